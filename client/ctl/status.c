@@ -95,6 +95,8 @@ static void print_copies(const json_t *m, const json_t *chunks)
 		return;
 	printf("  copies: %lld of %lld of the chunk that has fewest", (long long)least,
 	       (long long)wanted);
+	if (least < whole(chunks, "min_copies"))
+		printf(", and no step begins with fewer than %lld", whole(chunks, "min_copies"));
 	if (json_array_size(learns) > 0)
 		printf("; catching up: ");
 	json_array_foreach(learns, i, node) {

@@ -160,6 +160,10 @@ static const struct table_row rows[] = {
 	{.name = "max_world", .type = TABLE_COUNT, FIELD(max_world), .min = 1, .max = 256,
 		.otherwise = "min_world",
 		.help = "The most trainers."},
+	{.name = "min_copies", .type = TABLE_COUNT, FIELD(min_copies), .min = 1, .max = 64,
+		.fallback = "1",
+		.help = "A step waits until so many nodes have a copy of each chunk, at most "
+			"replicas."},
 	{.name = "min_loss_scale", .type = TABLE_NUMBER, FIELD(min_scale), .max = TABLE_BIG,
 		.above = true, .fallback = "1",
 		.help = "The smallest dynamic loss scale."},

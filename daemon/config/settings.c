@@ -414,6 +414,19 @@ static enum shard_status make_world(struct model_settings *s, const struct merge
 	return SHARD_OK;
 }
 
+static enum shard_status check_copies(const struct model_settings *s, const struct merge *m,
+				      struct err *e)
+{
+	const struct entry *min = set(m, "min_copies"), *all = set(m, "replicas");
+
+	if (s->min_copies <= s->replicas)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "min_copies = %u (%s) is above replicas = %u (%s): no step would ever begin",
+		       s->min_copies, min ? min->origin : "default", s->replicas,
+		       all ? all->origin : "default");
+}
+
 static enum shard_status check_checkpoints(const struct model_settings *s, const struct merge *m,
 					   struct err *e)
 {
@@ -437,6 +450,7 @@ static enum shard_status make(struct model_settings *s, const struct merge *m,
 	make_fields(s, m);
 	if ((st = make_groups(s, m, e)) != SHARD_OK || (st = make_schedule(s, m, e)) != SHARD_OK ||
 	    (st = make_scale(s, m, grad, e)) != SHARD_OK ||
+	    (st = check_copies(s, m, e)) != SHARD_OK ||
 	    (st = check_checkpoints(s, m, e)) != SHARD_OK)
 		return st;
 	return make_world(s, m, e);

@@ -42,6 +42,7 @@ struct model_settings {
 	uint32_t local_world; /* The most trainers on one node. */
 	uint32_t chunk_elems; /* A power of two. */
 	uint32_t replicas;
+	uint32_t min_copies;      /* A step waits until each chunk has so many. */
 	uint64_t timeout_ns;      /* Of waiting calls with SHARD_DEFAULT. */
 	uint64_t join_timeout_ns; /* Of the first step, for trainers beyond min_world. */
 	double predivide;

@@ -207,6 +207,14 @@ static bool coord_paused(const struct core *c)
 	return co->view.tune.paused || (co->has_last && record_pauses(&co->last, &co->view.tune));
 }
 
+/* Does the view leave a chunk with fewer copies than the model wants before another step begins? */
+static bool coord_thin(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	return co->state == COORD_OPEN && co->view.sealed && co->least < c->conf.min_copies;
+}
+
 /* --- who is waited for, in words --- */
 
 #define WAITS_NAMES_MAX 3
@@ -343,6 +351,31 @@ static void waits_nodes(const struct core *c, struct words *w)
 			  core_node_name(c, a), core_node_name(c, b));
 }
 
+/* Names the first chunk that has too few copies, and why the other nodes that have memory for it do
+ * not count. */
+static void waits_copies(const struct core *c, struct words *w)
+{
+	const struct placement *p = coord_place(c);
+	uint32_t chunk = 0, nr;
+	uint64_t others;
+
+	while (chunk < c->conf.chunks_nr &&
+	       (uint32_t)__builtin_popcountll(place_copies(p, chunk)) >= c->conf.min_copies)
+		chunk++;
+	CHECK(chunk < c->conf.chunks_nr);
+	nr = (uint32_t)__builtin_popcountll(place_copies(p, chunk));
+	words_add(w, "more copies of chunk %u, of which %u count%s and min_copies = %u", chunk, nr,
+		  nr == 1 ? "s" : "", c->conf.min_copies);
+	others = place_keepers(p, chunk) & ~place_copies(p, chunk);
+	for (; others; others &= others - 1) {
+		uint16_t node = (uint16_t)__builtin_ctzll(others);
+
+		words_add(w, "%s node %s %s", w->names_nr ? "," : ":", core_node_name(c, node),
+			  place_is_member(p, node) ? "catches up" : "is away");
+		w->names_nr++;
+	}
+}
+
 static void waits_attempt(const struct core *c, struct words *w)
 {
 	const struct coord *co = &c->coord;
@@ -396,6 +429,8 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 	else if (coord_paused(c))
 		words_add(&w, "the model is paused since step %llu diverged",
 			  (unsigned long long)co->last.id.step);
+	else if (coord_thin(c))
+		waits_copies(c, &w);
 	else if (missing)
 		words_add(&w, "%u more trainer%s: %u of at least %u joined", missing,
 			  missing == 1 ? "" : "s", co->trainers_nr, c->conf.min_world);
@@ -444,14 +479,15 @@ static void coord_send_waits(struct ctx *x)
 	}
 }
 
-/* Do trainers wait for more trainers or for an operator? The trainers on every node want to hear of
- * it. */
+/* Do trainers wait for more trainers, for copies or for an operator? The trainers on every node
+ * want to hear of it. */
 static bool coord_short(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && co->view.sealed && !co->undecided &&
-	       co->trainers_nr > 0 && (coord_paused(c) || !world_enough(c) || world_gathers(c));
+	       co->trainers_nr > 0 &&
+	       (coord_paused(c) || coord_thin(c) || !world_enough(c) || world_gathers(c));
 }
 
 static void coord_repeat(struct ctx *x)
@@ -499,8 +535,8 @@ static bool coord_may_begin(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
-	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping &&
-	       !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
+	       !co->tune_due && !coord_paused(c) && !coord_thin(c) && attempt_all_linked(c) &&
+	       !c->stopping && !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)

@@ -81,6 +81,8 @@ struct coord {
 	bool has_restored; /* .restored is set. It came with CORE_EV_WRITTEN. */
 	/* The newest view. It is durable, or in COORD_PERSIST on its way to disk. */
 	struct core_view view;
+	/* How many copies count, in that view, of the chunk that has fewest. */
+	uint32_t least;
 	/* The view that VIEW carries. It is a copy, because .view may change within the same
 	 * call. */
 	struct core_view durable;

@@ -248,6 +248,7 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	      conf->who.incarnation > 0 && view_named(&conf->who) &&
 	      (conf->term > 0 || conf->elected));
 	CHECK(conf->repeat_ns > 0);
+	CHECK(conf->min_copies > 0);
 	CHECK(conf->min_world > 0 && conf->min_world <= conf->max_world &&
 	      conf->max_world <= CORE_RANKS_MAX);
 	c->conf = *conf;

@@ -36,6 +36,8 @@ struct core_conf {
 	uint32_t chunks_nr;
 	/* The placement of the first view, and of the one that is durable or was saved. */
 	struct placement place;
+	/* No step begins while a chunk has fewer copies that count. */
+	uint32_t min_copies;
 	const char *const *node_names; /* [slot] The names of the members, for texts. */
 	uint32_t min_world, max_world,
 		/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its

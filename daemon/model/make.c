@@ -109,6 +109,7 @@ static struct core_conf *core_conf(struct model *m)
 		.chunks_nr = m->layout->chunks_nr,
 		.place = m->place,
 		.node_names = names,
+		.min_copies = m->set.min_copies,
 		.min_world = m->set.min_world,
 		.join_timeout_ns = m->set.join_timeout_ns,
 		.max_world = m->set.max_world,

@@ -386,6 +386,11 @@ static void copies_wanted(FILE *f, const char *name, const struct model *m)
 	metrics_count(f, name, MODEL(m), m->set.replicas);
 }
 
+static void copies_min(FILE *f, const char *name, const struct model *m)
+{
+	metrics_count(f, name, MODEL(m), m->set.min_copies);
+}
+
 static void fetched(FILE *f, const char *name, const struct model *m)
 {
 	uint32_t here, all;
@@ -467,6 +472,8 @@ static const struct family families[] = {
 	{"shardd_model_copies_least", METRICS_GAUGE,
 	 "Copies that count of the chunk that has fewest, by the view of this node.", copies_least},
 	{"shardd_model_copies_wanted", METRICS_GAUGE, "replicas of the model.", copies_wanted},
+	{"shardd_model_copies_min", METRICS_GAUGE,
+	 "min_copies of the model: with fewer no step begins.", copies_min},
 	{"shardd_model_fetched_chunks", METRICS_GAUGE,
 	 "While this node catches up: chunks that it has a copy of again.", fetched},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",

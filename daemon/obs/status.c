@@ -226,9 +226,10 @@ static json_t *chunks_json(const struct model *m)
 			nr[__builtin_ctzll(n)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		json_object_set_new(per, members_name(m->server, n), json_integer(nr[n]));
-	return json_pack("{s:i, s:i, s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
-			 (int)m->layout->chunk_elems, "copies", (int)m->set.replicas, "least",
-			 (int)place_least(&m->place), "per_node", per);
+	return json_pack("{s:i, s:i, s:i, s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
+			 (int)m->layout->chunk_elems, "copies", (int)m->set.replicas, "min_copies",
+			 (int)m->set.min_copies, "least", (int)place_least(&m->place), "per_node",
+			 per);
 }
 
 /* Who is in the view that this node has adopted, and who catches up. */

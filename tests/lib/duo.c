@@ -166,6 +166,7 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 				 .chunks_nr = 2,
 				 .place = place_of(owner, NULL, 2),
 				 .node_names = names,
+				 .min_copies = 1,
 				 .min_world = 1,
 				 .max_world = 2,
 				 .step_timeout_ns = 300000000000ull,

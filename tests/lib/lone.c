@@ -47,6 +47,7 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 				 .chunks_nr = 2,
 				 .place = place_of(owner, NULL, 2),
 				 .node_names = names,
+				 .min_copies = 1,
 				 .min_world = 1,
 				 .max_world = 2,
 				 .step_timeout_ns = 1000000000,

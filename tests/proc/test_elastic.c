@@ -8,8 +8,10 @@
 #include "lib/crew.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
+#include "lib/tool.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -98,6 +100,76 @@ static void test_staleness(void **state)
 		.nodes = 3, .scale = 4, .kills = 4, .extra = "replicas=2 max_staleness=1"});
 }
 
+/* The step that was committed last, as node a says. */
+static uint64_t committed(void)
+{
+	char words[200], *out = NULL, *at;
+	uint64_t step;
+
+	snprintf(words, sizeof(words), "status --json --address %s", cluster->node[0].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	at = strstr(out, "\"step\":");
+	if (at == NULL)
+		fail_msg("%s", out);
+	step = strtoull(at + strlen("\"step\":"), NULL, 10);
+	free(out);
+	return step;
+}
+
+/* With min_copies no step begins on too few copies, and every node says why. Training goes on when
+ * the node is back and has fetched its copies, which are those of the step before the pause. */
+static void least_copies(int nodes)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint64_t last;
+	char words[200];
+
+	crew_init(c, "elastic");
+	c->extra = "replicas=2 min_copies=2";
+	c->pause_us = 2000;
+	cluster = cluster_start(nodes, NULL, BEAT);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[0].unix_address, 0);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (uint32_t k = 1; k <= 2; k++) {
+		cluster_kill(cluster, 1);
+		for (int n = 0; n < nodes; n++) {
+			if (n != 1)
+				cluster_says(
+					cluster, n,
+					"of which 1 counts and min_copies = 2: node b is away");
+		}
+		last = committed();
+		snprintf(words, sizeof(words), "status --address %s",
+			 cluster->node[0].unix_address);
+		tool_expect(0, "no step begins with fewer than 2", "shardctl", words);
+		cluster_spawn(cluster, 1);
+		cluster_wait_log(cluster, 1, "event=learned", k);
+		snprintf(words, sizeof(words), "event=learned model=elastic step=%llu",
+			 (unsigned long long)last);
+		assert_int_equal(cluster_logged(cluster, 1, words), 1);
+		more(c, 5);
+	}
+	last = crew_finish(c);
+	for (int n = 0; n < nodes; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
+static void test_least_copies_of_two(void **state)
+{
+	(void)state;
+	least_copies(2);
+}
+
+static void test_least_copies_of_three(void **state)
+{
+	(void)state;
+	least_copies(3);
+}
+
 /* The first node coordinates. While it is away nothing is decided. It comes back without its
  * memory, and recovers from what the others answer. */
 static void test_first_node(void **state)
@@ -176,6 +248,8 @@ int main(void)
 		cmocka_unit_test_teardown(test_large_chunks, teardown),
 		cmocka_unit_test_teardown(test_three_copies, teardown),
 		cmocka_unit_test_teardown(test_staleness, teardown),
+		cmocka_unit_test_teardown(test_least_copies_of_two, teardown),
+		cmocka_unit_test_teardown(test_least_copies_of_three, teardown),
 		cmocka_unit_test_teardown(test_first_node, teardown),
 		cmocka_unit_test_teardown(test_first_node_without_another, teardown),
 	};

@@ -50,8 +50,8 @@ static const char *const hyper_names[HYPER_NR] = {
 	[HYPER_NESTEROV] = "nesterov",
 };
 
-static const char *const no_effect[] = {"min_world", "max_world", "local_world", "replicas",
-					"timeout"};
+static const char *const no_effect[] = {"min_world", "max_world",  "local_world",
+					"replicas",  "min_copies", "timeout"};
 
 static bool number(const char *text, double *to)
 {

@@ -30,6 +30,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n)
 				 .chunks_nr = s->m->chunks_nr,
 				 .place = s->m->place,
 				 .node_names = names,
+				 .min_copies = 1,
 				 .min_world = s->m->min_world,
 				 .max_world = s->m->max_world,
 				 .step_timeout_ns = 4 * SEC,

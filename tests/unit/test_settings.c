@@ -211,7 +211,7 @@ static void canonical(void **state)
 		"consecutive_hysteresis=no hysteresis=2 join_timeout=0ns keep_latest=0 "
 		"local_world=1 loss_scale=1 "
 		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 "
-		"min_loss_scale=1 min_world=1 mode=0666 "
+		"min_copies=1 min_loss_scale=1 min_world=1 mode=0666 "
 		"momentum=0 nesterov=0 nonfinite=skip predivide=1 replicas=1 restore_at_start=no "
 		"schedule=none timeout=300s weight_decay=0 when_lost=fail");
 }
@@ -263,6 +263,11 @@ static void refusals(void **state)
 	refused("local_world=3 max_world=2",
 		"local_world = 3 (f:3) is above max_world = 2 (f:3): lower it");
 	refused("replicas=65", "f:3: replicas = 65: choose a whole number from 1 to 64");
+	refused("min_copies=0", "f:3: min_copies = 0: choose a whole number from 1 to 64");
+	refused("min_copies=2", "min_copies = 2 (f:3) is above replicas = 1 (default): no step "
+				"would ever begin");
+	refused("replicas=2 min_copies=3",
+		"min_copies = 3 (f:3) is above replicas = 2 (f:3): no step would ever begin");
 	refused("timeout=300", "f:3: timeout = 300: choose a time from 1ms to 31536000s with its "
 			       "unit (us, ms, s, min, h), as in 5s");
 	refused("when_lost=maybe", "f:3: when_lost = maybe: choose fail or reinitialize");

@@ -183,6 +183,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 				 .chunks_nr = q->shape.chunks_nr,
 				 .place = place_of(q->shape.owner, NULL, q->shape.chunks_nr),
 				 .node_names = names,
+				 .min_copies = 1,
 				 .min_world = q->shape.nodes_nr - 1u,
 				 .max_world = q->shape.nodes_nr - 1u,
 				 .step_timeout_ns = 1000000,
