@@ -31,6 +31,7 @@ static const char *schedule_name(uint32_t i)
 
 static const char *const nonfinite_words[] = {[false] = "skip", [true] = "pause", NULL};
 static const char *const lost_words[] = {[false] = "fail", [true] = "reinitialize", NULL};
+static const char *const stragglers_words[] = {[false] = "wait", [true] = "drop", NULL};
 static const char *const warmup_words[] = {
 	[SCHEDULE_LOG] = "log", [SCHEDULE_LINEAR] = "linear", NULL};
 
@@ -202,6 +203,15 @@ static const struct table_row rows[] = {
 		.fallback = "none",
 		.help = "The schedule of the learning rate, with the names and meanings of "
 			"DeepSpeed."},
+	{.name = "straggler_timeout", .type = TABLE_DURATION, FIELD(straggler_timeout_ns),
+		.min = 1e6, .max = 24 * 3600e9, .fallback = "30s",
+		.help = "With stragglers = drop, the time for which no further trainer has become "
+			"ready after which the others are put out."},
+	{.name = "stragglers", .type = TABLE_CHOICE, FIELD(drop_stragglers),
+		.words = stragglers_words, .fallback = "wait",
+		.help = "What happens to trainers that others have waited for during "
+			"straggler_timeout: they are waited for until step_timeout, or put out of "
+			"the world, if min_world are left. They may join again."},
 	{.name = "timeout", .type = TABLE_DURATION, FIELD(timeout_ns), .min = 1e6,
 		.max = 365 * 24 * 3600e9, .fallback = "300s",
 		.help = "How long a trainer's waiting calls wait."},

@@ -605,6 +605,11 @@ static const char *skip_saving(const char *text)
 	return text;
 }
 
+uint64_t settings_straggler_ns(const struct model_settings *s)
+{
+	return s->drop_stragglers ? s->straggler_timeout_ns : 0;
+}
+
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
 				   const char *theirs_name, struct err *e)
 {

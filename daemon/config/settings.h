@@ -45,6 +45,8 @@ struct model_settings {
 	uint32_t min_copies;      /* A step waits until each chunk has so many. */
 	uint64_t timeout_ns;      /* Of waiting calls with SHARD_DEFAULT. */
 	uint64_t join_timeout_ns; /* Of the first step, for trainers beyond min_world. */
+	bool drop_stragglers;
+	uint64_t straggler_timeout_ns; /* Counts only with drop_stragglers. */
 	double predivide;
 	uint32_t max_staleness;
 	uint32_t mode;             /* Permissions, as of a file. */
@@ -81,6 +83,8 @@ enum shard_status settings_make(struct model_settings *s, const struct settings_
 size_t settings_text(const struct model_settings *s, const char *const *groups, char *out);
 /* Is there such a key (in a group's section if group is set), and is the value well formed? */
 enum shard_status settings_check(const char *key, const char *value, bool group, struct err *e);
+/* How long a core waits for slow trainers. 0: until step_timeout. */
+uint64_t settings_straggler_ns(const struct model_settings *s);
 /* Compares two canonical strings. SHARD_MISMATCH: the text has the first key that differs and both
  * values. Where and when a model is saved is not compared. */
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,

@@ -86,6 +86,8 @@ void attempt_begin(struct ctx *x)
 	co->undecided = true;
 	co->begun_ns = x->now;
 	co->behind_ns = x->now;
+	co->ready_nr = 0;
+	co->ready_ns = x->now;
 	attempt_no_votes(c);
 	timer_start(c, &co->timer, x->now);
 	view_each(i, coord_members(c)) {

@@ -4,9 +4,10 @@
  * out (KICK), and the text about who is waited for. Happy path: views are settled (recover.c), a
  * world is made (world.c), and an attempt begins (attempt.c), as long as every member is linked and
  * nobody has ordered a pause. When the deadline of a step passes, the trainers that are waited for
- * are expelled, so that the same attempt is not repeated unchanged. Everything that was not
- * answered is sent again at each tick. Nodes that are not the coordinator skip all of this, because
- * their state is COORD_OFF. */
+ * are expelled, so that the same attempt is not repeated unchanged. With straggler_timeout they are
+ * expelled earlier, as soon as the others alone may go on. Everything that was not answered is sent
+ * again at each tick. Nodes that are not the coordinator skip all of this, because their state is
+ * COORD_OFF. */
 #include "core/coord.h"
 
 #include "core/inner.h"
@@ -128,6 +129,7 @@ void coord_on_hold(struct ctx *x, const struct core_event *e)
 		/* The deadline of the attempt did not run during the hold. */
 		co->begun_ns = hold_later(co->begun_ns, co->held_ns, x->now);
 		co->behind_ns = hold_later(co->behind_ns, co->held_ns, x->now);
+		co->ready_ns = hold_later(co->ready_ns, co->held_ns, x->now);
 	}
 	if (!e->on)
 		co->held = false;
@@ -467,6 +469,85 @@ static void coord_expel(struct ctx *x)
 	attempt_abort(x, SHARD_WORLD_CHANGED, why);
 }
 
+/* --- stragglers --- */
+
+/* Can every rank that is not ready hasten the step? It cannot while its node has said nothing yet,
+ * or while the node lacks the image. */
+static bool stragglers_known(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		const struct coord_node *n = &co->node[co->world.rank[i].node];
+
+		if (rank_missing(c, i) && (!n->reported || n->waits.image_chunk))
+			return false;
+	}
+	return !coord_any_behind(c);
+}
+
+/* Some trainers are ready and others are not: returns when the latter are put out. UINT64_MAX: they
+ * are waited for, because fewer than min_world trainers would be left. A trainer that waits to join
+ * counts as one that is left, and one that leaves does not. */
+static uint64_t stragglers_deadline(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+	uint32_t gone = co->world.size - co->ready_nr;
+
+	if (!c->conf.straggler_timeout_ns || !co->undecided || co->held || !co->ready_nr || !gone)
+		return UINT64_MAX;
+	for (uint32_t i = 0; i < co->trainers_nr; i++)
+		gone += co->trainer[i].leave;
+	return co->trainers_nr < gone + c->conf.min_world
+		       ? UINT64_MAX
+		       : co->ready_ns + c->conf.straggler_timeout_ns;
+}
+
+/* Notes how many ranks are ready. The clock of the others starts again with each of them, so that
+ * trainers that are slow, but come one after the other, are waited for. */
+static void stragglers_look(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	uint32_t ready = 0;
+
+	if (!c->conf.straggler_timeout_ns || !co->undecided)
+		return;
+	for (uint32_t i = 0; i < co->world.size; i++)
+		ready += !rank_missing(c, i);
+	if (ready != co->ready_nr || !stragglers_known(c))
+		co->ready_ns = x->now;
+	co->ready_nr = ready;
+}
+
+static void stragglers_drop(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct words w = {0};
+	char text[512] = "";
+	const char *why;
+
+	w.text = text;
+	w.bytes = sizeof(text);
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		if (rank_missing(c, i) && words_room(&w))
+			words_add(&w, "%s", core_rank_name(c, &co->world, i));
+	}
+	if (w.names_nr > WAITS_NAMES_MAX)
+		words_add(&w, " and %u more", w.names_nr - WAITS_NAMES_MAX);
+	why = core_text(c,
+			"dropped as a straggler: %u of %u ranks of step %llu were ready for %.1f "
+			"s, but not %s, which may join again",
+			co->ready_nr, co->world.size, (unsigned long long)co->id.step,
+			(double)(x->now - co->ready_ns) / (double)CORE_SECOND_NS, text);
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		if (rank_missing(c, i) && world_expel(x, &co->world, i, why))
+			co->stragglers_nr++;
+	}
+	attempt_abort(x, SHARD_WORLD_CHANGED, why);
+}
+
 static void coord_send_waits(struct ctx *x)
 {
 	struct core *c = x->c;
@@ -518,6 +599,8 @@ void coord_on_tick(struct ctx *x)
 
 	if (co->undecided && !co->held && x->now >= coord_ends_ns(c))
 		coord_expel(x);
+	else if (x->now >= stragglers_deadline(c))
+		stragglers_drop(x);
 	if (x->now < co->timer.at)
 		return;
 	if (co->state == COORD_PERSIST ||
@@ -559,6 +642,7 @@ void coord_settle(struct ctx *x)
 		attempt_begin(x);
 	if (co->undecided && coord_any_behind(c))
 		co->behind_ns = x->now;
+	stragglers_look(x);
 	if ((coord_short(c) || (co->state == COORD_OPEN && (co->expelled_nr || recover_asks(c)))) &&
 	    co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
@@ -579,6 +663,8 @@ uint64_t coord_deadline(const struct core *c)
 		return UINT64_MAX;
 	if (co->undecided && !co->held && coord_ends_ns(c) < at)
 		at = coord_ends_ns(c);
+	if (stragglers_deadline(c) < at)
+		at = stragglers_deadline(c);
 	if (world_gathers(c) && world_deadline(c) < at)
 		at = world_deadline(c);
 	return lost < at ? lost : at;

@@ -44,6 +44,11 @@ struct coord {
 	/* When a node was last behind in the attempt, or else when the attempt began. From then on
 	 * its trainers have step_timeout. */
 	uint64_t behind_ns;
+	/* How many ranks of the attempt are ready, as far as their nodes have said, and since when
+	 * it has been so many. Both count only with straggler_timeout. */
+	uint32_t ready_nr;
+	uint64_t ready_ns;
+	uint64_t stragglers_nr;  /* The trainers that were put out because they were slow. */
 	struct core_world world; /* The world of the attempt, with the weights that were voted. */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr;

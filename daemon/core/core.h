@@ -47,6 +47,9 @@ struct core_conf {
 	/* The first step after a seal waits so long for trainers up to max_world, once min_world
 	 * have joined. 0: it does not. */
 	uint64_t join_timeout_ns;
+	/* Trainers that are not ready are put out when some are ready and no further one has become
+	 * so for so long, if min_world are left. 0: they are waited for until step_timeout. */
+	uint64_t straggler_timeout_ns;
 	/* A node with the last copy of a chunk that is away for so long is given up, and the model
 	 * is LOST. */
 	uint64_t lost_timeout_ns;
@@ -103,6 +106,7 @@ struct core_state {
 	struct core_id id;        /* The attempt in hand, or the last one. */
 	uint64_t committed;       /* The step of the last record. 0: there is none yet. */
 	uint32_t joined;          /* Coordinator: the trainers that have joined. */
+	uint64_t stragglers;      /* Coordinator: those that it put out because they were slow. */
 	const struct core_world *world;
 	const struct record *record; /* The last record that was decided here. NULL: none. */
 	/* Who is waited for: "rank 2 (pid 4411, node b): 14 of 96 chunks". Empty: nobody. */

@@ -8,8 +8,7 @@
  * models that may have been dropped while this node was away count as such until the coordinator
  * has named them. A start does the same at once, since its loop does not run yet. Who ends a model
  * that is being made waits for the thread; memory goes in a thread, too. Fails with the budget's
- * figures or what the system says; a failed make leaves nothing behind. After it nothing of the
- * model allocates. */
+ * figures or what the system says, and leaves nothing behind. Later nothing of it allocates. */
 #include "data/apply.h"
 #include "model/writer.h"
 #include "base/check.h"
@@ -112,6 +111,7 @@ static struct core_conf *core_conf(struct model *m)
 		.min_copies = m->set.min_copies,
 		.min_world = m->set.min_world,
 		.join_timeout_ns = m->set.join_timeout_ns,
+		.straggler_timeout_ns = settings_straggler_ns(&m->set),
 		.max_world = m->set.max_world,
 		.local_world = m->set.local_world,
 		.step_timeout_ns = s->conf->step_timeout_ns,

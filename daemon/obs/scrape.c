@@ -336,6 +336,14 @@ NUMBER(clip_factor, m->record.clip_factor)
 NUMBER(learning_rate, m->record.lr)
 NUMBER(attempt_age, m->attempt.on ? seconds(clock_ns() - m->attempt.began_ns) : 0)
 
+static void stragglers(FILE *f, const char *name, const struct model *m)
+{
+	struct core_state c;
+
+	core_state(m->core, &c);
+	metrics_count(f, name, MODEL(m), c.stragglers);
+}
+
 static void skipped(FILE *f, const char *name, const struct model *m)
 {
 	for (enum metrics_skip i = 0; i < METRICS_SKIPS; i++)
@@ -484,6 +492,9 @@ static const struct family families[] = {
 	 skipped},
 	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.",
 	 attempts_ended},
+	{"shardd_stragglers_dropped_total", METRICS_COUNTER,
+	 "On the coordinator: trainers that were put out because others waited for them.",
+	 stragglers},
 	{"shardd_step_seconds", METRICS_HISTOGRAM,
 	 "From the begin of a step's attempt to its decision.", step_times},
 	{"shardd_wait_seconds", METRICS_HISTOGRAM,

@@ -467,6 +467,9 @@ static json_t *model_json(const struct model *m)
 		json_object_set_new(o, "checkpoint", checkpoint_json(m));
 	if (o != NULL)
 		json_object_set_new(o, "grad", json_string(dtype_name(m->grad)));
+	if (o != NULL)
+		json_object_set_new(o, "stragglers_dropped",
+				    json_integer((json_int_t)c.stragglers));
 	apply_settled(m, &done, &all);
 	if (o != NULL && all > 0)
 		json_object_set_new(o, "resuming",

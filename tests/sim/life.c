@@ -34,6 +34,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n)
 				 .min_world = s->m->min_world,
 				 .max_world = s->m->max_world,
 				 .step_timeout_ns = 4 * SEC,
+				 .straggler_timeout_ns = s->m->straggler_ns,
 				 .lost_timeout_ns = AWAY_NS,
 				 .heartbeat_timeout_ns = SILENT_NS,
 				 .repeat_ns = 30 * MS};

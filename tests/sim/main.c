@@ -54,7 +54,7 @@ static int report(struct sim *s, uint64_t seed)
 
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
-		helds, tuneds, restores, expelled, learned, promoted;
+		helds, tuneds, restores, expelled, learned, promoted, stragglers;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -72,6 +72,7 @@ static void total(struct totals *t, const struct sim *s)
 		t->expelled += m->expelled;
 		t->learned += m->learned;
 		t->promoted += m->promoted;
+		t->stragglers += m->stragglers;
 	}
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -100,6 +101,7 @@ static void print_totals(const struct totals *t)
 		{"members expelled", t->expelled},
 		{"learned", t->learned},
 		{"counted again", t->promoted},
+		{"stragglers", t->stragglers},
 		{"events", t->events},
 	};
 

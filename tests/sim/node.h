@@ -53,7 +53,9 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	/* The newest attempt that it began as a coordinator, and the world of that attempt. */
 	struct core_id begun;
 	struct core_world begun_world;
-	uint32_t opened;    /* The newest view that it opened as a coordinator. */
+	uint32_t opened; /* The newest view that it opened as a coordinator. */
+	/* How many stragglers it has put out as a coordinator, as far as the checkers have seen. */
+	uint64_t stragglers;
 	bool was_undecided; /* The coordinator's `undecided` before the event in hand. */
 	/* Applying. */
 	struct record record;

@@ -45,6 +45,8 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	struct sim_orders orders;
 	struct sim_load load;
 	struct sim_save save;
+	/* In some seeds trainers are slow, and so put out. 0: they are waited for. */
+	uint64_t straggler_ns, stragglers;
 	uint64_t commits, forwards, aborts, losts, progress_at, healed_commits;
 	/* Members that left a view, that fetched their copies, and whose copies count again. */
 	uint64_t expelled, learned, promoted;

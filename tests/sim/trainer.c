@@ -120,6 +120,8 @@ static void trainer_compute(struct sim *s, uint32_t t)
 	struct sim_trainer *tr = &s->m->trainer[t];
 	uint64_t delay = sim_between(s, MS, 30 * MS);
 
+	if (s->m->straggler_ns && s->faults && sim_chance(s, 100))
+		delay += sim_between(s, 100 * MS, 2 * SEC);
 	tr->state = TR_COMPUTING;
 	tr->pushed = 0;
 	trainer_lr(s, tr);
@@ -185,6 +187,7 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	ready.skip = tr->skip;
 	gave = &ses->gave[ses->gave_nr++ % GAVE];
 	gave->id = tr->id;
+	gave->at = s->now;
 	gave->weight = ready.weight;
 	memcpy(gave->lr, tr->lr, sizeof(gave->lr));
 	gave->lr_nr = tr->lr_nr;

@@ -399,6 +399,7 @@ static void truth_coordinates(struct sim *s, uint16_t n)
 	}
 	if (co->state == COORD_OPEN)
 		sh->opened = co->view.seq;
+	truth_stragglers(s, n);
 	if (!co->undecided || core_id_cmp(&co->id, &sh->begun) <= 0)
 		return;
 	if (s->node[n].stopping)

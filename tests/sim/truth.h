@@ -9,6 +9,7 @@ struct sim;
 
 struct sim_gave { /* What a trainer gave when it was ready. */
 	struct core_id id;
+	uint64_t at;
 	double weight, lr[GROUPS];
 	uint32_t lr_nr;
 	bool nan, skip;
@@ -56,6 +57,7 @@ void truth_view(struct sim *s, const struct core_view *v);
 void truth_written(struct sim *s, uint32_t generation, bool loaded);
 void truth_seal(struct sim *s, struct truth *t, const struct record *r);
 void truth_orders_end(struct sim *s);
+void truth_stragglers(struct sim *s, uint16_t n);
 
 /* truth_pure.c */
 void truth_pure(struct sim *s, const struct record *prev, const struct record *r);

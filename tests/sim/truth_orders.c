@@ -6,6 +6,8 @@
  * load.c call them. */
 #include "sim/sim.h"
 
+#include "core/inner.h"
+
 #include <string.h>
 
 /* Compares two orders without what the core says of a resume. */
@@ -213,6 +215,51 @@ void truth_seal(struct sim *s, struct truth *t, const struct record *r)
 			 "generation %u begins at step %llu, the checkpoint is of %llu",
 			 r->id.generation, (unsigned long long)r->id.step,
 			 (unsigned long long)t->checkpoint.step);
+}
+
+/* Has a rank of the world been ready for so long in this attempt? */
+static bool ready_since(const struct sim *s, const struct core_world *w, const struct core_id *id,
+			uint64_t ns)
+{
+	for (uint32_t i = 0; i < w->size; i++) {
+		const struct sim_gave *gave = truth_gave(&s->m->session[w->rank[i].session], id);
+
+		if (gave && gave->at + ns <= s->now)
+			return true;
+	}
+	return false;
+}
+
+/* A coordinator has put slow trainers out: enough others are left, one of them has waited for them
+ * long enough, and their nodes were not busy with the step before. */
+void truth_stragglers(struct sim *s, uint16_t n)
+{
+	const struct core *c = shell_of(s, n)->core;
+	struct shell *sh = shell_of(s, n);
+	uint64_t before = sh->stragglers;
+	char a[64];
+
+	sh->stragglers = c->coord.stragglers_nr;
+	if (sh->stragglers <= before)
+		return;
+	s->m->stragglers += sh->stragglers - before;
+	if (n == s->lead && s->m->orders.held)
+		sim_fail(s, "stragglers", "n%u puts trainers out while a step is held", n);
+	if (c->coord.trainers_nr < s->m->min_world)
+		sim_fail(s, "stragglers", "n%u puts trainers out of %s, and %u are left", n,
+			 sim_id(&sh->begun, a), c->coord.trainers_nr);
+	if (core_id_cmp(&c->coord.aborted_id, &sh->begun) ||
+	    !ready_since(s, &sh->begun_world, &sh->begun, s->m->straggler_ns))
+		sim_fail(s, "stragglers", "n%u puts trainers out of %s, and no rank waited so long",
+			 n, sim_id(&sh->begun, a));
+	for (uint32_t i = 0; i < sh->begun_world.size; i++) {
+		uint16_t at = sh->begun_world.rank[i].node;
+
+		if (core_rank_of(&c->coord.world, at, sh->begun_world.rank[i].session) < 0 &&
+		    s->node[at].alive && sh->begun.step && shell_of(s, at)->applying)
+			sim_fail(s, "stragglers", "n%u puts rank %u out, whose node still applies",
+				 n, i);
+	}
 }
 
 void truth_orders_end(struct sim *s)
