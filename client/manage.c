@@ -81,8 +81,13 @@ enum shard_status shard_restore(shard_client *c, const char *dir, const char *ta
 
 enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms)
 {
-	static const char *const words[] = {"?",      "dropped", "set",
-					    "paused", "resumed", "rid of that rank"};
+	static const char *const words[] = {"?",
+					    "dropped",
+					    "set",
+					    "paused",
+					    "resumed",
+					    "rid of that rank",
+					    "rid of that trainer"};
 	struct request *r = NULL;
 	enum shard_status rc = client_enter(c);
 	struct wait w;

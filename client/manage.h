@@ -7,7 +7,14 @@
 
 #include "shard.pb-c.h"
 
-enum manage_action { MANAGE_DROP = 1, MANAGE_SET, MANAGE_PAUSE, MANAGE_RESUME, MANAGE_KICK };
+enum manage_action {
+	MANAGE_DROP = 1,
+	MANAGE_SET,
+	MANAGE_PAUSE,
+	MANAGE_RESUME,
+	MANAGE_KICK,
+	MANAGE_KICK_PROCESS
+};
 
 /* Sends one MANAGE, which is answered when it holds on every node. Call without the client's
  * lock. */

@@ -34,7 +34,7 @@ _shardctl()
 		--name | --model | --settings | --step | --max-shard-size) return ;;
 	*)
 		case $command in
-		"") words="status members top model save restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="status members top model kick save restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -49,6 +49,9 @@ _shardctl()
 			set\ *\ *) words="default $words" ;;
 			set\ *) words="lr clip $words" ;;
 			esac ;;
+		kick)
+			words="--why $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		save)
 			words="--dir --tag --force $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;

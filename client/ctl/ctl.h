@@ -51,13 +51,14 @@ enum ctl_exit ctl_bench(const struct ctl_options *o);
 enum ctl_exit ctl_top(const struct ctl_options *o);
 enum ctl_exit ctl_doctor(const struct ctl_options *o);
 enum ctl_exit ctl_model(const struct ctl_options *o);
+enum ctl_exit ctl_kick(const struct ctl_options *o);
 enum ctl_exit ctl_save(const struct ctl_options *o);
 enum ctl_exit ctl_restore(const struct ctl_options *o);
 extern const struct argp_option ctl_save_options[], ctl_restore_options[];
 enum ctl_exit ctl_checkpoints(const struct ctl_options *o);
 enum ctl_exit ctl_export(const struct ctl_options *o);
 enum ctl_exit ctl_import(const struct ctl_options *o);
-extern const struct argp_option ctl_model_options[], ctl_checkpoints_options[],
+extern const struct argp_option ctl_model_options[], ctl_kick_options[], ctl_checkpoints_options[],
 	ctl_export_options[], ctl_import_options[];
 extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_config_options[],
 	ctl_doctor_options[];

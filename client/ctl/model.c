@@ -25,6 +25,11 @@ const struct argp_option ctl_model_options[] = {
 	{0},
 };
 
+const struct argp_option ctl_kick_options[] = {
+	{"why", CTL_KEY, "TEXT", 0, "what the trainer and its world are told", 0},
+	{0},
+};
+
 struct subcommand {
 	const char *name, *words;
 	int words_nr; /* Words behind the subcommand's name. */
@@ -285,12 +290,34 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 
 /* --- what changes something --- */
 
+/* Reads a rank, or NODE:PID into m and node. A node's name has no colon. */
+static bool whom(const char *text, Shard__Manage *m, char node[64])
+{
+	const char *colon = strchr(text, ':'), *number = colon ? colon + 1 : text;
+	char *end = NULL;
+	unsigned long value = strtoul(number, &end, 10);
+
+	if (number[0] < '0' || number[0] > '9' || *end || value > UINT32_MAX)
+		return false;
+	if (!colon) {
+		m->rank = (uint32_t)value;
+		return true;
+	}
+	if (colon == text || colon - text > 63)
+		return false;
+	snprintf(node, 64, "%.*s", (int)(colon - text), text);
+	m->action = MANAGE_KICK_PROCESS;
+	m->node = node;
+	m->pid = (uint32_t)value;
+	return true;
+}
+
 static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 			    const struct subcommand *sub)
 {
 	Shard__Manage m = SHARD__MANAGE__INIT;
 	enum shard_status st;
-	char *end = NULL;
+	char node[64];
 
 	m.name = o->words[1];
 	m.action = sub->action;
@@ -300,22 +327,20 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 		m.key = o->words[2];
 		m.value = o->words[3];
 	}
-	if (sub->action == MANAGE_KICK) {
-		unsigned long rank = strtoul(o->words[2], &end, 10);
-
-		if (end == o->words[2] || *end || o->words[2][0] < '0' || o->words[2][0] > '9' ||
-		    rank > UINT32_MAX)
-			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number",
-					o->words[2]);
-		m.rank = (uint32_t)rank;
-	}
+	if (sub->action == MANAGE_KICK && !whom(o->words[2], &m, node))
+		return ctl_fail(
+			CTL_USAGE,
+			"kick: \"%s\": choose a rank, or a node and the number of a process "
+			"as in b:4411",
+			o->words[2]);
 	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
 	if (st != SHARD_OK)
 		return failed(st);
 	if (o->json)
 		print_json(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
 	else
-		printf("%s is %s\n", m.name, sub->done);
+		printf("%s is %s\n", m.name,
+		       m.action == MANAGE_KICK_PROCESS ? "rid of that trainer" : sub->done);
 	return CTL_OK;
 }
 
@@ -326,8 +351,22 @@ static const struct subcommand rows[] = {
 	{"set", "NAME KEY VALUE", 3, change, MANAGE_SET, "set: it holds from the next step on"},
 	{"pause", "NAME", 1, change, MANAGE_PAUSE, "paused"},
 	{"resume", "NAME", 1, change, MANAGE_RESUME, "not paused"},
-	{"kick", "NAME RANK", 2, change, MANAGE_KICK, "rid of that rank"},
+	{"kick", "NAME RANK|NODE:PID", 2, change, MANAGE_KICK, "rid of that rank"},
 };
+
+/* `shardctl kick` is `shardctl model kick`. */
+enum ctl_exit ctl_kick(const struct ctl_options *o)
+{
+	static char kick[] = "kick";
+	char *words[] = {kick, o->words[0], o->words[1]};
+	struct ctl_options as = *o;
+
+	as.words = words;
+	as.words_nr = 3;
+	as.value[WHY] = o->value[0]; /* It has this option only. */
+	as.value[FORCE] = NULL;
+	return ctl_model(&as);
+}
 
 enum ctl_exit ctl_model(const struct ctl_options *o)
 {

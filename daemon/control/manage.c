@@ -189,6 +189,12 @@ static enum shard_status resume(const struct ask *a, struct err *e)
 	return tune(a, &to, c.record != NULL && record_pauses(c.record, &c.tune), e);
 }
 
+static void kick_why(const struct ask *a, char why[256])
+{
+	snprintf(why, 256, "put out by %s%s%.120s", a->who, a->body->why[0] != 0 ? ": " : "",
+		 a->body->why);
+}
+
 static enum shard_status kick(const struct ask *a, struct err *e)
 {
 	struct core_state c;
@@ -200,10 +206,42 @@ static enum shard_status kick(const struct ask *a, struct err *e)
 	if (a->body->rank >= size)
 		return err_set(e, SHARD_RANGE, "\"%s\" has no rank %u: its world has %u",
 			       a->m->name, a->body->rank, size);
-	snprintf(why, sizeof(why), "put out by %s%s%.120s", a->who,
-		 a->body->why[0] != 0 ? ": " : "", a->body->why);
+	if (core_joined(a->m->core, c.world->rank[a->body->rank].node,
+			c.world->rank[a->body->rank].pid) == 0)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "rank %u (pid %u, node %s) of \"%s\" is out already", a->body->rank,
+			       c.world->rank[a->body->rank].pid,
+			       members_name(a->s, c.world->rank[a->body->rank].node), a->m->name);
+	kick_why(a, why);
 	model_event(a->m,
 		    &(struct core_event){.type = CORE_EV_KICK, .rank = a->body->rank, .why = why});
+	manage_answer(a->s, a->from, NULL);
+	return SHARD_OK;
+}
+
+/* By its process a trainer can be named that is in no world yet, or whose rank changes. */
+static enum shard_status kick_process(const struct ask *a, struct err *e)
+{
+	struct core_event out = {.type = CORE_EV_KICK, .on = true};
+	const char *node = a->body->node;
+	uint16_t n = 0;
+	char why[256];
+
+	while (n < a->s->nodes_nr && strcmp(members_name(a->s, n), node) != 0)
+		n++;
+	if (n == a->s->nodes_nr)
+		return err_set(e, SHARD_NOT_FOUND, "no node \"%.64s\" for \"%s\"", node,
+			       a->m->name);
+	if (core_joined(a->m->core, n, a->body->pid) == 0)
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"no process %u of node %s has joined \"%s\": `shardctl status` shows "
+			"who has",
+			a->body->pid, members_name(a->s, n), a->m->name);
+	kick_why(a, why);
+	out.trainer = (struct core_trainer){.node = n, .pid = a->body->pid};
+	out.why = why;
+	model_event(a->m, &out);
 	manage_answer(a->s, a->from, NULL);
 	return SHARD_OK;
 }
@@ -221,6 +259,7 @@ static const struct {
 	[MANAGE_PAUSE] = {.name = "pause", .run = pause_it},
 	[MANAGE_RESUME] = {.name = "resume", .run = resume},
 	[MANAGE_KICK] = {.name = "kick", .run = kick},
+	[MANAGE_KICK_PROCESS] = {.name = "kick_process", .run = kick_process},
 };
 
 /* A model that no node has any more, see model/lead.h. Nobody knows whose it was. e says that there
@@ -263,9 +302,10 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 		return st;
 	access_text(a.who, body->cred);
 	log_line(s->log, LOG_LEVEL_INFO,
-		 "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=%s node=%s",
+		 "event=manage model=%s action=%s key=%s value=%s rank=%u pid=%u at=%s force=%d "
+		 "by=%s node=%s",
 		 a.m->name, actions[body->action].name, body->key, body->value, body->rank,
-		 body->force, a.who, members_name(s, from->node));
+		 body->pid, body->node, body->force, a.who, members_name(s, from->node));
 	return actions[body->action].run(&a, e);
 }
 

@@ -13,6 +13,7 @@ enum manage_action {
 	MANAGE_PAUSE,
 	MANAGE_RESUME,
 	MANAGE_KICK,
+	MANAGE_KICK_PROCESS,
 	MANAGE_NR
 };
 

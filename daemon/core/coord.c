@@ -136,12 +136,32 @@ void coord_on_hold(struct ctx *x, const struct core_event *e)
 	step_hold(x, e->on);
 }
 
+static void kick_process(struct ctx *x, const struct core_trainer *t, const char *why)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	uint32_t rank = 0;
+
+	while (rank < co->world.size &&
+	       (co->world.rank[rank].node != t->node || co->world.rank[rank].pid != t->pid))
+		rank++;
+	world_expel_process(x, t->node, t->pid, why);
+	if (rank < co->world.size)
+		attempt_abort(
+			x, SHARD_WORLD_CHANGED,
+			core_text(c, "%s is out: %s", core_rank_name(c, &co->world, rank), why));
+}
+
 void coord_on_kick(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	const char *why = core_text(c, "%s", e->why ? e->why : "an operator put it out");
 
+	if (co->state != COORD_OFF && e->on) {
+		kick_process(x, &e->trainer, why);
+		return;
+	}
 	if (co->state == COORD_OFF || e->rank >= co->world.size ||
 	    !world_expel(x, &co->world, e->rank, why))
 		return;

@@ -113,5 +113,7 @@ struct core_state {
 	char waits[512];
 };
 void core_state(const struct core *c, struct core_state *s);
+/* On the coordinator: how many trainers have joined from this process of that node. */
+uint32_t core_joined(const struct core *c, uint16_t node, uint32_t pid);
 
 #endif

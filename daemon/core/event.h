@@ -69,7 +69,9 @@ enum core_event_type {
 	 * record here diverged. The core ignores what .tune says about the step and the skips of a
 	 * resume and fills them in itself. */
 	CORE_EV_TUNE,
-	CORE_EV_KICK, /* Put .rank out of the world in hand, because of .why. */
+	/* Put .rank out of the world in hand, because of .why. .on: every trainer that has joined
+	 * with the .pid and .node of .trainer instead, whether or not it is in the world. */
+	CORE_EV_KICK,
 	/* .on: there is a checkpoint from which the model can be restored if it is LOST. The shell
 	 * says so right after core_init() and after CORE_EV_LEAD. Off while restoring: no
 	 * checkpoint was good, because of .why. The model is then LOST for good, in a generation of

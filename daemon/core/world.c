@@ -210,6 +210,30 @@ bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const
 	return true;
 }
 
+uint32_t core_joined(const struct core *c, uint16_t node, uint32_t pid)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < c->coord.trainers_nr; i++)
+		nr += c->coord.trainer[i].node == node && c->coord.trainer[i].pid == pid;
+	return nr;
+}
+
+void world_expel_process(struct ctx *x, uint16_t node, uint32_t pid, const char *why)
+{
+	struct core *c = x->c;
+
+	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
+		struct core_trainer t = c->coord.trainer[i];
+
+		if (t.node != node || t.pid != pid)
+			continue;
+		world_remove(c, &c->coord.trainer[i]);
+		world_put_out(c, &t, why);
+		world_echo(x, CORE_GONE, &t, why);
+	}
+}
+
 static bool world_before(const struct core *c, const struct core_trainer *a,
 			 const struct core_trainer *b)
 {

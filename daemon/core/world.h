@@ -17,6 +17,8 @@ void world_repeat(
 void world_sweep(struct ctx *x); /* Between attempts: takes out the trainers that asked to leave. */
 /* Takes a rank out and tells its node. Returns false if the trainer of that rank has not joined. */
 bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
+/* The same for each trainer of this process of that node, in the world or not. */
+void world_expel_process(struct ctx *x, uint16_t node, uint32_t pid, const char *why);
 bool world_enough(const struct core *c);
 /* Does the first step wait for trainers that may still join? world_look() has to come before, at
  * the end of every event. */

@@ -91,11 +91,16 @@ exits 2 model drop -a "$at"
 exits 2 model kick m x -a "$at"
 # The number must not wrap around to 0.
 exits 2 model kick m 4294967296 -a "$at"
+for whom in b: :1 b:x b:-1 b:4294967296 1:; do
+	exits 2 model kick m "$whom" -a "$at"
+	exits 2 kick m "$whom" -a "$at"
+done
+exits 2 kick m -a "$at"
 for words in status "model list" "config explain" "plan --params 1B"; do
 	check "$words: exit 0 with a full disk behind" bash -c '! "$@" -a "$0" >/dev/full 2>&1' "$at" "$B/shardctl" $words
 done
 exits 3 model list -a "unix:$dir/nobody"
-for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because"; do
+for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because" "kick m b:7"; do
 	exits 5 model $words -a "$at"
 	check "model $words: no name of what is missing" grep -q 'SHARD_NOT_FOUND: no model "m": none is defined' "$dir/out"
 done

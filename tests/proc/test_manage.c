@@ -210,6 +210,64 @@ static void test_kick(void **state)
 	pair_finish(&p);
 }
 
+/* A trainer is named by its node and process: one of the world, and one that waits to join and has
+ * no rank. Each hears who put it out, and may join again. */
+static void test_kick_process(void **state)
+{
+	struct drill *waits;
+	char words[256], what[64];
+	struct pair p;
+
+	pair_start(&p, state, NULL);
+	pair_join(&p, PAIR_SGD "min_world=2 max_world=2 local_world=2");
+	BOTH(&p, .op = DRILL_TRAIN, .step = 2);
+	waits = drill_new(p.y, p.y->cluster->node[1].unix_address);
+	drill_define(waits, PAIR_SGD "min_world=2 max_world=2 local_world=2");
+	DRILL_SEND(waits, .op = DRILL_JOIN, .hint = -1);
+	drill_asked(p.y, waits);
+	BOTH(&p, .op = DRILL_TRAIN, .step = 4); /* The coordinator knows of it now. */
+	BOTH(&p, .op = DRILL_BEGIN);
+	tool_expect(5, "no node \"nobody\" for \"m\"", "shardctl",
+		    pair_model(&p, words, "kick m nobody:7"));
+	tool_expect(5, "no process 1 of node b has joined \"m\"", "shardctl",
+		    pair_model(&p, words, "kick m b:1"));
+	snprintf(what, sizeof(what), "kick m a:%d", (int)waits->pid); /* It is on another node. */
+	tool_expect(5, "of node a has joined", "shardctl", pair_model(&p, words, what));
+	snprintf(what, sizeof(what), "kick m b:%d --why=spare", (int)waits->pid);
+	tool_expect(0, "m is rid of that trainer", "shardctl", pair_model(&p, words, what));
+	drill_get(waits, SHARD_CLOSED);
+	drill_text(waits->last.error, "put out by uid ");
+	drill_text(waits->last.error, ": spare");
+	drill_end(waits);
+	/* The attempt in hand had no part of it. */
+	pair_rest_of_step(&p);
+	assert_int_equal(p.t[0]->shared->world_of[5], 2);
+	BOTH(&p, .op = DRILL_BEGIN);
+	snprintf(words, sizeof(words), "-a %s kick m b:%d --why=slow --json",
+		 p.y->cluster->node[0].unix_address, (int)p.t[1]->pid);
+	tool_expect(0, "\"kick\"", "shardctl", words);
+	/* It may hear of the end before it has pushed or committed. */
+	drill_do(p.t[0], (struct drill_cmd){.op = DRILL_PUSH});
+	drill_do(p.t[0], (struct drill_cmd){.op = DRILL_COMMIT});
+	DRILL(p.t[0], SHARD_WORLD_CHANGED, .op = DRILL_RESULT);
+	drill_text(p.t[0]->last.error, "rank 1 (pid ");
+	drill_text(p.t[0]->last.error, "is out: put out by uid ");
+	drill_text(p.t[0]->last.error, ": slow");
+	tool_expect(5, "of \"m\" is out already", "shardctl", pair_model(&p, words, "kick m 1"));
+	DRILL(p.t[1], SHARD_CLOSED, .op = DRILL_TRAIN, .step = 7);
+	drill_text(p.t[1]->last.error, ": slow");
+	drill_end(p.t[1]);
+	DRILL(p.t[0], SHARD_OK, .op = DRILL_WORLD);
+	DRILL_SEND(p.t[0], .op = DRILL_TRAIN, .step = 8);
+	p.t[1] = drill_joining(p.y, p.y->cluster->node[1].unix_address, -1,
+			       PAIR_SGD "min_world=2 max_world=2 local_world=2");
+	drill_get(p.t[1], SHARD_OK);
+	DRILL(p.t[1], SHARD_OK, .op = DRILL_TRAIN, .step = 8);
+	drill_get(p.t[0], SHARD_OK);
+	drill_replay(p.t[0], 8, 2);
+	pair_finish(&p);
+}
+
 /* --- who may --- */
 
 static void denied(enum shard_status got, const char *verb)
@@ -306,8 +364,10 @@ int main(void)
 {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_set),  TEST(test_pause),  TEST(test_set_refused),     TEST(test_diverged),
-		TEST(test_kick), TEST(test_denied), TEST(test_owner_elsewhere),
+		TEST(test_set),         TEST(test_pause),
+		TEST(test_set_refused), TEST(test_diverged),
+		TEST(test_kick),        TEST(test_kick_process),
+		TEST(test_denied),      TEST(test_owner_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -131,6 +131,16 @@ static void orders_kick(struct sim *s, const struct core_state *st)
 			       .rank = (uint32_t)sim_between(s, 0, TRAINERS - 1),
 			       .why = "an operator asked"};
 
+	/* In the seeds that have slow trainers one is sometimes named by its process. */
+	if (s->m->straggler_ns && sim_chance(s, 500)) {
+		e.on = true;
+		e.trainer.node = s->m->trainer[e.rank % s->m->trainers_nr].node;
+		e.trainer.pid = 100 + e.rank % s->m->trainers_nr;
+		for (e.rank = 0;
+		     e.rank < st->world->size && (st->world->rank[e.rank].pid != e.trainer.pid ||
+						  st->world->rank[e.rank].node != e.trainer.node);)
+			e.rank++;
+	}
 	if (!st->recovering && (st->part == CORE_STAGING || st->part == CORE_PREPARED) &&
 	    e.rank < st->world->size)
 		s->m->orders.kicked = st->id;
