@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All memory of a model on this node, made at once and given back at once. Called when a definition
- * arrives (define.c), when the coordinator loads what it kept, or a start finds what the one before
- * left (resume.c); drop.c gives it back. Happy path of a definition: the budget agrees -> the model
- * is on server.makings, where no frame or event finds it -> a thread makes and touches its memory,
- * which takes as long as that is large -> bookkeeping and core, on the loop -> server.models. Where
- * the budget has no room and models that end give enough back, it waits on server.makings for that;
- * models that may have been dropped while this node was away count as such until the coordinator
- * has named them. A start does the same at once, since its loop does not run yet. Who ends a model
- * that is being made waits for the thread; memory goes in a thread, too. Fails with the budget's
- * figures or what the system says, and leaves nothing behind. Later nothing of it allocates. */
+ * arrives (define.c), and when a start finds what the one before left (resume.c). drop.c gives it
+ * back. Happy path of a definition: the budget agrees, the model is on server.makings, where no
+ * frame or event finds it, a thread makes and touches its memory, bookkeeping and core follow on
+ * the loop, and the model is on server.models. Where the budget has no room and models that end
+ * give enough back, it waits on server.makings. Models that may have been dropped while this node
+ * was away count as such until the coordinator has named them. A start makes it at once, because
+ * its loop does not run yet. Who ends a model that is being made waits for the thread. It fails
+ * with the budget's figures or what the system says, and leaves nothing behind. After it nothing of
+ * the model allocates. */
 #include "data/apply.h"
 #include "model/writer.h"
 #include "base/check.h"
