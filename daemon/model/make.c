@@ -133,8 +133,7 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 	memset(m->core_memory, 0, core_bytes(conf));
 	m->core = core_init(m->core_memory, conf, view, there ? meta_core(&m->meta) : NULL);
 	if (m->core == NULL)
-		return err_set(e, SHARD_MISMATCH,
-			       "what its core knew cannot be, or is of another release");
+		return err_set(e, SHARD_MISMATCH, "what its core knew is of another release");
 	if (meta_persistent(&m->meta) && !there &&
 	    core_warm_save(m->core, meta_core_next(&m->meta)))
 		meta_core_switch(&m->meta);
@@ -153,8 +152,7 @@ struct make { /* Lives as long as the model. */
 	struct job job;
 	uint32_t events;     /* Entries reserved in server.later. */
 	bool working;        /* A thread makes or frees the memory. */
-	uint64_t room_by_ns; /* Until when it waits for room that other models give back; 0: it does
-				not wait. */
+	uint64_t room_by_ns; /* So long it waits for room that other models give back. 0: no. */
 	model_made_fn *made;
 	void (*freed)(void *arg);
 	void *freed_arg;
