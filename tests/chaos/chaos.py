@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make chaos SECONDS=n SEED=k`: runs real daemons and trainers, and everything that can happen to
-them.
+"""`make chaos SECONDS=n SEED=k CLUSTER=static`: runs real daemons and trainers, and everything that
+can happen to them.
 
-Three daemons on loopback serve the models of models.py. Trainers that connect again train them and
-save every few steps. Rounds of one to three faults (faults.py) are drawn from the seed. After each
-round every model must commit a step with all its trainers within a bound, which is a multiple of
-what this machine needs to start everything. No daemon may lose weights or begin without its memory.
+static: three daemons on loopback serve the models of models.py. Trainers that connect again train
+them and save every few steps. Rounds of one to three faults (faults.py) are drawn from the seed.
+After each round every model must commit a step with all its trainers within a bound, which is a
+multiple of what this machine needs to start everything. No daemon may lose weights or begin without
+its memory.
+
+quorum, etcd: five daemons with two copies of each chunk (elastic.py). Losses of nodes follow each
+other as soon as all copies are there again, and other faults come beside them (storm.py). Nothing
+may be lost.
+
 At the end masters and moments are read, and replay.py, which knows only the documents, computes all
 of it again from the trainers' logs. Exits with 0 if nothing was wrong. Otherwise it says what was
 wrong, where the logs are and how to repeat the run.
 
-    chaos.py BUILD SECONDS SEED
+    chaos.py BUILD SECONDS SEED [static|quorum|etcd]
 
 With SEED "" the clock chooses. KEEP=1 keeps the folder. FAULTS="a b" draws from these alone. With
 FLIP=1 the replay is made twice, the second time with one bit of one gradient flipped, which it must
@@ -30,10 +36,11 @@ import traceback
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 
+import elastic
 import faults
 import pace
+import storm
 from cluster import Cluster, Failed
-from models import MODELS
 
 TICK_S = 0.02
 HEAL_STARTS, HEAL_MIN_S = (
@@ -43,11 +50,13 @@ HEAL_STARTS, HEAL_MIN_S = (
 
 
 class Run:
-    def __init__(self, build, seconds, seed):
-        self.seconds, self.seed = seconds, seed
+    cluster_class = Cluster
+
+    def __init__(self, build, seconds, seed, kind):
+        self.seconds, self.seed, self.kind = seconds, seed, kind
         self.dice, self.random = faults.Dice(seed), random.Random(seed)
         self.folder = tempfile.mkdtemp(prefix="shard-chaos-", dir="/tmp")
-        self.cluster = Cluster(build, self.folder)
+        self.cluster = self.cluster_class(build, self.folder, kind)
         self.count, self.heals = (
             {},
             {},
@@ -118,6 +127,14 @@ class Run:
             self.count[f.__name__] = self.count.get(f.__name__, 0) + 1
             self.heals.setdefault(f.__name__, []).append(healed)
 
+    def trouble(self):
+        """All faults of this run."""
+        if not self.cluster.small_disk:
+            print("chaos: SKIPPED: full_disk: a disk that can be filled takes root (mount)")
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            self.round(until - time.monotonic())
+
     def later(self, seconds, fault, most):
         yield from faults.wait(seconds)
         yield from fault(self.cluster, self.dice, most)
@@ -142,7 +159,7 @@ class Run:
             t.wanted = False
             t.signal(signal.SIGTERM)
         self.all_end(c.trainers)
-        for m in MODELS:
+        for m in c.models:
             node = self.random.choice(c.daemons).node
             subprocess.run(
                 [
@@ -219,7 +236,10 @@ class Run:
             f"chaos: logs: {self.folder}/logs; the last three of shardctl-*.out: what each node says of the models"
         )
         only = f' FAULTS="{os.environ["FAULTS"]}"' if os.environ.get("FAULTS") else ""
-        print(f"chaos: again: make chaos SECONDS={self.seconds} SEED={self.seed}{only}", flush=True)
+        print(
+            f"chaos: again: make chaos CLUSTER={self.kind} SECONDS={self.seconds} SEED={self.seed}{only}",
+            flush=True,
+        )
 
     def clean(self, keep):
         c = self.cluster
@@ -232,21 +252,133 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Storm(Run):
+    """Faults of an elastic cluster, in two streams."""
+
+    cluster_class = elastic.Elastic
+
+    def start(self):
+        self.cluster.start_etcd()
+        self.until = time.monotonic() + 3600  # There is no end before everything trains.
+        super().start()
+        self.until = time.monotonic() + self.seconds
+        self.alone = []  # How long the next steps took after a node was isolated, and nothing else.
+
+    def enough(self):
+        """In 180 s each kind comes at least twice."""
+        return time.monotonic() >= self.until and all(
+            len(self.heals.get(name, [])) >= self.seconds // 90 for name in self.kinds
+        )
+
+    def began(self, stream):
+        stream.beside = []  # What else happened meanwhile.
+        for s in self.streams:
+            if s is not stream and s.now:
+                stream.beside.append(s.now)
+                s.beside.append(stream.now)
+        stream.began = time.monotonic()
+        stream.begin_ns = time.monotonic_ns()
+        stream.next = {}
+        self.cluster.event("fault", kind=stream.now)
+
+    def look(self):
+        """Notes when each model committed a step that was begun after a fault."""
+        for s in self.streams:
+            for t in self.cluster.trainers:
+                if s.now and t.committed[0] >= s.begin_ns and t.model.name not in s.next:
+                    s.next[t.model.name] = time.monotonic() - s.began
+
+    def ended(self, stream):
+        """A generator: after a loss it waits for all copies, and for all trainers."""
+        c, limit, since = self.cluster, pace.Bound(self.bound), time.monotonic_ns()
+        why = None
+        while stream.faults is self.losses:
+            yield from c.status()
+            why = c.lacks()
+            late = c.healed(since)
+            if why is None and not late:
+                break
+            if limit.passed():
+                took = time.monotonic() - limit.began
+                raise Failed(f"{took:.0f} s after {stream.now}: {why or 'no step of ' + str(late)}")
+            yield from faults.wait(0.05)
+        for d in c.daemons:
+            d.taken = d.taken and stream.faults is not self.losses
+        took = time.monotonic() - stream.began
+        step = max(stream.next.values(), default=took)
+        if stream.now == "isolate" and not stream.beside:
+            self.alone.append(step)
+        self.heals.setdefault(stream.now, []).append((step, took))
+        if stream.faults is self.losses:
+            beside = "".join(f", beside {name}" for name in stream.beside)
+            print(
+                f"chaos: {stream.now}: next steps after {step:.1f} s, whole after {took:.1f} s{beside}",
+                flush=True,
+            )
+
+    def trouble(self):
+        names = os.environ.get("FAULTS", "").split()
+        chosen = [
+            [f for f in those if not names or f.__name__ in names]
+            for those in (storm.LOSSES, storm.OTHERS)
+        ]
+        if not self.cluster.etcd:
+            chosen[1] = [f for f in chosen[1] if f is not storm.lose_etcd]
+        self.losses = chosen[0]
+        self.kinds = [f.__name__ for those in chosen for f in those]
+        self.streams = [
+            storm.Stream(self, name, those, mean)
+            for name, those, mean in zip(("losses", "others"), chosen, (0.5, 4.0))
+            if those
+        ]
+        running = [s.go() for s in self.streams]
+        began = time.monotonic()
+        while running:
+            self.now = " beside ".join(s.now for s in self.streams if s.now) or "a quiet moment"
+            running = [g for g in running if next(g, self) is not self]
+            self.tick()
+            self.look()
+        self.took = time.monotonic() - began
+
+    def finish(self):
+        super().finish()
+        for m in self.cluster.models:
+            steps = max(t.committed[2] for t in self.cluster.trainers if t.model is m)
+            if steps < self.seconds * 100 // 180:
+                raise Failed(f"{m.name} committed {steps} steps only")
+
+    def summary(self):
+        for name in sorted(self.heals):
+            step, whole = (sorted(x) for x in zip(*self.heals[name]))
+            half = len(step) // 2
+            print(
+                f"chaos: {name:20} {len(step):4} times; next steps after {step[half]:.1f} s, at most "
+                f"{step[-1]:.1f} s; whole after {whole[half]:.1f} s, at most {whole[-1]:.1f} s"
+            )
+        nr = sum(len(h) for h in self.heals.values())
+        print(f"chaos: {nr} faults, one each {self.took / max(1, nr):.1f} s", flush=True)
+        if self.alone:
+            ms = sorted(self.alone)[len(self.alone) // 2] * 1e3
+            limit = elastic.HEARTBEAT_S * 1000 + 1000
+            name = f"recovery_partition_{self.kind}"
+            print(f"bench: {name} {ms:.0f} ms limit {limit} ratio {ms / limit:.3f}", flush=True)
+
+
 def main():
-    seconds = int(sys.argv[2])
+    seconds, kind = int(sys.argv[2]), (sys.argv[4:] or ["static"])[0]
+    if kind not in ("static", "quorum", "etcd"):
+        sys.exit(f"chaos: CLUSTER={kind}: there are static, quorum and etcd")
+    if kind != "static":
+        elastic.enter()
     seed = int(sys.argv[3] or time.time_ns() // 1000 % 100000)
-    print(f"chaos: SEED={seed} SECONDS={seconds}", flush=True)
-    run = Run(sys.argv[1], seconds, seed)
+    print(f"chaos: CLUSTER={kind} SEED={seed} SECONDS={seconds}", flush=True)
+    run = (Run if kind == "static" else Storm)(sys.argv[1], seconds, seed, kind)
     failed = True
     atexit.register(lambda: run.clean(failed or os.environ.get("KEEP") == "1"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if not run.cluster.small_disk:
-        print("chaos: SKIPPED: full_disk: a disk that can be filled takes root (mount)")
     try:
         run.start()
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            run.round(until - time.monotonic())
+        run.trouble()
         run.finish()
         run.check()
         run.summary()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of `make chaos`: three daemons whose memory outlives them, the trainers of all
-models, their logs as they grow, and the checkpoints, of which a copy is kept before a later save
-replaces them. faults.py breaks all this, and chaos.py watches it."""
+"""The processes of `make chaos`: daemons whose memory outlives them, the trainers of all models,
+their logs as they grow, and the checkpoints, of which a copy is kept before a later save replaces
+them. Here the daemons are three static ones on loopback; elastic.py has five in network namespaces.
+faults.py breaks all this, and chaos.py watches it."""
 
 import ctypes
 import glob
@@ -17,7 +18,6 @@ import ports
 from models import MODELS
 from proxy import HOST, Proxy
 
-NODES = "abc"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -30,16 +30,21 @@ class Failed(Exception):
     pass
 
 
-def _child():
+def child(netns=None):
+    """What a child does before it becomes a program. netns: a descriptor of the network namespace
+    that it enters."""
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     os.setpgid(0, 0)
+    if netns is not None and LIBC.setns(netns, 0x40000000) != 0:  # CLONE_NEWNET
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Process:
-    """A daemon or a trainer that is started again and again. wanted: it should be running."""
+    """A daemon or a trainer that is started again and again. wanted: it should be running. netns: a
+    descriptor of the network namespace in which it runs."""
 
-    def __init__(self, name, command, out):
-        self.name, self.command, self.out = name, command, out
+    def __init__(self, name, command, out, netns=None):
+        self.name, self.command, self.out, self.netns = name, command, out, netns
         self.child, self.wanted, self.starts, self.stopped = None, False, 0, 0
 
     def start(self):
@@ -47,7 +52,11 @@ class Process:
         if self.child is None:
             with open(self.out, "a") as f:
                 self.child = subprocess.Popen(
-                    self.command, stdout=f, stderr=f, stdin=subprocess.DEVNULL, preexec_fn=_child
+                    self.command,
+                    stdout=f,
+                    stderr=f,
+                    stdin=subprocess.DEVNULL,
+                    preexec_fn=lambda: child(self.netns),
                 )
             self.starts, self.stopped = self.starts + 1, 0
             self.started = time.monotonic()
@@ -87,7 +96,7 @@ class Trainer(Process):
         address = (
             f"unix:{cluster.dir}/{node}.sock"
             if where == node
-            else f"tcp://{HOST}:{cluster.ports[NODES.index(node)]}"
+            else f"tcp://{cluster.address[node]}"
         )
         self.log = f"{cluster.dir}/logs/{model.name}-{slot}.log"
         self.model, self.read_to, self.begun = model, 0, {}
@@ -148,9 +157,11 @@ class Daemon(Process):
             f"daemon {node}",
             [cluster.shardd, "--config", conf],
             f"{cluster.dir}/logs/daemon-{node}.log",
+            cluster.netns.get(node),
         )
         self.node, self.read_to, self.disk_full = node, 0, False
         self.cluster, self.warm = cluster, f"{cluster.warm}/{node}"
+        self.taken = False  # So was its memory, while others have copies of all that it had.
 
     def look(self):
         """Checks the log. No daemon may say that weights are lost, or begin without its memory
@@ -165,6 +176,7 @@ class Daemon(Process):
         for line in data[:end].decode(errors="replace").splitlines():
             lost = "event=lost" in line and not OF_AN_OPERATOR.search(line)
             cold = "event=cold_start" in line and self.starts > 1
+            cold = cold and not self.taken
             if (lost or cold) and not self.cluster.memory_taken:
                 raise Failed(f"memory was lost though it was there: {line}")
             if lost and " restoring=0 " in line:
@@ -172,8 +184,12 @@ class Daemon(Process):
 
 
 class Cluster:
-    def __init__(self, build, folder):
+    nodes = "abc"
+    settings = ""  # Of [cluster].
+
+    def __init__(self, build, folder, kind):
         self.dir, self.build = folder, os.path.abspath(build)
+        self.models = MODELS[kind]
         self.shardd, self.shardctl, self.trainer = (
             f"{self.build}/{x}" for x in ("shardd", "shardctl", "chaos-trainer")
         )
@@ -184,20 +200,23 @@ class Cluster:
         self.small_disk = self._mount()
         self.warm = f"/dev/shm/{os.path.basename(folder)}"
         os.makedirs(self.checkpoints)
-        for node in NODES:
+        for node in self.nodes:
             os.makedirs(f"{self.warm}/{node}")
         for secret in (self.secret, self.node_secret):
             subprocess.run(
                 [self.shardctl, "secret", "new", secret], check=True, stdout=subprocess.DEVNULL
             )
-        self.ports = [ports.take() for _ in NODES]
-        self.proxy = Proxy(self.ports)
-        self.proxy.start()
-        for node, port in zip(NODES, self.ports):
-            self._configure(node, port)
-        self.daemons = [Daemon(self, n) for n in NODES]
-        self.trainers = [Trainer(self, m, slot) for m in MODELS for slot in range(len(m.trainers))]
+        self.netns = {}  # Node → its network namespace, if it has one.
+        # Node → where it listens, and where others dial.
+        self.listens, self.address = self._network()
+        for node in self.nodes:
+            self._configure(node)
+        self.daemons = [Daemon(self, n) for n in self.nodes]
+        self.trainers = [
+            Trainer(self, m, slot) for m in self.models for slot in range(len(m.trainers))
+        ]
         self.events = open(f"{folder}/events.log", "a")
+        self.event("cluster", kind=kind)
         self.commands = 0
         # lost: models for which there is no checkpoint.
         self.memory_taken, self.lost = False, set()
@@ -213,17 +232,26 @@ class Cluster:
         if self.small_disk:
             LIBC.umount2(self.disk.encode(), 2)  # MNT_DETACH
 
-    def _configure(self, node, port):
+    def _network(self):
+        took = [ports.take() for _ in self.nodes]
+        self.proxy = Proxy(took)
+        self.proxy.start()
+        return (
+            {n: f"{host}:{port}" for n, port in zip(self.nodes, took)}
+            for host in ("127.0.0.1", HOST)
+        )
+
+    def _configure(self, node):
         state = f"{self.disk}/state-{node}"
         with open(f"{self.dir}/{node}.conf", "w") as f:
             f.write(
-                f"[daemon]\nnode = {node}\nlisten = 127.0.0.1:{port}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
+                f"[daemon]\nnode = {node}\nlisten = {self.listens[node]}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
                 f"http = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
                 f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\nnode_secret = {self.node_secret}\n"
-                "[nodes]\n"
+                f"{self.settings}[nodes]\n"
             )
-            for n, p in zip(NODES, self.ports):
-                f.write(f"{n} = {HOST}:{p}\n")
+            for n in self.nodes:
+                f.write(f"{n} = {self.address[n]}\n")
             f.write(f"[model]\ncheckpoint_dir = {self.checkpoints}\n")
 
     def event(self, what, **more):
@@ -245,11 +273,11 @@ class Cluster:
         with open(out, "w") as f:
             f.write(f"$ {' '.join(command[1:])}\n")
             f.flush()
-            child = subprocess.Popen(
-                command, stdout=f, stderr=f, stdin=subprocess.DEVNULL, preexec_fn=_child
+            process = subprocess.Popen(
+                command, stdout=f, stderr=f, stdin=subprocess.DEVNULL, preexec_fn=child
             )
-        child.out = out
-        return child
+        process.out = out
+        return process
 
     def look(self):
         for d in self.daemons:
@@ -311,7 +339,7 @@ class Cluster:
         """Returns the names of models that have not committed a step, begun after that moment, in
         the world of all their trainers."""
         late = []
-        for m in MODELS:
+        for m in self.models:
             mine = [t for t in self.trainers if t.model is m]
             if not m.last and not any(
                 t.committed[0] >= since_ns and t.committed[1] == len(mine) for t in mine

@@ -10,7 +10,6 @@ import signal
 import time
 
 import pace
-from models import MODELS
 
 
 class Dice:
@@ -37,7 +36,7 @@ def _until(process):
         yield
 
 
-def _kill(processes, seconds):
+def kill(processes, seconds):
     for p in processes:
         p.kill()
     yield from wait(seconds)
@@ -45,7 +44,7 @@ def _kill(processes, seconds):
         p.start()
 
 
-def _pause(processes, seconds):
+def pause(processes, seconds):
     for p in processes:
         p.pause()
     try:
@@ -56,43 +55,43 @@ def _pause(processes, seconds):
 
 
 def kill_daemon(c, dice, most):
-    yield from _kill([dice.random.choice(c.daemons)], dice.seconds("kill_daemon", 0.01, 3))
+    yield from kill([dice.random.choice(c.daemons)], dice.seconds("kill_daemon", 0.01, 3))
 
 
 def kill_all_daemons(c, dice, most):
-    yield from _kill(c.daemons, dice.seconds("kill_all_daemons", 0.01, 2))
+    yield from kill(c.daemons, dice.seconds("kill_all_daemons", 0.01, 2))
 
 
 def pause_daemon(c, dice, most):
-    yield from _pause(
+    yield from pause(
         [dice.random.choice(c.daemons)], min(most, dice.seconds("pause_daemon", 0.1, 35))
     )
 
 
 def pause_all_daemons(c, dice, most):
-    yield from _pause(list(c.daemons), min(most, dice.seconds("pause_all_daemons", 0.1, 35)))
+    yield from pause(list(c.daemons), min(most, dice.seconds("pause_all_daemons", 0.1, 35)))
 
 
-def _trainers(c):
+def trainers(c):
     return [t for t in c.trainers if not t.model.last]
 
 
 def kill_trainer(c, dice, most):
-    yield from _kill([dice.random.choice(_trainers(c))], dice.seconds("kill_trainer", 0.01, 1))
+    yield from kill([dice.random.choice(trainers(c))], dice.seconds("kill_trainer", 0.01, 1))
 
 
 def kill_all_trainers(c, dice, most):
-    yield from _kill(_trainers(c), dice.seconds("kill_all_trainers", 0.01, 1))
+    yield from kill(trainers(c), dice.seconds("kill_all_trainers", 0.01, 1))
 
 
 def pause_trainer(c, dice, most):
-    yield from _pause(
-        [dice.random.choice(_trainers(c))], min(most, dice.seconds("pause_trainer", 0.1, 35))
+    yield from pause(
+        [dice.random.choice(trainers(c))], min(most, dice.seconds("pause_trainer", 0.1, 35))
     )
 
 
 def pause_all_trainers(c, dice, most):
-    yield from _pause(_trainers(c), min(most, dice.seconds("pause_all_trainers", 0.1, 35)))
+    yield from pause(trainers(c), min(most, dice.seconds("pause_all_trainers", 0.1, 35)))
 
 
 def cut_links(c, dice, most):
@@ -162,7 +161,7 @@ def _together(c, *running):
 
 
 def restore(c, dice, most):
-    models = [m.name for m in MODELS if m.checkpointed and c.newest(m.name)]
+    models = [m.name for m in c.models if m.checkpointed and c.newest(m.name)]
     if not models:
         return
     name = dice.random.choice(models)
@@ -182,14 +181,14 @@ def restore_and_cut(c, dice, most):
     held = dice.seconds("restore_and_cut", 0.05, 3)
     yield from _together(
         c,
-        _pause([dice.random.choice(c.daemons)], held),
+        pause([dice.random.choice(c.daemons)], held),
         restore(c, dice, most),
         cut_links(c, dice, most),
     )
 
 
 def drop(c, dice, most):
-    name = dice.random.choice([m.name for m in MODELS if not m.last])
+    name = dice.random.choice([m.name for m in c.models if not m.last])
     yield from _command(c, dice, ["model", "drop", name, "--force"], "dropped", model=name)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models of `make chaos`: what their trainers are started with, and what the replay computes.
-They are small, of every size relative to the number of nodes (many chunks, one chunk), with
-different optimizers and types, and some of them mostly rest."""
+Those of the static cluster are small, of every size relative to the number of nodes (many chunks,
+one chunk), with different optimizers and types, and some of them mostly rest. Elastic clusters have
+two: one with the tensors of the demonstration, and one whose steps overflow."""
 
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Model:
         0  # After this step its trainers leave, and come again at the end. 0: never.
     )
     checkpointed: bool = False
+    replicas: int = 1
     layout: list = field(default_factory=list)  # (name, first element, elements, frozen).
 
     def __post_init__(self):
@@ -42,6 +44,7 @@ class Model:
             f"optimizer={self.optimizer}",
             f"chunk_elems={self.chunk_elems}",
             f"max_world={len(self.trainers)}",
+            f"replicas={self.replicas}",
             "timeout=20s",
             "max_skips=0",
         ]
@@ -55,7 +58,7 @@ class Model:
         return " ".join(words + [self.extra])
 
 
-MODELS = [
+STATIC = [
     # It has chunks on every node. Its learning rate comes from the trainers, and its saves, too.
     Model(
         "wide",
@@ -134,6 +137,57 @@ MODELS = [
         last=5,
     ),
 ]
+
+
+def _demo():
+    """The tensors of the model that `make demo` trains (client/examples)."""
+    dim, rows = 64, {"wte.weight": 256, "wpe.weight": 64}
+    for layer in range(2):
+        block = {"ln_1.weight": 1, "ln_1.bias": 1, "attn.qkv.weight": 3 * dim, "attn.qkv.bias": 3}
+        block |= {"attn.out.weight": dim, "attn.out.bias": 1, "ln_2.weight": 1, "ln_2.bias": 1}
+        block |= {"mlp.up.weight": 4 * dim, "mlp.up.bias": 4, "mlp.down.weight": 4 * dim}
+        block |= {"mlp.down.bias": 1}
+        rows |= {f"h.{layer}.{name}": nr for name, nr in block.items()}
+    rows |= {"ln_f.weight": 1, "ln_f.bias": 1}
+    return {name: nr * dim for name, nr in rows.items()}
+
+
+ELASTIC = [
+    # The demonstration's model. Trainers ask for its saves.
+    Model(
+        "demo",
+        "adamw",
+        "bf16",
+        "bf16",
+        _demo(),
+        ["a", "b", "d", "tcp:e"],
+        {"lr": 0.01, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6},
+        chunk_elems=4096,
+        clip=0.25,
+        pause_ms=40,
+        save_every=20,
+        checkpointed=True,
+        replicas=2,
+    ),
+    # Its steps overflow, its loss scale changes, and daemons save its checkpoints by themselves.
+    Model(
+        "half",
+        "adam",
+        "f16",
+        "f16",
+        {"w": 9000, "b": 50},
+        ["b", "c", "c"],
+        {"lr": 0.02, "weight_decay": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-8},
+        "initial_scale_power=10 loss_scale_window=10 checkpoint_every=15 keep_latest=3",
+        predivide=4.0,
+        does="overflow",
+        pause_ms=30,
+        checkpointed=True,
+        replicas=2,
+    ),
+]
+
+MODELS = {"static": STATIC, "quorum": ELASTIC, "etcd": ELASTIC}
 
 # The states that each optimizer keeps (ARITHMETIC.md, section 6).
 STATES = {

@@ -70,7 +70,7 @@ def gradient(model, b, tensor):
     "none"."""
     nonce = b.nonce
     name, at, numel, frozen = model.layout[tensor]
-    if frozen or nonce >> (34 + 2 * tensor) & 3 == 0:
+    if frozen or mix(nonce >> 32, tensor, 1)[0] & 3 == 0:
         return None
     g = fill(model.grad, nonce, at, numel, b.scale)
     if tensor == 0 and "overflow" in model.does and nonce >> 50 & 63 == 0:
@@ -553,7 +553,7 @@ def choose_flip(replays):
 def main():
     folder = sys.argv[1]
     events = [json.loads(line) for line in open(f"{folder}/events.log")]
-    replays = [Replay(folder, m, events, None) for m in MODELS]
+    replays = [Replay(folder, m, events, None) for m in MODELS[events[0]["kind"]]]
     if os.environ.get("FLIP") == "1":
         choose_flip(replays)
     wrong = []

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TENSORS_MAX = 16, ID_ELEMS = 8 };
+enum { TENSORS_MAX = 32, ID_ELEMS = 8 };
 
 /* The command line. */
 struct plan {
@@ -167,7 +167,7 @@ static void fill(void *to, enum shard_dtype type, uint32_t nonce, uint64_t first
 
 static bool absent(uint64_t nonce, uint32_t tensor)
 {
-	return (nonce >> (34 + 2 * tensor) & 3) == 0;
+	return (mix((uint32_t)(nonce >> 32), tensor) & 3) == 0;
 }
 
 static uint64_t weight_of(uint64_t nonce)

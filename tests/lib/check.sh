@@ -77,6 +77,24 @@ built()
 	done
 }
 
+# chaos CLUSTER: faults of an elastic cluster, which takes namespaces, and with CLUSTER=etcd a program.
+chaos()
+{
+	local what="chaos: 35 s of faults, $1" user=
+	wanted chaos || return 0
+
+	[ "$(id -u)" = 0 ] || user=--map-root-user
+	if ! unshare --net --mount $user true 2>/dev/null; then
+		echo "0 0 1 0 $what" >>"$results"
+		echo "SKIP $what: this user cannot make namespaces"
+	elif [ "$1" = etcd ] && ! { command -v etcd && [ "$(cat "$B/with-etcd")" != no ]; } >/dev/null 2>&1; then
+		echo "0 0 1 0 $what" >>"$results"
+		echo "SKIP $what: etcd is not installed, or not built in (make deps)"
+	else
+		step "chaos-$1" "$what" "$make" --no-print-directory chaos CLUSTER="$1" SECONDS=35 SEED="${CHAOS_SEED:-1}" FLIP=1
+	fi
+}
+
 sanitized() # KIND
 {
 	local dir=build/san-${1//,/-} c
@@ -123,7 +141,9 @@ if [ -n "$everything" ]; then
 	} &
 	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	wait
-	step chaos "chaos: 120 s of faults" "$make" --no-print-directory chaos SECONDS=120 SEED="${CHAOS_SEED:-1}" FLIP=1
+	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
+	chaos quorum
+	chaos etcd
 	sanitized address,undefined
 	sanitized thread
 	step arm "aarch64, under qemu-user" "$make" --no-print-directory -j"$jobs" check-arm
