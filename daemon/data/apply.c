@@ -82,6 +82,25 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 		m->server->data->whole(m);
 }
 
+/* Whoever adopts a view before this node does may ask it as the primary that it becomes. */
+static void answer_early(struct model *m)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	for (uint64_t left = m->img.asked_early; left != 0; left &= left - 1) {
+		uint32_t n = (uint32_t)__builtin_ctzll(left);
+
+		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+			if (place_holds(&m->place, c, m->server->self) &&
+			    place_primary(&m->place, c) != m->server->self &&
+			    !place_holds(&m->place, c, n) &&
+			    store_image_chunk(m->store, m->img.slot, c) == data_version(m))
+				send_to(&m->img.out[n * connections + c % connections], m->img.slot,
+					c);
+	}
+	m->img.asked_early = 0;
+}
+
 void apply_maybe_done(struct model *m)
 {
 	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 || m->img.sends > 0 ||
@@ -90,6 +109,7 @@ void apply_maybe_done(struct model *m)
 	model_image_check(m);
 	m->img.applying = false;
 	m->img.apply_ns = clock_ns() - m->img.began_ns;
+	answer_early(m);
 	m->server->data->applied(m);
 }
 
@@ -389,6 +409,7 @@ void apply_start(struct model *m, const struct record *r)
 	m->record = *r;
 	m->step = r->id.step;
 	m->img.applying = true;
+	m->img.asked_early = 0;
 	m->attempt.voted = false;
 	image_moved(m);
 	if (r->outcome != RECORD_APPLIED) {
@@ -528,6 +549,12 @@ void apply_image_ask(struct model *m, uint64_t now_ns)
 	arena_reset(&m->server->scratch.tx);
 }
 
+void apply_placed(struct model *m)
+{
+	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
+		apply_image_ask(m, clock_ns());
+}
+
 /* After a warm start this is a chunk that is held here, otherwise one of another node. With two
  * images trainers compute on the older one, if there is one. */
 bool apply_image_awaited(const struct model *m, uint32_t *chunk, uint64_t *step)
@@ -581,6 +608,8 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 	uint64_t asked = 0; /* Limits the work, whatever the runs say. */
 
 	CHECK(node < m->server->nodes_nr);
+	if (m->img.applying && !m->memory.settle.on)
+		m->img.asked_early |= 1ull << node;
 	if (!m->sealed || (m->set.max_staleness == 0 && (m->attempt.voted || m->img.applying)))
 		return; /* It would be overwritten while it is sent. The node asks again in a
 			   second. Of two images the newest is not the next to be overwritten. */
@@ -707,6 +736,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->attempt.out[node * connections + i]);
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
+	m->img.asked_early &= ~(1ull << node);
 	grad_node_gone(m, node);
 	catchup_node_gone(m, node);
 }

@@ -20,6 +20,9 @@ void apply_learn(struct model *m, const struct record *r);
 void apply_stage_again(struct model *m); /* What kept chunks from being staged may be over. */
 void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want);
 void apply_image_ask(struct model *m, uint64_t now_ns);
+/* A view has taken nodes out or in. A chunk that lacks here may have another primary now, which is
+ * asked at once: its old one may have died before it had sent the chunk. */
+void apply_placed(struct model *m);
 /* The gradient of a chunk held here is reduced. The layer above is told now, or when the image of
  * the step before has left. */
 void apply_stage(struct model *m, uint32_t chunk);

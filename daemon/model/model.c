@@ -573,10 +573,14 @@ static void end_links(const struct model *m, uint64_t left)
 
 static void act_placed(struct model *m, const struct core_action *a)
 {
+	bool moved = m->place.learns != a->place->learns || m->place.gone != a->place->gone;
+
 	end_links(m, a->place->gone & ~m->place.gone);
 	m->place.learns = a->place->learns;
 	m->place.gone = a->place->gone;
 	catchup_placed(m);
+	if (moved)
+		apply_placed(m);
 }
 
 static void act_learn(struct model *m, const struct core_action *a)

@@ -40,6 +40,7 @@ struct cutter {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	struct cutter_rule rule;
+	uint16_t lost_op; /* 0: none. */
 	uint32_t seen;
 	bool armed, fired, holds, no_votes, deaf;
 	uint64_t held_ns;
@@ -169,6 +170,7 @@ static void lose(const struct pair *p, int i, const struct wire_head *h)
 
 	done.op = OP_CORE + CORE_DONE;
 	done.step = 0;
+	done.chunk = 0;
 	done.body_bytes = 0;
 	wire_seal(&done, NULL, p->frames[i], true);
 	send_all(p->fd[i ^ 1], (const unsigned char *)&done, sizeof(done));
@@ -184,7 +186,8 @@ static void frame(struct cutter *k, struct pair *p, int i, const unsigned char *
 	now = awaited(k, p, h);
 	if (k->armed && k->rule.instead && of_cut(k, p) && (now || k->fired))
 		p->cut = true;
-	else if (k->no_votes && h->op == OP_CORE + CORE_VOTE)
+	else if ((k->no_votes && h->op == OP_CORE + CORE_VOTE) ||
+		 (k->lost_op != 0 && h->op == k->lost_op))
 		lose(p, i, h);
 	else
 		send_all(p->fd[i ^ 1], at, sizeof(*h) + h->body_bytes);
@@ -304,6 +307,13 @@ void cutter_votes(struct cutter *k, bool pass)
 {
 	pthread_mutex_lock(&k->lock);
 	k->no_votes = !pass;
+	pthread_mutex_unlock(&k->lock);
+}
+
+void cutter_lose(struct cutter *k, uint16_t op)
+{
+	pthread_mutex_lock(&k->lock);
+	k->lost_op = op;
 	pthread_mutex_unlock(&k->lock);
 }
 

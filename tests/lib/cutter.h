@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cutter.h: stands between the nodes of a cluster on every link. It knows whose link it is and
  * which frames pass, and it cuts one link right after a certain frame has passed, or instead of
- * that frame. It also loses votes. So a test says in which phase of an operation a link breaks or a
- * node dies, and need not wait for time to pass. */
+ * that frame. It also loses votes, or all frames with one op. So a test says in which phase of an
+ * operation a link breaks or a node dies, and need not wait for time to pass. */
 #ifndef SHARD_TESTS_CUTTER_H
 #define SHARD_TESTS_CUTTER_H
 
@@ -31,6 +31,9 @@ void cutter_rule(struct cutter *k, const struct cutter_rule *r);
 /* While pass is false, no VOTE arrives anywhere, so that the nodes that have voted stay PREPARED. A
  * node repeats its vote, so that it arrives after pass is true again. */
 void cutter_votes(struct cutter *k, bool pass);
+/* From now on no frame with this op passes between nodes, and those with any other do again. 0: all
+ * pass. */
+void cutter_lose(struct cutter *k, uint16_t op);
 /* Ends every connection between nodes. New ones pass. */
 void cutter_cut(struct cutter *k);
 /* While it is deaf it forwards nothing and closes nothing, what trainers send over it included. */

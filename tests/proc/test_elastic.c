@@ -6,9 +6,11 @@
  * the time. */
 #include "base/clock.h"
 #include "lib/crew.h"
+#include "lib/cutter.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,6 +233,43 @@ static void test_first_node_without_another(void **state)
 	test_free(c);
 }
 
+/* Node b dies before the others have its part of the image. Trainers on a and c cannot begin
+ * without it. A view makes another node the primary of these chunks, and it is asked at once: what
+ * repeats the question each second has just asked, so the trainers would wait for that long. */
+static void test_image_of_the_dead(void **state)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint64_t killed_ns, ms, last;
+
+	(void)state;
+	crew_init(c, "elastic");
+	c->extra = "replicas=2 chunk_elems=1024";
+	cluster = cluster_make(3, NULL, BEAT);
+	cluster_between(cluster);
+	cluster_up(cluster);
+	for (int n = 0; n < 3; n += 2)
+		crew_add(c, cluster->node[n].unix_address, (uint32_t)n);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	cutter_lose(cluster->cutter, OP_IMAGE_DATA);
+	for (int n = 0; n < 3; n += 2)
+		cluster_wait_log(cluster, n, "event=image_late", 1);
+	cutter_lose(cluster->cutter, 0);
+	killed_ns = clock_ns();
+	cluster_kill(cluster, 1);
+	more(c, 1);
+	ms = (clock_ns() - killed_ns) / NS_PER_MS;
+	if (ms > (uint64_t)pace_ms(600))
+		fail_msg("the next step was begun after %lu ms", (unsigned long)ms);
+	cluster_spawn(cluster, 1);
+	cluster_wait_log(cluster, 1, "event=learned", 1);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -245,6 +284,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_two_nodes, teardown),
 		cmocka_unit_test_teardown(test_three_nodes, teardown),
+		cmocka_unit_test_teardown(test_image_of_the_dead, teardown),
 		cmocka_unit_test_teardown(test_large_chunks, teardown),
 		cmocka_unit_test_teardown(test_three_copies, teardown),
 		cmocka_unit_test_teardown(test_staleness, teardown),
