@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,13 +79,27 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 			(unsigned long long)(sysconf(_SC_PAGESIZE) >> 10));
 	fprintf(f, "warm_restart = %s\n", d->warm ? d->warm : "off");
 	if (d->warm_dir[0] != 0)
-		fprintf(f, "warm_dir = %s\n", d->warm_dir);
+		fprintf(f, "warm_dir = %s/%c\n", d->warm_dir, 'a' + i);
 	if (workers > 0)
 		fprintf(f, "workers = %u\n", workers);
 	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
 	for (int n = 0; n < d->nr; n++)
 		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, port[n]);
 	fclose(f);
+}
+
+void daemons_configure(const struct daemons *d, const char *lines)
+{
+	char path[128];
+
+	for (int i = 0; i < d->nr; i++) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), "%s/%c.conf", d->dir, 'a' + i);
+		f = fopen(path, "a");
+		if (f == NULL || fputs(lines, f) < 0 || fclose(f) != 0)
+			bench_fail("%s: %s", path, strerror(errno));
+	}
 }
 
 void daemons_launch(struct daemons *d, int i)
@@ -156,6 +171,9 @@ void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers
 		snprintf(path, sizeof(path), "%s/%c.notify", d->dir, 'a' + i);
 		if (warm != NULL && strcmp(warm, "systemd") == 0)
 			d->store[i] = fdstore_start(path, FDSTORE_MAX);
+		snprintf(path, sizeof(path), "%s/%c", d->warm_dir, 'a' + i);
+		if (d->warm_dir[0] != 0 && mkdir(path, 0700) != 0)
+			bench_fail("%s: %s", path, strerror(errno));
 		configure(d, i, port, workers);
 	}
 }
@@ -174,6 +192,16 @@ void daemons_kill(struct daemons *d, int i)
 	if (kill(d->pid[i], SIGKILL) != 0 || waitpid(d->pid[i], NULL, 0) != d->pid[i])
 		bench_fail("shardd of node %c cannot be killed", 'a' + i);
 	d->pid[i] = 0;
+}
+
+void daemons_forget(const struct daemons *d, int i)
+{
+	char command[160];
+
+	snprintf(command, sizeof(command), "rm -rf %s/%c/*", d->warm_dir, 'a' + i);
+	CHECK(d->pid[i] == 0 && d->warm_dir[0] != 0);
+	if (system(command) != 0)
+		bench_fail("cannot empty %s/%c", d->warm_dir, 'a' + i);
 }
 
 void daemons_stop(struct daemons *d)
@@ -218,9 +246,11 @@ double daemons_figure(const struct daemons *d, int i, const char *path)
 				       : json_object_get(at, word);
 		p += n + (p[n] == '.');
 	}
-	if (!json_is_number(at))
+	if (!json_is_number(at) && !json_is_array(at) && !json_is_boolean(at))
 		bench_fail("no figure %s in the status of node %c", path, 'a' + i);
-	value = json_number_value(at);
+	value = json_is_array(at)     ? (double)json_array_size(at)
+		: json_is_boolean(at) ? json_is_true(at)
+				      : json_number_value(at);
 	json_decref(all);
 	return value;
 }

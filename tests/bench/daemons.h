@@ -18,7 +18,7 @@ enum { DAEMONS_MAX = 8, FLEET_MAX = 32, FLEET_TENSORS_MAX = 256 };
 struct daemons {
 	char dir[64], build[512], address[DAEMONS_MAX][128];
 	const char *warm;                   /* The value of warm_restart. NULL: off. */
-	char warm_dir[64];                  /* Empty if none was made. */
+	char warm_dir[64];                  /* Has a folder for each. Empty if none was made. */
 	struct fdstore *store[DAEMONS_MAX]; /* Service managers, if warm is "systemd". */
 	pid_t pid[DAEMONS_MAX];
 	int nr;
@@ -29,13 +29,18 @@ struct daemons {
 void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers);
 /* The same in separate calls. warm may be NULL. */
 void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm);
+/* Adds lines to the configuration of each, before it is launched. */
+void daemons_configure(const struct daemons *d, const char *lines);
 void daemons_launch(struct daemons *d, int i);
 void daemons_wait(const struct daemons *d, int i); /* Waits until it answers. */
 void daemons_kill(struct daemons *d, int i);       /* Sends SIGKILL and waits for the end. */
-void daemons_stop(struct daemons *d);              /* Stops the daemons that run. */
+/* Takes the memory of a daemon that does not run and whose memory is on a tmpfs. */
+void daemons_forget(const struct daemons *d, int i);
+void daemons_stop(struct daemons *d); /* Stops the daemons that run. */
 /* Returns a figure from a daemon's status. path names a field of the first model
  * ("last_step.apply_s"), or with a leading "/" a field of the daemon itself
- * ("/nodes.1.rdma_in_bytes"). */
+ * ("/nodes.1.rdma_in_bytes"). Of a list it is the number of entries, and of a truth value 0 or 1.
+ */
 double daemons_figure(const struct daemons *d, int i, const char *path);
 
 /* Trainers that go through steps together. Each is a thread of this process with a connection of
