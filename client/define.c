@@ -136,6 +136,7 @@ static enum shard_status take_defined(struct shard_model *m, const struct reques
 	m->staleness = d->max_staleness;
 	m->timeout_ms = d->timeout_ms > 0 && d->timeout_ms < INT64_MAX / 2 ? (int64_t)d->timeout_ms
 									   : CLIENT_REQUEST_MS;
+	m->quorum_ms = d->quorum_ms < INT64_MAX / 2 / NS_PER_MS ? (int64_t)d->quorum_ms : 0;
 	if (d->max_staleness >= MODEL_IMAGES)
 		return text_fail(SHARD_PROTOCOL,
 				 "\"%s\" has max_staleness = %u: this library knows 0 and 1",

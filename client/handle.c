@@ -124,25 +124,67 @@ enum shard_status handle_wait(struct shard_model *m, struct wait *w)
 	return rc;
 }
 
-bool handle_waits_text(struct shard_model *m, char *text, size_t bytes)
+/* Asks for whom the model waits. text may be NULL. False: shardd did not say. */
+static bool handle_ask_waits(struct shard_model *m, char *text, size_t bytes, bool *too_few)
 {
 	struct request *r = request_new(m->client, OP_WAITS, 0);
 	Shard__Text *t = NULL;
 	struct wait w;
 	bool said;
 
-	snprintf(text, bytes, "shardd did not say for whom");
+	*too_few = false;
 	wait_begin(m->client, &w, CLIENT_WAITS_MS);
 	if (r != NULL && request_send(r, handle_head(m), NULL, &w) == SHARD_OK &&
 	    request_wait(r, &w) == SHARD_OK)
 		t = shard__text__unpack(NULL, r->body_bytes, r->body);
 	said = t != NULL && t->text[0] != 0;
-	if (said)
+	if (said && text != NULL)
 		snprintf(text, bytes, "%s", t->text);
-	if (t != NULL)
+	if (t != NULL) {
+		*too_few = t->too_few;
 		shard__text__free_unpacked(t, NULL);
+	}
 	request_free(r);
 	return said;
+}
+
+bool handle_waits_text(struct shard_model *m, char *text, size_t bytes)
+{
+	bool too_few;
+
+	snprintf(text, bytes, "shardd did not say for whom");
+	return handle_ask_waits(m, text, bytes, &too_few);
+}
+
+void handle_quorum_begin(const struct shard_model *m, int64_t timeout_ms, struct wait *w,
+			 struct quorum *q)
+{
+	uint64_t began = clock_ns();
+
+	*q = (struct quorum){.call_ns = w->deadline_ns, .quorum_ns = UINT64_MAX};
+	if (timeout_ms >= 0 || m->quorum_ms == 0)
+		return;
+	q->quorum_ns = began + (uint64_t)m->quorum_ms * NS_PER_MS;
+	if (q->quorum_ns < w->deadline_ns)
+		w->deadline_ns = q->quorum_ns;
+}
+
+enum shard_status handle_wait_quorum(struct shard_model *m, struct wait *w, struct quorum *q)
+{
+	enum shard_status rc = handle_wait(m, w);
+	uint64_t now = clock_ns();
+	bool too_few;
+
+	if (rc != SHARD_TIMEOUT || q->quorum_ns == UINT64_MAX)
+		return rc;
+	/* Every answer may be a second old, so it is asked for again until the last deadline. */
+	(void)handle_ask_waits(m, NULL, 0, &too_few);
+	if (now >= (too_few ? q->quorum_ns : q->call_ns))
+		return SHARD_TIMEOUT;
+	w->deadline_ns = now + NS_PER_SEC;
+	if (w->deadline_ns > (too_few ? q->quorum_ns : q->call_ns))
+		w->deadline_ns = too_few ? q->quorum_ns : q->call_ns;
+	return SHARD_OK;
 }
 
 struct shard_model *handle_find(struct shard_client *c, const struct wire_head *h)

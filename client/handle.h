@@ -31,6 +31,7 @@ struct shard_model {
 	uint32_t staleness;      /* The model's max_staleness. */
 	bool scheduled;          /* A schedule gives the learning rates, not shard_begin(). */
 	int64_t timeout_ms;      /* Of calls that name none. */
+	int64_t quorum_ms;       /* Of those that wait for min_world trainers. 0: timeout_ms. */
 	atomic_flag busy;        /* A call is in progress that only one thread may make. */
 	struct err lost;         /* Once it has a status, every call answers with it. */
 	/* world.c */
@@ -133,6 +134,15 @@ struct wire_head handle_head(const struct shard_model *m);
 int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms);
 /* As pump_wait(). It also answers SHARD_LOST, and counts the time. */
 enum shard_status handle_wait(struct shard_model *m, struct wait *w);
+/* A call that waits for an attempt. While fewer than min_world trainers have joined, its deadline
+ * is the model's quorum_timeout, and else the one that wait_begin() gave it. A call with a timeout
+ * of its own has only that. Called right after wait_begin(). */
+struct quorum {
+	uint64_t call_ns, quorum_ns; /* quorum_ns UINT64_MAX: there is none. */
+};
+void handle_quorum_begin(const struct shard_model *m, int64_t timeout_ms, struct wait *w,
+			 struct quorum *q);
+enum shard_status handle_wait_quorum(struct shard_model *m, struct wait *w, struct quorum *q);
 /* Asks whom the model waits for. False: shardd did not say, and text says that. */
 bool handle_waits_text(struct shard_model *m, char *text, size_t bytes);
 /* The handle that a frame is for, or NULL. */

@@ -237,6 +237,7 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 	enum shard_status rc = text_struct_ok(step, "shard_step");
 	struct look look = {.weights = UINT64_MAX};
 	struct late late = {0};
+	struct quorum q;
 	struct wait w;
 
 	if (rc == SHARD_OK && opts != NULL)
@@ -249,9 +250,10 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 		rc = begin_check(m, &o);
 	m->wait_ns = 0;
 	wait_begin(m->client, &w, m->timeout_ms);
+	handle_quorum_begin(m, SHARD_DEFAULT, &w, &q);
 	while (rc == SHARD_OK && !begin_ready(m, &look)) {
 		begin_look(m, look.chunk, &late);
-		rc = handle_wait(m, &w);
+		rc = handle_wait_quorum(m, &w, &q);
 		if (m->changed)
 			rc = handle_changed(m);
 	}

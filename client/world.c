@@ -370,6 +370,7 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
 {
 	enum shard_status rc = text_struct_ok(world, "shard_world");
 	char waits[300];
+	struct quorum q;
 	struct wait w;
 
 	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
@@ -384,8 +385,9 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	if (!m->joined)
 		rc = join_ask(m, rank_hint, &w);
+	handle_quorum_begin(m, timeout_ms, &w, &q);
 	while (rc == SHARD_OK && !handle_offered(m))
-		rc = handle_wait(m, &w);
+		rc = handle_wait_quorum(m, &w, &q);
 	if (rc == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK) {
 		m->introduced = true;
 		world_fill(m, world);

@@ -233,6 +233,7 @@ static enum shard_status on_waits(struct session *t, const struct wire_head *h,
 		return err_set(e, SHARD_NOT_FOUND, "no model %u", h->model);
 	status_waits(m, text, sizeof(text));
 	body.text = text;
+	body.too_few = status_too_few(m);
 	model_reply(t, OP_WAITS, h->attempt, m, &body.base);
 	return SHARD_OK;
 }

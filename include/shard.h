@@ -1250,15 +1250,18 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  * DESCRIPTION
  * Gets the memory for gradients and image, and waits for the first attempt that this trainer is
  * part of: until the model is sealed, min_world trainers have joined, there is room in the world
- * (max_world), and a step that others have in hand is over. After SHARD_TIMEOUT or
- * SHARD_INTERRUPTED the trainer stays on the way in: call again.
+ * (max_world), and a step that others have in hand is over. With min_world = 1 the first trainer of
+ * a job begins alone, unless the model has a join_timeout. After SHARD_TIMEOUT or SHARD_INTERRUPTED
+ * the trainer stays on the way in: call again.
  *
  * ARGUMENTS
  * model: the model.
- * rank_hint: the rank that this trainer would like to have, or -1. If the hints of all trainers are
- *   the numbers from 0 on, each once, they are the ranks.
+ * rank_hint: the rank that this trainer would like to have, or -1, for example torchrun's RANK. If
+ *   the hints of all trainers are the numbers from 0 on, each once, they are the ranks. Else they
+ *   say nothing but the order of those that join together, so a number that is wrong or old does no
+ *   harm. Rank and size are those of world, and never those of the environment.
  * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
- *   of the model.
+ *   of the model, and its `quorum_timeout` while fewer than min_world trainers have joined.
  * world: filled in. Start it with SHARD_INIT().
  *
  * ERRORS
@@ -1399,7 +1402,9 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint6
  *
  * DESCRIPTION
  * Waits until the step before is decided and the image of this node has its weights. With
- * max_staleness = 1 that is the step before that. Pointers from shard_grad() and shard_image() are
+ * max_staleness = 1 that is the step before that. It waits for the `timeout` of the model, and for
+ * its `quorum_timeout` while fewer than min_world trainers have joined. After SHARD_TIMEOUT the
+ * trainer is still in the world: call again. Pointers from shard_grad() and shard_image() are
  * asked for again after each begin.
  *
  * ARGUMENTS

@@ -192,6 +192,10 @@ static const struct table_row rows[] = {
 		.above = true, .fallback = "1",
 		.help = "Gradients are divided by this before they are summed, and the sum is "
 			"multiplied again."},
+	{.name = "quorum_timeout", .type = TABLE_DURATION, FIELD(quorum_timeout_ns),
+		.max = 365 * 24 * 3600e9, .fallback = "0ns",
+		.help = "How long a trainer waits for a world of min_world trainers before its "
+			"call fails and says who is missing. With 0ns it waits for timeout."},
 	{.name = "replicas", .type = TABLE_COUNT, FIELD(replicas), .min = 1, .max = 64,
 		.hosting = true, .fallback = "1",
 		.help = "The number of nodes that hold each chunk, at most as many as there are."},

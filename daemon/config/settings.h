@@ -42,9 +42,10 @@ struct model_settings {
 	uint32_t local_world; /* The most trainers on one node. */
 	uint32_t chunk_elems; /* A power of two. */
 	uint32_t replicas;
-	uint32_t min_copies;      /* A step waits until each chunk has so many. */
-	uint64_t timeout_ns;      /* Of waiting calls with SHARD_DEFAULT. */
-	uint64_t join_timeout_ns; /* Of the first step, for trainers beyond min_world. */
+	uint32_t min_copies;        /* A step waits until each chunk has so many. */
+	uint64_t timeout_ns;        /* Of waiting calls with SHARD_DEFAULT. */
+	uint64_t join_timeout_ns;   /* Of the first step, for trainers beyond min_world. */
+	uint64_t quorum_timeout_ns; /* For min_world trainers. 0: timeout_ns. */
 	bool drop_stragglers;
 	uint64_t straggler_timeout_ns; /* Counts only with drop_stragglers. */
 	double predivide;

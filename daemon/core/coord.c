@@ -429,6 +429,47 @@ static void waits_attempt(const struct core *c, struct words *w)
 	words_add(w, ": %u of %u chunks", staged, c->conf.chunks_nr);
 }
 
+bool coord_too_few(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && !coord_paused(c) &&
+	       !coord_thin(c) && !world_enough(c);
+}
+
+/* Names who was in the last world and is gone. A coordinator that has begun no attempt yet says
+ * which ranks nobody asked for, if everybody asked for one. These are only hints, so it says no
+ * more than that. */
+static void words_gone(const struct core *c, struct words *w)
+{
+	const struct coord *co = &c->coord;
+	uint32_t before = w->names_nr;
+
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		const struct core_rank *r = &co->world.rank[i];
+
+		if (world_joined(c, r->node, r->session))
+			continue;
+		words_add(w, "%s", w->names_nr == before ? "; gone: " : "");
+		if (words_room(w))
+			words_add(w, "rank %u (pid %u, node %s)", i, r->pid,
+				  core_node_name(c, r->node));
+	}
+	if (co->world.size > 0 && w->names_nr > before + WAITS_NAMES_MAX)
+		words_add(w, " and %u more", w->names_nr - before - WAITS_NAMES_MAX);
+	if (co->world.size > 0 || !world_hinted(c))
+		return;
+	for (uint32_t i = 0; i < c->conf.min_world; i++) {
+		if (world_asked(c, i))
+			continue;
+		words_add(w, "%s", w->names_nr == before ? "; nobody asked to be rank " : "");
+		if (words_room(w))
+			words_add(w, "%u", i);
+	}
+	if (w->names_nr > before + WAITS_NAMES_MAX)
+		words_add(w, " and %u more", w->names_nr - before - WAITS_NAMES_MAX);
+}
+
 void coord_waits(const struct core *c, char *text, size_t bytes)
 {
 	const struct coord *co = &c->coord;
@@ -453,10 +494,11 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 			  (unsigned long long)co->last.id.step);
 	else if (coord_thin(c))
 		waits_copies(c, &w);
-	else if (missing)
+	else if (missing) {
 		words_add(&w, "%u more trainer%s: %u of at least %u joined", missing,
 			  missing == 1 ? "" : "s", co->trainers_nr, c->conf.min_world);
-	else if (world_gathers(c))
+		words_gone(c, &w);
+	} else if (world_gathers(c))
 		words_add(&w, "more trainers until join_timeout: %u of at most %u joined",
 			  co->trainers_nr, c->conf.max_world);
 }
@@ -575,8 +617,13 @@ static void coord_send_waits(struct ctx *x)
 
 	coord_waits(c, text, sizeof(text));
 	view_each(i, coord_members(c)) {
-		if (i != c->conf.self)
-			core_send(x, i, CORE_WAITING, &c->coord.id)->why = core_text(c, "%s", text);
+		struct core_msg *m;
+
+		if (i == c->conf.self)
+			continue;
+		m = core_send(x, i, CORE_WAITING, &c->coord.id);
+		m->why = core_text(c, "%s", text);
+		m->too_few = coord_too_few(c);
 	}
 }
 

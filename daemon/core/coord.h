@@ -127,6 +127,8 @@ bool coord_due(const struct core *c); /* Would coord_settle() do more now? */
 uint64_t coord_deadline(const struct core *c);
 /* Writes who is waited for. The text is empty if nobody is. */
 void coord_waits(const struct core *c, char *text, size_t bytes);
+/* Does the next step wait for min_world trainers? */
+bool coord_too_few(const struct core *c);
 /* Has a linked node not yet said DONE of the last record? */
 bool coord_unheard(const struct core *c);
 void coord_check(const struct core *c);

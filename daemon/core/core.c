@@ -297,6 +297,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->generation = m->generation;
 	s->id = c->step.id;
 	s->joined = c->coord.trainers_nr;
+	s->too_few = coordinates && coord_too_few(c);
 	s->stragglers = c->coord.stragglers_nr;
 	s->world = &c->step.world;
 	if (c->step.has_record) {

@@ -106,6 +106,7 @@ struct core_state {
 	struct core_id id;        /* The attempt in hand, or the last one. */
 	uint64_t committed;       /* The step of the last record. 0: there is none yet. */
 	uint32_t joined;          /* Coordinator: the trainers that have joined. */
+	bool too_few;             /* Coordinator: the next step waits for min_world of them. */
 	uint64_t stragglers;      /* Coordinator: those that it put out because they were slow. */
 	const struct core_world *world;
 	const struct record *record; /* The last record that was decided here. NULL: none. */

@@ -131,6 +131,7 @@ struct core_msg {
 	struct core_vote vote;
 	struct core_trainer trainer;
 	struct core_waits waits;
+	bool too_few; /* WAITING of the coordinator: fewer than min_world trainers have joined. */
 	const char *why; /* One sentence, or NULL. */
 	enum shard_status
 		status; /* ABORT and ABANDON: what trainers are told. 0: SHARD_WORLD_CHANGED. */

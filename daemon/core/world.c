@@ -276,6 +276,33 @@ static bool world_hints(const struct core_trainer *t,
 	return true;
 }
 
+bool world_joined(const struct core *c, uint16_t node, uint64_t session)
+{
+	for (uint32_t i = 0; i < c->coord.trainers_nr; i++) {
+		if (c->coord.trainer[i].node == node && c->coord.trainer[i].session == session)
+			return true;
+	}
+	return false;
+}
+
+bool world_asked(const struct core *c, uint32_t rank)
+{
+	for (uint32_t i = 0; i < c->coord.trainers_nr; i++) {
+		if ((uint32_t)c->coord.trainer[i].hint == rank)
+			return true;
+	}
+	return false;
+}
+
+bool world_hinted(const struct core *c)
+{
+	uint32_t asked = 0;
+
+	for (uint32_t i = 0; i < c->conf.min_world; i++)
+		asked += world_asked(c, i);
+	return asked == c->coord.trainers_nr;
+}
+
 bool world_enough(const struct core *c)
 {
 	return c->coord.trainers_nr >= c->conf.min_world;

@@ -19,6 +19,10 @@ void world_sweep(struct ctx *x); /* Between attempts: takes out the trainers tha
 bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
 /* The same for each trainer of this process of that node, in the world or not. */
 void world_expel_process(struct ctx *x, uint16_t node, uint32_t pid, const char *why);
+/* Has this trainer joined, and has somebody who joined asked for this rank? */
+bool world_joined(const struct core *c, uint16_t node, uint64_t session);
+bool world_asked(const struct core *c, uint32_t rank);
+bool world_hinted(const struct core *c); /* Has each one asked for another rank < min_world? */
 bool world_enough(const struct core *c);
 /* Does the first step wait for trainers that may still join? world_look() has to come before, at
  * the end of every event. */

@@ -101,6 +101,7 @@ struct model {
 	struct model_attempt attempt;
 	struct slowest slowest;
 	char waits[512]; /* Who is waited for, as the coordinator said last. */
+	bool too_few;    /* It said that the next step waits for min_world trainers. */
 	char why[512];   /* Why the last attempt ended. */
 	uint64_t attempts_ended;
 	uint64_t last_reduce_ns; /* That of the last step that was decided. */

@@ -513,6 +513,7 @@ static bool pack_body(const struct core_msg *m, struct arena *a, Shard__Core *ou
 		out->why = (char *)(uintptr_t)m->why;
 	out->status = m->status;
 	out->caught = m->caught;
+	out->too_few = m->too_few;
 	return true;
 }
 
@@ -589,6 +590,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->id = (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
 	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
 	m->caught = in->caught;
+	m->too_few = in->too_few;
 	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
 						 : SHARD_OK; /* No other status is sent. */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)

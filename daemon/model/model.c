@@ -746,8 +746,10 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 		st = check_decision(m, &msg, e);
 	if (st != SHARD_OK || m->memory.there[p->node] == 0)
 		return st;
-	if (msg.op == CORE_WAITING && msg.why != NULL)
+	if (msg.op == CORE_WAITING && msg.why != NULL) {
 		snprintf(m->waits, sizeof(m->waits), "%s", msg.why);
+		m->too_few = msg.too_few;
+	}
 	if (msg.op == CORE_VOTE || msg.op == CORE_COMMIT)
 		slowest_heard(&m->slowest, &msg.id, body);
 	msg.from = p->node;

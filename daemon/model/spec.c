@@ -343,6 +343,7 @@ void spec_say(const struct model *m, Shard__Defined *body)
 	body->optimizer = (char *)(uintptr_t)m->set.optim->name;
 	body->settings = m->settings_text;
 	body->timeout_ms = m->set.timeout_ns / NS_PER_MS;
+	body->quorum_ms = (m->set.quorum_timeout_ns + NS_PER_MS - 1) / NS_PER_MS;
 	body->max_staleness = m->set.max_staleness;
 	body->scheduled = m->set.schedule.id != SCHEDULE_NONE;
 }

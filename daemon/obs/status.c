@@ -349,6 +349,16 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 		writer_words(m, out, bytes);
 }
 
+bool status_too_few(const struct model *m)
+{
+	struct core_state c;
+
+	if (m->defining || m->attempt.on)
+		return false;
+	core_state(m->core, &c);
+	return c.coordinator ? c.too_few : m->too_few;
+}
+
 /* For people who look at the model: also says which step waits, and for how long. */
 static void waits_sentence(const struct model *m, char *out, size_t bytes)
 {

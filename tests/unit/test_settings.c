@@ -212,7 +212,8 @@ static void canonical(void **state)
 		"local_world=1 loss_scale=1 "
 		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 "
 		"min_copies=1 min_loss_scale=1 min_world=1 mode=0666 "
-		"momentum=0 nesterov=0 nonfinite=skip predivide=1 replicas=1 restore_at_start=no "
+		"momentum=0 nesterov=0 nonfinite=skip predivide=1 quorum_timeout=0ns replicas=1 "
+		"restore_at_start=no "
 		"schedule=none straggler_timeout=30s stragglers=wait timeout=300s weight_decay=0 "
 		"when_lost=fail");
 }
