@@ -476,6 +476,22 @@ out_adding:
 	return rc;
 }
 
+/* A trainer without samples has no gradient of any tensor. */
+void push_absent(struct shard_model *m)
+{
+	struct err e;
+
+	for (uint32_t i = 0; i < m->layout->tensors_nr; i++) {
+		if (m->layout->tensor[i].flags & SHARD_FROZEN)
+			continue;
+		/* Nothing was pushed yet in this step. */
+		CHECK(cover_claim_absent(&m->cover, i, &e) == SHARD_OK);
+		cover_fill(&m->cover, i, 0, m->layout->tensor[i].numel, on_complete, m);
+	}
+	push_flush(m);
+	pump_kick(m->client);
+}
+
 enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 {
 	bool adding = adding_lock(m);

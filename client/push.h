@@ -9,6 +9,8 @@
 enum shard_status push_init(struct shard_model *m, struct err *e);
 /* A step begins, and the trainer may write the arena. */
 void push_begin(struct shard_model *m);
+/* Right after push_begin(): as shard_push_none() of every tensor. */
+void push_absent(struct shard_model *m);
 /* The attempt is over. What is not sent is dropped. */
 void push_drop(struct shard_model *m);
 /* vote_skip: every chunk that is not complete is sent as wholly absent. */

@@ -116,7 +116,7 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 				 "step %llu of \"%s\" is begun already: shard_commit() or "
 				 "shard_abandon() it first",
 				 (ull)m->begun.id.step, m->spec.name);
-	if (!(o->weight >= 0) || isinf(o->weight))
+	if (o->weight != SHARD_NO_SAMPLES && (!(o->weight >= 0) || isinf(o->weight)))
 		return text_fail(
 			SHARD_BAD_ARG,
 			"shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)",
@@ -214,14 +214,16 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 		/* The image that is read in place now. */
 		m->pulled_bytes += m->layout->elems * dtype_bytes(m->spec.image);
 	m->phase = PHASE_OPEN;
-	m->weight = o->weight == 0 ? 1.0 : o->weight;
-	m->adds.micro_steps = o->micro_steps ? o->micro_steps : 1;
+	m->weight = o->weight == 0 ? 1.0 : o->weight == SHARD_NO_SAMPLES ? 0 : o->weight;
+	m->adds.micro_steps = o->micro_steps && m->weight > 0 ? o->micro_steps : 1;
 	m->lr_given = o->lr != NULL;
 	if (m->lr_given)
 		memcpy(m->lr, o->lr, m->spec.groups_nr * sizeof(*m->lr));
 	m->why[0] = 0;
 	verdict_open(m, m->begun.no);
 	push_begin(m);
+	if (m->weight == 0)
+		push_absent(m);
 	s.step = m->begun.id.step;
 	s.attempt = m->begun.id.attempt;
 	s.rank = m->begun.rank;

@@ -107,8 +107,8 @@
  *
  *			if ((rc = shard_samples(&w, batch, &first, &count)) != SHARD_OK)
  *				break;
- *			b.weight = (double)count;
- *			if ((rc = shard_begin(m, &b, &s)) == SHARD_OK)
+ *			b.weight = count ? (double)count : SHARD_NO_SAMPLES;
+ *			if ((rc = shard_begin(m, &b, &s)) == SHARD_OK && count)
  *				rc = forward_backward(m, first, count);
  *			if (rc == SHARD_OK)
  *				rc = shard_commit(m, NULL);
@@ -147,6 +147,8 @@ extern "C" {
 
 /* As timeout_ms: the `timeout` of the model. */
 #define SHARD_DEFAULT (-1)
+/* As weight: this trainer has no sample in the step, because the world is larger than the batch. */
+#define SHARD_NO_SAMPLES (-1e300)
 
 /* A connection to one daemon, with its own socket. A process may have several. */
 typedef struct shard_client shard_client;
@@ -386,7 +388,9 @@ struct shard_begin_opts {
 	size_t size;
 	/* The update uses the sum of all gradients divided by the sum of all weights. Give the
 	 * number of samples or tokens that the gradient is a sum over. 0 is 1.0, which makes the
-	 * mean over the ranks of gradients that are means themselves. */
+	 * mean over the ranks of gradients that are means themselves. SHARD_NO_SAMPLES is a weight
+	 * of 0, and every tensor counts as pushed by shard_push_none(): commit right away. A step
+	 * in which no rank has samples changes nothing (SHARD_NONFINITE). */
 	double weight;
 	/* How often each element is pushed, with SHARD_ADD, in this step. 0 is 1. More than one
 	 * costs fp32 sums in this process, 4 bytes per element. */
@@ -1331,15 +1335,22 @@ SHARD_API enum shard_status shard_leave(shard_model *model, int64_t timeout_ms);
  * shard_samples - say which part of a batch is this trainer's
  *
  * DESCRIPTION
- * Cuts a global batch into one run of samples per rank. The runs differ by at most one sample, and
- * the first ranks have the longer ones. It only computes.
+ * Cuts a global batch into one run of samples per rank, so that the batch is the same whatever the
+ * world is. It is a function of batch, world size and rank alone: with q and r the quotient and the
+ * remainder of batch / size, rank k has the q samples from k * q + min(k, r) on, and one more if
+ * k < r. So the runs cover the batch in rank order without gaps, and differ by at most one sample.
+ * Whoever accumulates gradients may count micro-batches in place of samples. It only computes.
+ *
+ * With the count as the weight of shard_begin(), and a gradient that is the sum over the samples,
+ * the update is the mean over the batch in any world. It is the same bit for bit if the sums are
+ * exact. Else worlds round differently, because the samples of a rank are summed first.
  *
  * ARGUMENTS
  * world: as shard_join() or shard_world_get() filled it in.
  * global_batch: samples of one step, of all ranks together.
  * first: set to the first sample of this rank, counted from the beginning of the batch.
  * count: set to how many there are. It is 0 for the last ranks of a world that is larger than the
- *   batch. Mind that shard_begin() takes a weight of 0 for 1.0.
+ *   batch. Their weight is SHARD_NO_SAMPLES, because shard_begin() takes a weight of 0 for 1.0.
  *
  * ERRORS
  * SHARD_BAD_ARG: a pointer is NULL, or the world is not filled in.
@@ -1380,10 +1391,10 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint6
  *
  *		if ((rc = shard_samples(w, batch, &first, &count)) != SHARD_OK)
  *			return rc;
- *		b.weight = (double)count;
+ *		b.weight = count ? (double)count : SHARD_NO_SAMPLES;
  *		if ((rc = shard_begin(m, &b, &s)) != SHARD_OK)
  *			return rc;
- *		for (uint32_t i = shard_tensors(m); i-- > 0 && rc == SHARD_OK;) {
+ *		for (uint32_t i = shard_tensors(m); count && i-- > 0 && rc == SHARD_OK;) {
  *			struct shard_info info = SHARD_INIT(struct shard_info);
  *
  *			if ((rc = shard_tensor_info(m, i, &info)) != SHARD_OK)

@@ -231,7 +231,7 @@ static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_
 		*loss += transformer_sequence(&g->net, text, (float)g->step.loss_scale,
 					      i + 1 == count ? push : NULL, g);
 	}
-	*loss /= (double)count;
+	*loss /= count ? (double)count : 1;
 	return g->push_said;
 }
 
@@ -245,12 +245,8 @@ static enum shard_status one_step(struct gpt *g)
 
 	if ((st = shard_samples(&g->world, g->cli.batch, &first, &count)) != SHARD_OK)
 		return library(g, st, "samples");
-	if (!count)
-		return err_set(&g->err, SHARD_BAD_ARG,
-			       "--batch %" PRIu64
-			       " is smaller than the world of %u trainers: each needs a sequence",
-			       g->cli.batch, g->world.world_size);
-	begin.weight = (double)count;
+	/* In a world that is larger than the batch the last ranks only take part. */
+	begin.weight = count ? (double)count : SHARD_NO_SAMPLES;
 	g->step = SHARD_INIT(struct shard_step);
 	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK)
 		st = forward_backward(g, first, count, &line.loss);

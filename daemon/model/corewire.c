@@ -203,7 +203,7 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 			       "a vote with %zu learning rates: the model has %u groups", in->n_lr,
 			       l->groups_nr);
 	for (size_t i = 0; i < in->n_weights; i++)
-		if (!(in->weights[i] > 0) || in->weights[i] > 1e300)
+		if (!(in->weights[i] >= 0) || in->weights[i] > 1e300)
 			return err_set(e, SHARD_PROTOCOL,
 				       "a vote with weight %g: no trainer could give that",
 				       in->weights[i]);

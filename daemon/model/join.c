@@ -346,9 +346,10 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 
 	if (!in_attempt(t, h))
 		return SHARD_OK; /* The trainer is told that the attempt is over. */
-	if (!(body->weight > 0) || body->weight > 1e300)
+	/* 0 is a trainer that had no samples. */
+	if (!(body->weight >= 0) || body->weight > 1e300)
 		return err_set(e, SHARD_BAD_ARG,
-			       "weight %g of step %lu: it must be positive and finite",
+			       "weight %g of step %lu: it must be at least 0 and finite",
 			       body->weight, (unsigned long)h->step);
 	if (m->contrib.local[t->local_index].chunks_pushed != m->layout->chunks_nr)
 		return err_set(e, SHARD_MISSING, "commit of step %lu with %u of %u chunks pushed",

@@ -334,7 +334,7 @@ static void test_pushes(void **state)
 	h = evil_head(&v, OP_READY, 0);
 	ready.weight = -1;
 	raw_send(&v.r, &h, &ready.base);
-	refused(&v, "it must be positive and finite");
+	refused(&v, "it must be at least 0 and finite");
 	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH_DATA, 0);
 	raw_head(&v.r, &h, body, 4096);
