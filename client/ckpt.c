@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving and restoring. The daemons do it, and this file asks and waits. A save may take hours, so
- * its ticket is apart from the others. Only a caller that asks for just this ticket waits for it,
- * and detaching or disconnecting does not. A restore is waited for as long as the daemon reports
- * its progress. It fails with the daemon's refusal in its words (a path with ENOSPC, a damaged
- * file, a model that has weights), when the daemon is silent, and when the connection ends. */
+/* Saving and restoring. The daemons do it, and this file asks and waits. A save
+ * may take hours, so its ticket is apart from the others. Only a caller that asks for just this
+ * ticket waits for it, and detaching or disconnecting does not. A restore is waited for as long as
+ * the daemon reports its progress. It fails with the daemon's refusal in its words (a path with
+ * ENOSPC, a damaged file, a model that has weights), when the daemon is silent, and when the
+ * connection ends. */
 #include "ckpt.h"
 
 #include "ticket.h"
@@ -77,12 +78,12 @@ static enum shard_status send_restore(struct request *r, const struct ckpt_ask *
 
 bool ckpt_heard(struct shard_client *c, const struct wire_head *h, const Shard__Progress *p)
 {
+	static const uint16_t ops[] = {OP_SAVE, OP_RESTORE, OP_VERIFY};
 	struct wire_head q = *h;
-	struct request *r;
+	struct request *r = NULL;
 
-	q.op = OP_SAVE;
-	if ((r = request_find(c, &q)) == NULL) {
-		q.op = OP_RESTORE;
+	for (size_t i = 0; i < NR(ops) && r == NULL; i++) {
+		q.op = ops[i];
 		r = request_find(c, &q);
 	}
 	if (r == NULL)
@@ -93,8 +94,7 @@ bool ckpt_heard(struct shard_client *c, const struct wire_head *h, const Shard__
 	return true;
 }
 
-/* Waits for the daemon's answer, however long that takes, while the daemon sends signs of life. */
-static enum shard_status answer_wait(struct request *r, const struct ckpt_ask *a, struct wait *w)
+enum shard_status ckpt_answer_wait(struct request *r, const struct ckpt_ask *a, struct wait *w)
 {
 	uint64_t heard = 0;
 	enum shard_status rc;
@@ -145,7 +145,7 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a,
 		return rc == SHARD_OK ? SHARD_SYSTEM : rc;
 	wait_begin(c, &w, a->timeout_ms);
 	if ((rc = send_save(r, (struct wire_head){0}, a, &w)) == SHARD_OK)
-		rc = answer_wait(r, a, &w);
+		rc = ckpt_answer_wait(r, a, &w);
 	if (rc == SHARD_OK && (s = shard__saved__unpack(NULL, r->body_bytes, r->body)) == NULL)
 		rc = no_answer(r);
 	else if (rc == SHARD_TIMEOUT)
@@ -187,7 +187,7 @@ enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a,
 		return rc == SHARD_OK ? SHARD_SYSTEM : rc;
 	wait_begin(c, &w, a->timeout_ms);
 	if ((rc = send_restore(r, a, &w)) == SHARD_OK)
-		rc = answer_wait(r, a, &w);
+		rc = ckpt_answer_wait(r, a, &w);
 	if (rc == SHARD_TIMEOUT)
 		silent("restore", a, r, &w);
 	if (rc == SHARD_OK)

@@ -31,6 +31,9 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *ask,
 /* *reply describes the model, for handle_of_reply(). The caller frees it. reply may be NULL. */
 enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *ask,
 			       struct ckpt_answer *out, struct request **reply);
+/* Waits for the daemon's answer, however long that takes, while the daemon sends signs of life. Of
+ * a it uses timeout_ms, progress and arg. w is what the request was sent with. */
+enum shard_status ckpt_answer_wait(struct request *r, const struct ckpt_ask *a, struct wait *w);
 /* PROGRESS came. False: no caller waits for that request any more. */
 bool ckpt_heard(struct shard_client *c, const struct wire_head *h, const Shard__Progress *p);
 

@@ -9,6 +9,7 @@
  * because they act later than their frame comes, on a model that the frame may not name. */
 #include "dispatch.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/verify.h"
 
 #include "control/access.h"
 #include "data/apply.h"
@@ -97,6 +98,7 @@ static enum shard_status on_part_cancel(struct peer *p, const struct wire_head *
 {
 	(void)msg, (void)e;
 	ckpt_part_cancel(p, h);
+	verify_unwanted(p, h);
 	return SHARD_OK;
 }
 
@@ -305,6 +307,8 @@ static const struct op {
 		     offsetof(Shard__Save, cred), offsetof(Shard__Save, name)},
 	[OP_RESTORE] = {&shard__restore__descriptor, ckpt_restore_request, ckpt_node_restore, true,
 			LATER, offsetof(Shard__Restore, cred)},
+	[OP_VERIFY] = {&shard__attach__descriptor, verify_request, verify_node, true, WRITES,
+		       offsetof(Shard__Attach, cred), offsetof(Shard__Attach, name)},
 	[OP_BLOB] = {&shard__blob__descriptor, blob_request, on_blob, true, READS},
 
 	[OP_STATUS] = {NULL, on_status, NULL, true, NO_MODEL},
@@ -323,6 +327,7 @@ static const struct op {
 	[OP_PROGRESS] = {&shard__progress__descriptor, NULL, on_progress, false},
 	[OP_SAVE_PART] = {&shard__save_part__descriptor, NULL, ckpt_save_part, true},
 	[OP_LOAD_PART] = {&shard__load_part__descriptor, NULL, ckpt_load_part, true},
+	[OP_VERIFY_PART] = {NULL, NULL, ckpt_verify_part, true},
 	[OP_PART_CANCEL] = {NULL, NULL, on_part_cancel, false},
 	[OP_DETACHED] = {&shard__trainer__descriptor, NULL, on_detached, false},
 	[OP_CONTRIB] = {&shard__push__descriptor, NULL, on_contrib, false},

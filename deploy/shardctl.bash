@@ -34,7 +34,7 @@ _shardctl()
 		--name | --model | --settings | --step | --max-shard-size) return ;;
 	*)
 		case $command in
-		"") words="status members top model kick save restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="status members top model kick save verify restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -55,6 +55,9 @@ _shardctl()
 		save)
 			words="--dir --tag --force $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		verify)
+			words=$common
+			[[ $cur == -* ]] || words=$(_shardctl_models) ;;
 		restore | checkpoints | export | import)
 			case $command in
 			restore) words="--tag --name --force $common" ;;

@@ -52,6 +52,7 @@ enum ctl_exit ctl_top(const struct ctl_options *o);
 enum ctl_exit ctl_doctor(const struct ctl_options *o);
 enum ctl_exit ctl_model(const struct ctl_options *o);
 enum ctl_exit ctl_kick(const struct ctl_options *o);
+enum ctl_exit ctl_verify(const struct ctl_options *o);
 enum ctl_exit ctl_save(const struct ctl_options *o);
 enum ctl_exit ctl_restore(const struct ctl_options *o);
 extern const struct argp_option ctl_save_options[], ctl_restore_options[];

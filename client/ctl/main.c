@@ -47,6 +47,8 @@ static const struct ctl_command commands[] = {
 	 ctl_import_options},
 	{"save", "NAME", "a checkpoint of a model, while it trains", 1, 1, ctl_save,
 	 ctl_save_options},
+	{"verify", "NAME...", "are all copies of each chunk equal? while it trains", 1, CTL_WORDS,
+	 ctl_verify, NULL},
 	{"restore", "DIR", "a model comes back from a checkpoint", 1, 1, ctl_restore,
 	 ctl_restore_options},
 	{"secret", "new [FILE]",

@@ -22,7 +22,7 @@ const struct argp_option ctl_save_options[] = {
 	{0},
 };
 
-static void progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct bar *b = arg;
 
@@ -39,7 +39,7 @@ const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir)
 	return snprintf(out, SAVES_DIR_BYTES, "%s/%s", here, dir) < SAVES_DIR_BYTES ? out : dir;
 }
 
-static enum ctl_exit connect_to(const struct ctl_options *o, shard_client **c)
+enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
 {
 	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
 	enum shard_status rc;
@@ -51,7 +51,7 @@ static enum ctl_exit connect_to(const struct ctl_options *o, shard_client **c)
 	return rc == SHARD_OK ? CTL_OK : ctl_fail(ctl_exit_of(rc), "%s", shard_error());
 }
 
-static int64_t silence_ms(const struct ctl_options *o)
+int64_t saves_silence_ms(const struct ctl_options *o)
 {
 	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS
 					       : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
@@ -63,14 +63,14 @@ enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_a
 	const char *what = restore ? "restore" : "save";
 	uint64_t began = clock_ns();
 	shard_client *c = NULL;
-	enum ctl_exit exit = connect_to(o, &c);
+	enum ctl_exit exit = saves_connect(o, &c);
 	enum shard_status rc;
 	struct bar bar;
 
 	if (exit != CTL_OK)
 		return exit;
-	ask->timeout_ms = silence_ms(o);
-	ask->progress = o->json ? NULL : progress;
+	ask->timeout_ms = saves_silence_ms(o);
+	ask->progress = o->json ? NULL : saves_progress;
 	ask->arg = &bar;
 	bar_init(&bar, what, 0, isatty(STDERR_FILENO) == 1);
 	pthread_mutex_lock(&c->lock);

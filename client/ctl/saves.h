@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* saves.h: what `shardctl save` and `shardctl restore` share. */
+/* saves.h: what `shardctl save`, `shardctl restore` and `shardctl verify` share. */
 #ifndef SHARD_CTL_SAVES_H
 #define SHARD_CTL_SAVES_H
 
@@ -21,6 +21,11 @@ const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir);
  * it. */
 enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_ask *ask,
 			struct ckpt_answer *answer, double *seconds);
+/* Connects within --timeout, or prints why not. */
+enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c);
+/* How long an answer may take without a sign of life. */
+int64_t saves_silence_ms(const struct ctl_options *o);
+void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* arg: a bar. */
 enum ctl_exit saves_print(json_t *j); /* Frees j. NULL says that there was no memory. */
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "ckpt/auto.h"
 #include "ckpt/op.h"
+#include "ckpt/save.h"
 #include "ckpt/spec_of.h"
 #include "core/msg.h"
 #include "control/define.h"
@@ -347,6 +348,10 @@ void ckpt_decided(struct model *m, const struct record *r)
 	if (!server_leads(m->server) || every == 0 || r->id.step % every != 0 ||
 	    m->server->stop.on || m->set.checkpoint_dir[0] == 0)
 		return;
+	if (m->ckpt->op != NULL && m->ckpt->op->kind == CKPT_VERIFY) {
+		m->ckpt->late = true;
+		return;
+	}
 	if (m->ckpt->op != NULL) {
 		log_line(m->server->log, LOG_LEVEL_WARN,
 			 "event=save_skipped model=%s step=%lu why=%s", m->name,
@@ -358,4 +363,19 @@ void ckpt_decided(struct model *m, const struct record *r)
 		log_line(m->server->log, LOG_LEVEL_ERROR,
 			 "event=save_failed model=%s step=%lu why=%s", m->name,
 			 (unsigned long)r->id.step, e.text);
+}
+
+void ckpt_auto_late(struct model *m)
+{
+	struct err e;
+
+	if (!m->ckpt->late)
+		return;
+	m->ckpt->late = false;
+	if (m->sealed && server_leads(m->server) && !m->server->stop.on &&
+	    ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false,
+			    ckpt_anywhere(m->server, m->spec->owner), &e) != SHARD_OK)
+		log_line(m->server->log, LOG_LEVEL_ERROR,
+			 "event=save_failed model=%s step=%lu why=%s", m->name,
+			 (unsigned long)m->step, e.text);
 }

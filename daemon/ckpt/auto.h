@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* auto.h: restores that nobody asked for, and how their checkpoint is chosen. */
+/* auto.h: saves and restores that nobody asked for, how a checkpoint is chosen, and how a save and
+ * a restore are begun. */
 #ifndef SHARD_CKPT_AUTO_H
 #define SHARD_CKPT_AUTO_H
 
 #include "ckpt/op.h"
 
+/* restore.c */
+void ckpt_restore_load(struct ckpt_op *op); /* Needs a checked manifest and an unsealed model. */
+void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: it succeeded. */
+extern const struct ckpt_doing ckpt_restores;
 /* auto.c */
+/* An operation that is no save has ended. Begins the save that was due meanwhile, if any. */
+void ckpt_auto_late(struct model *m);
 void ckpt_auto_pick(struct ckpt_op *op); /* Tries the newest checkpoint left in op->dirs. */
 void ckpt_auto_next(struct ckpt_op *op); /* The last one tried was bad: tries the next one. */
 void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m);

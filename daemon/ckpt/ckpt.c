@@ -31,8 +31,10 @@ static void stalled(struct ckpt_op *op, double seconds)
 	struct err e;
 
 	err_set(&e, SHARD_TIMEOUT, "\"%s\": %s made no progress for %.0f s%s", op->name,
-		op->kind == CKPT_SAVE ? "the save" : "the restore", seconds,
-		op->phase == CKPT_HOLDING ? ": the step in hand is not decided" : "");
+		op->kind == CKPT_SAVE     ? "the save"
+		: op->kind == CKPT_VERIFY ? "the comparison of its copies"
+					  : "the restore",
+		seconds, op->phase == CKPT_HOLDING ? ": the step in hand is not decided" : "");
 	log_line(s->log, LOG_LEVEL_ERROR, "event=checkpoint_stalled model=%s phase=%d why=%s",
 		 op->name, op->phase, e.text);
 	op->moved_ns = clock_ns();
@@ -73,6 +75,19 @@ static void tell_waits(struct ckpt_op *op, uint64_t now_ns)
 	ckpt_op_refuse(op, &e);
 }
 
+static void nobody_waits(struct ckpt_op *op)
+{
+	struct err e;
+
+	err_set(&e, SHARD_INTERRUPTED, "who asked for it is gone");
+	ckpt_op_fail(op, &e);
+}
+
+static bool may_end(const struct ckpt_op *op)
+{
+	return op->failed && !op->working && (op->shares.out == 0 || op->doing->abrupt);
+}
+
 void ckpt_beat(struct server *s, uint64_t now_ns)
 {
 	uint64_t limit = CKPT_STALL_NS + s->conf->heartbeat_timeout_ns;
@@ -82,7 +97,9 @@ void ckpt_beat(struct server *s, uint64_t now_ns)
 		bool waits = op->shares.out != 0 || op->phase == CKPT_HOLDING ||
 			     (op->working && op->held);
 
-		if (op->failed && !op->working && op->shares.out == 0) {
+		if (op->doing->wanted != NULL && !op->failed && !op->doing->wanted(op))
+			nobody_waits(op);
+		if (may_end(op)) {
 			op->doing->end(op);
 			continue;
 		}
@@ -156,16 +173,19 @@ void ckpt_free(struct model *m)
 void ckpt_status(const struct model *m, struct ckpt_status *st)
 {
 	static const char *const names[] = {
-		[CKPT_HOLDING] = "holding",  [CKPT_BEGINNING] = "holding",
-		[CKPT_WRITING] = "writing",  [CKPT_FINISHING] = "finishing",
-		[CKPT_NOTING] = "finishing", [CKPT_ENDING] = "finishing"};
+		[CKPT_HOLDING] = "holding",     [CKPT_BEGINNING] = "holding",
+		[CKPT_WRITING] = "writing",     [CKPT_HASHING] = "verifying",
+		[CKPT_FINISHING] = "finishing", [CKPT_NOTING] = "finishing",
+		[CKPT_ENDING] = "finishing"};
 	const struct ckpt_op *op = m->ckpt->op;
+	bool holds;
 
 	*st = (struct ckpt_status){.state = m->rolled_back ? "restoring" : "idle"};
 	if (op == NULL)
 		return;
-	st->state = op->kind == CKPT_SAVE ? names[op->phase] : "restoring";
-	st->step = op->kind == CKPT_SAVE ? op->step : op->manifest != NULL ? op->manifest->step : 0;
+	holds = op->kind == CKPT_SAVE || op->kind == CKPT_VERIFY;
+	st->state = holds ? names[op->phase] : "restoring";
+	st->step = holds ? op->step : op->manifest != NULL ? op->manifest->step : 0;
 	for (uint16_t n = 0; n < op->server->nodes_nr; n++) {
 		st->done_bytes += op->share[n].done;
 		st->total_bytes += op->share[n].total;
@@ -174,7 +194,9 @@ void ckpt_status(const struct model *m, struct ckpt_status *st)
 
 bool ckpt_restoring(const struct model *m)
 {
-	return m->rolled_back || (m->ckpt->op != NULL && m->ckpt->op->kind != CKPT_SAVE);
+	const struct ckpt_op *op = m->ckpt->op;
+
+	return m->rolled_back || (op != NULL && op->kind != CKPT_SAVE && op->kind != CKPT_VERIFY);
 }
 
 /* --- what models tell --- */
@@ -183,6 +205,14 @@ static void on_lost(struct model *m, bool back, const struct err *e)
 {
 	(void)e;
 	ckpt_lost(m, back);
+}
+
+static void held(struct model *m, const struct record *r)
+{
+	struct ckpt_op *op = m->ckpt->op;
+
+	if (op != NULL && op->phase == CKPT_HOLDING && op->doing->held != NULL)
+		op->doing->held(op, r);
 }
 
 static void on_forget(struct model *m)
@@ -247,7 +277,7 @@ const struct model_watch ckpt_watch = {
 	.applying = ckpt_decided,
 	.boundary = ckpt_boundary,
 	.beat = beat,
-	.held = ckpt_held,
+	.held = held,
 	.sealed = ckpt_sealed,
 	.whole = ckpt_whole,
 	.voided = ckpt_reset,

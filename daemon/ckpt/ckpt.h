@@ -52,11 +52,12 @@ struct ckpt_run {
 };
 
 struct ckpt_model {         /* The checkpoint state of one model. */
-	struct ckpt_op *op; /* On the coordinator: the save or restore in progress. */
+	struct ckpt_op *op; /* On the coordinator: what is in progress (op.h). */
 	struct list parts;  /* Shares of this node, in order. Only the first one may run. */
 	struct ckpt_load load;
 	/* The fields below are used on the coordinator only. */
 	char dir[CHECKPOINT_PATH_MAX]; /* Folder of the last save, on disk too; empty: none. */
+	bool late;                     /* checkpoint_every is to save when .op has ended. */
 	bool resume;                   /* A restore was in progress when this coordinator ended. */
 	bool begins;                   /* No weights were there when this coordinator ended. */
 	char *cut; /* Checkpoint of an operator's restore that a restart cut short; NULL: none. */
@@ -75,7 +76,7 @@ struct ckpt_model {         /* The checkpoint state of one model. */
 };
 
 struct ckpt_status {
-	const char *state; /* "idle", "holding", "writing", "finishing" or "restoring" */
+	const char *state; /* "idle", "holding", "writing", "finishing", "verifying", "restoring" */
 	uint64_t step, done_bytes, total_bytes;
 };
 
@@ -83,14 +84,12 @@ struct ckpt_status {
 extern const struct model_watch ckpt_watch;
 
 enum shard_status ckpt_init(struct model *m, struct err *e);
-void ckpt_free(
-	struct model *m); /* CHECKs ckpt_quiet(). A save or restore in progress ends without it. */
+void ckpt_free(struct model *m); /* CHECKs ckpt_quiet(). What is in progress ends without it. */
 bool ckpt_quiet(const struct model *m); /* No share uses the model's memory. */
 /* Ends the model's saves, restores and shares soon. Called before the model goes. */
 void ckpt_cancel(struct model *m, const struct err *why);
-void ckpt_reset(struct model *m); /* model_reset(), now or when the memory is not used */
-void ckpt_boundary(
-	struct model *m); /* A step was applied or a job ended: begins a share or a due reset. */
+void ckpt_reset(struct model *m);    /* model_reset(), now or when the memory is not used */
+void ckpt_boundary(struct model *m); /* A step was applied or a job ended: may begin a share. */
 void ckpt_beat(struct server *s, uint64_t now_ns);
 void ckpt_start(struct server *s); /* Called when the models are loaded and timers work. */
 void ckpt_known(
@@ -101,7 +100,6 @@ void ckpt_status(const struct model *m, struct ckpt_status *st);
 double ckpt_age(const struct model *m); /* Age of the newest checkpoint in seconds. */
 
 /* What the core decides. */
-void ckpt_held(struct model *m, const struct record *r);
 void ckpt_lost(struct model *m, bool rolled_back);
 void ckpt_sealed(struct model *m);
 /* True: what is in memory may not be sealed, because it is read only in part or is to be reset. */
@@ -148,6 +146,8 @@ enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e);
 enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e);
+enum shard_status ckpt_verify_part(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e);
 void ckpt_part_cancel(struct peer *p, const struct wire_head *h);
 void ckpt_progress(struct model *m, uint32_t tag, uint64_t done, uint64_t total);
 void ckpt_node_gone(struct server *s, uint16_t node);

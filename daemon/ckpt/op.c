@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every save and restore does on the coordinator. It runs one job at a time off the loop,
- * holds the core, answers the requester, and keeps the folder in the model's file. save.c and
- * restore.c build on it, and shares.c has its part that asks the nodes. The first failure is kept
- * while the other shares are waited for. Every wait ends with an answer, with a lost link, or after
- * CKPT_STALL_NS plus heartbeat_timeout without a byte, when the shares are given up. */
+/* What every save, restore and comparison does on the coordinator. It runs one job at a time off
+ * the loop, holds the core, answers the requester, and keeps the folder in the model's file. save.c
+ * and restore.c build on it, and shares.c has its part that asks the nodes. The first failure is
+ * kept while the other shares are waited for. Every wait ends with an answer, with a lost link, or
+ * after CKPT_STALL_NS plus heartbeat_timeout without a byte, when the shares are given up. */
 #include "ckpt/op.h"
 
 #include "base/check.h"
@@ -109,6 +109,8 @@ void ckpt_op_free(struct ckpt_op *op)
 		op->m->ckpt->op = NULL;
 	list_remove(&op->link);
 	held_give(op->server, &op->kept);
+	if (op->doing->free != NULL)
+		op->doing->free(op);
 	manifest_free(&op->manifest);
 	free_made_of(&op->made_of);
 	if (op->spec != NULL)
@@ -189,9 +191,12 @@ const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX 
 {
 	const char *path = op->path[0] != 0 ? op->path : op->dir;
 
-	snprintf(out, CHECKPOINT_PATH_MAX + 64, "%s %s",
-		 op->kind == CKPT_SAVE ? "is being saved to" : "is being restored from",
-		 path[0] != 0 ? path : "its newest checkpoint");
+	if (op->kind == CKPT_VERIFY)
+		snprintf(out, CHECKPOINT_PATH_MAX + 64, "has its copies compared");
+	else
+		snprintf(out, CHECKPOINT_PATH_MAX + 64, "%s %s",
+			 op->kind == CKPT_SAVE ? "is being saved to" : "is being restored from",
+			 path[0] != 0 ? path : "its newest checkpoint");
 	return out;
 }
 

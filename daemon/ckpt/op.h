@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op.h: a save or restore in progress on the coordinator, shared by the files of this folder. A
- * model has at most one. It asks every node for its share and waits for all answers. What blocks is
- * a job off the loop, one at a time, that works on the operation's own memory. */
+/* op.h: a save, restore or comparison in progress on the coordinator, shared by the files of this
+ * folder. A model has at most one. It asks every node for its share and waits for all answers. What
+ * blocks is a job off the loop, one at a time, that works on the operation's own memory. */
 #ifndef SHARD_CKPT_OP_H
 #define SHARD_CKPT_OP_H
 
@@ -18,18 +18,15 @@
 #define CKPT_PROGRESS_NS (200 * NS_PER_MS)
 #define CKPT_DIRS        2
 
-enum ckpt_kind {
-	CKPT_SAVE = 1,
-	CKPT_RESTORE,
-	CKPT_START /* restore_at_start */,
-	CKPT_RETURN /* after LOST */
-};
+/* START is restore_at_start, and RETURN comes after LOST. */
+enum ckpt_kind { CKPT_SAVE = 1, CKPT_RESTORE, CKPT_START, CKPT_RETURN, CKPT_VERIFY };
 
 enum ckpt_phase {
 	CKPT_PASSING = 1, /* restore: waits for the link to the coordinator */
-	CKPT_HOLDING,     /* save: until the core says which step the weights are of */
+	CKPT_HOLDING,     /* save, verify: until the core says which step the weights are of */
 	CKPT_BEGINNING,   /* save: makes the folder */
 	CKPT_WRITING,     /* save: every node writes its share */
+	CKPT_HASHING,     /* verify: every node hashes what it holds */
 	CKPT_FINISHING,   /* save: manifest, sync, rename */
 	CKPT_LOOKING,     /* restore: looks for a checkpoint, reads its manifest */
 	CKPT_DEFINING,    /* restore: every node makes the model, or a link is awaited */
@@ -51,12 +48,21 @@ struct ckpt_blob {
 
 struct ckpt_op;
 
-/* The functions that differ between a save and a restore. */
+/* The functions that differ between the kinds. */
 struct ckpt_doing {
 	/* The operation has failed (op->why). Ends it, or waits until nobody works for it. */
 	void (*end)(struct ckpt_op *op);
 	/* Called at each beat while no job and no share is in progress. May be NULL. */
 	void (*beat)(struct ckpt_op *op);
+	void (*held)(struct ckpt_op *op, const struct record *r); /* In CKPT_HOLDING. */
+	/* False: nobody waits for the end any more, so it fails. NULL: it goes on. */
+	bool (*wanted)(const struct ckpt_op *op);
+	bool abrupt; /* end() need not wait for shares, because they leave nothing behind. */
+	void (*free)(struct ckpt_op *op); /* May be NULL. */
+	/* The digests of a node, one for each chunk that it held in the view. NULL: unasked. */
+	enum shard_status (*digests_are)(struct ckpt_op *op, uint16_t node, uint64_t term,
+					 uint32_t seq, const uint64_t *digest, uint64_t nr,
+					 struct err *e);
 	/* See ckpt_share_file(). NULL: nodes write no files for it. */
 	void (*part_is)(struct ckpt_op *op, uint16_t node, struct part_file *file,
 			struct manifest_blob *blobs, uint32_t blobs_nr);
@@ -105,6 +111,7 @@ struct ckpt_op {
 	struct ckpt_blob *blobs;
 	uint32_t blobs_nr, dirs_nr;
 	struct ckpt_place dirs[CKPT_DIRS]; /* Folders to look in when nobody named one. */
+	struct ckpt_verify *verify;        /* Owner: verify.c. */
 	/* For auto.c and pick.c, which choose a checkpoint. */
 	struct ckpt_run whose;           /* Run to look for. line 0: the first look decides. */
 	uint64_t below;                  /* Only steps below this are left, once looked is set. */
@@ -120,8 +127,8 @@ void ckpt_op_attach(struct ckpt_op *op, struct model *m);
 void ckpt_op_free(struct ckpt_op *op);
 void ckpt_op_work(struct ckpt_op *op, void (*run)(struct ckpt_op *),
 		  void (*done)(struct ckpt_op *));
-/* Asks every node for its share; body is a SavePart or LoadPart. shares_done is called on the loop
- * when all have answered. */
+/* Asks every node for its share; body is a SavePart, a LoadPart or NULL. shares_done is called
+ * on the loop when all have answered. */
 void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body,
 		 void (*shares_done)(struct ckpt_op *));
 /* Asks every node, including this one, whether it has all weights of its last LOAD_PART. */
@@ -149,12 +156,5 @@ bool ckpt_persist_dir(struct model *m, const char *dir); /* False: call again. *
 enum shard_status ckpt_dir(char *out, const char *asked, const char *checkpoint_dir,
 			   const char *name, struct err *e);
 time_t ckpt_time(const char *rfc3339);
-/* save.c */
-enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const char *dir,
-				  const char *tag, uint32_t keep, bool fresh, bool anywhere,
-				  struct err *e);
-/* restore.c */
-void ckpt_restore_load(struct ckpt_op *op); /* Needs a checked manifest and an unsealed model. */
-void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: it succeeded. */
-extern const struct ckpt_doing ckpt_restores;
+
 #endif

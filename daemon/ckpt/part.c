@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* This node's share of a checkpoint: what the node holds of a model is written into one file, or
- * read from the files of all nodes. The coordinator asks with SAVE_PART or LOAD_PART. Happy path:
+ * read from the files of all nodes. Or it is hashed, for a comparison of the copies. The
+ * coordinator asks with SAVE_PART, LOAD_PART or VERIFY_PART. Happy path:
  * the share waits until the weights stand still, lists its runs, and begins one job that copies
  * straight from or into the store. It sends PROGRESS meanwhile, and then its answer. A save waits
  * for its step to be applied, and a load until nobody uses the memory. Shares of a model run one
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "ckpt/hash.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
 #include "wire/ops.h"
@@ -20,7 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_MS 10
+#define POLL_MS     10
+#define DIGESTS_MAX ((WIRE_CONTROL_MAX - 64) / 8u)
 
 struct ckpt_part {
 	struct list link; /* In model.ckpt.parts. */
@@ -43,6 +46,7 @@ struct ckpt_part {
 	uint32_t runs_nr, blobs_nr;
 	struct part_file file;
 	struct part_progress progress;
+	struct hash hash; /* Of a comparison. */
 	uint64_t total_bytes, told_ns, told_bytes;
 	enum shard_status st;
 	struct err why;
@@ -269,10 +273,31 @@ static bool bad_files(enum shard_status st)
 	       st == SHARD_SYSTEM;
 }
 
+/* The view by which this node held what it has hashed goes with the digests. It has not changed
+ * since, or the coordinator takes the answer for a late one. */
+static void answer_digests(struct ckpt_part *p)
+{
+	struct wire_head h = {.op = p->op, .model = p->m->id};
+	Shard__PartFile body = SHARD__PART_FILE__INIT;
+	struct core_state core;
+
+	core_state(p->m->core, &core);
+	h.term = core.term;
+	h.seq = core.seq;
+	body.sums = p->hash.digest;
+	body.n_sums = p->hash.nr;
+	if (for_self(p))
+		ckpt_share_digests(p->m, p->who.tag, h.term, h.seq, p->hash.digest, p->hash.nr);
+	else
+		caller_answer(p->server, &p->who, &h, &body.base);
+}
+
 static void answer(struct ckpt_part *p)
 {
 	struct wire_head h = {.op = p->op, .model = p->m->id};
 
+	if (p->op == OP_VERIFY_PART && p->st == SHARD_OK)
+		answer_digests(p);
 	if (p->op == OP_SAVE_PART && p->st == SHARD_OK && for_self(p))
 		keep_file(p);
 	if (for_self(p))
@@ -282,7 +307,7 @@ static void answer(struct ckpt_part *p)
 		caller_refuse(p->server, &p->who, &p->why);
 	else if (p->op == OP_SAVE_PART)
 		answer_file(p);
-	else
+	else if (p->op == OP_LOAD_PART)
 		caller_answer(p->server, &p->who, &h, NULL);
 }
 
@@ -291,6 +316,7 @@ static void timer_closed(uv_handle_t *h)
 	struct ckpt_part *p = h->data;
 
 	p->server->closing_parts--;
+	hash_deinit(&p->hash);
 	part_file_free(&p->file);
 	free(p->runs);
 	free(p->blobs);
@@ -328,6 +354,31 @@ static void after(struct job *j)
 	end(p);
 }
 
+static enum shard_status given_up(const struct ckpt_part *p, struct err *e)
+{
+	return err_set(e, SHARD_INTERRUPTED,
+		       "node %s: its share was given up, because another node's failed or "
+		       "the coordinator's link ended",
+		       members_name(p->server, p->server->self));
+}
+
+/* A job of the workers is back. */
+static void hash_back(struct hash *h)
+{
+	struct ckpt_part *p = list_of(h, struct ckpt_part, hash);
+	bool cancel = atomic_load(&p->progress.cancel);
+
+	atomic_store(&p->progress.done_bytes, h->bytes);
+	if (!cancel)
+		hash_go(h);
+	if (h->flying > 0 || (!cancel && !hash_whole(h)))
+		return;
+	if (cancel)
+		p->st = given_up(p, &p->why);
+	p->running = false;
+	end(p);
+}
+
 /* --- begin --- */
 
 static enum shard_status stale(const struct ckpt_part *p, struct err *e)
@@ -348,13 +399,10 @@ static enum shard_status stale(const struct ckpt_part *p, struct err *e)
 static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
 {
 	const struct model *m = p->m;
-	bool save = p->op == OP_SAVE_PART;
+	bool save = p->op != OP_LOAD_PART; /* Or a comparison, which needs the same. */
 
 	if (atomic_load(&p->progress.cancel))
-		return err_set(e, SHARD_INTERRUPTED,
-			       "node %s: its share was given up, because another node's failed or "
-			       "the coordinator's link ended",
-			       members_name(p->server, p->server->self));
+		return given_up(p, e);
 	if (m->generation > p->generation || (save && m->sealed && m->step > p->step))
 		return stale(p, e);
 	if (m->ckpt->parts.next != &p->link || m->generation < p->generation)
@@ -389,6 +437,24 @@ static enum shard_status prepare(struct ckpt_part *p, struct err *e)
 	return SHARD_OK;
 }
 
+static void begin_hash(struct ckpt_part *p)
+{
+	p->st = hash_init(&p->hash, p->m, hash_back, &p->why);
+	if (p->st == SHARD_OK && p->hash.nr > DIGESTS_MAX) {
+		p->st = err_set(&p->why, SHARD_RANGE,
+				"node %s holds %u chunks, and an answer has room for %u: choose "
+				"larger chunks",
+				members_name(p->server, p->server->self), p->hash.nr, DIGESTS_MAX);
+	}
+	p->total_bytes = p->hash.total;
+	if (p->st != SHARD_OK || p->hash.nr == 0) {
+		end(p);
+		return;
+	}
+	p->running = true;
+	hash_go(&p->hash); /* If the queue is full, tick() goes on. */
+}
+
 static void try_begin(struct ckpt_part *p)
 {
 	if (p->running || p->ended)
@@ -396,6 +462,10 @@ static void try_begin(struct ckpt_part *p)
 	p->st = may_begin(p, &p->why);
 	if (p->st == SHARD_AGAIN)
 		return;
+	if (p->st == SHARD_OK && p->op == OP_VERIFY_PART) {
+		begin_hash(p);
+		return;
+	}
 	if (p->st == SHARD_OK)
 		p->st = prepare(p, &p->why);
 	if (p->st != SHARD_OK || (p->op == OP_SAVE_PART && p->runs_nr == 0 && p->blobs_nr == 0)) {
@@ -433,10 +503,13 @@ static void tick(uv_timer_t *timer)
 {
 	struct ckpt_part *p = timer->data;
 
-	if (p->running)
-		tell_progress(p);
-	else
+	if (!p->running) {
 		try_begin(p);
+		return;
+	}
+	tell_progress(p);
+	if (p->op == OP_VERIFY_PART && p->hash.flying == 0)
+		hash_back(&p->hash);
 }
 
 void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op,
@@ -445,7 +518,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 	struct ckpt_part *p = calloc(1, sizeof(*p));
 	struct err e;
 
-	CHECK(wire_op == OP_SAVE_PART || wire_op == OP_LOAD_PART);
+	CHECK(wire_op == OP_SAVE_PART || wire_op == OP_LOAD_PART || wire_op == OP_VERIFY_PART);
 	if (p == NULL) {
 		err_set(&e, SHARD_SYSTEM, "node %s: no memory for a share of a checkpoint",
 			members_name(m->server, m->server->self));
@@ -461,7 +534,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 	p->op = wire_op;
 	p->generation = generation;
 	p->anywhere = anywhere;
-	p->step = wire_op == OP_SAVE_PART ? step_or_sum : 0;
+	p->step = wire_op != OP_LOAD_PART ? step_or_sum : 0;
 	p->sum = wire_op == OP_LOAD_PART ? step_or_sum : 0;
 	snprintf(p->path, sizeof(p->path), "%s", path);
 	snprintf(p->name, sizeof(p->name), "node-%s.safetensors",

@@ -12,6 +12,7 @@
 #include "model/lead.h"
 #include "base/clock.h"
 #include "ckpt/op.h"
+#include "ckpt/save.h"
 #include "ckpt/spec_of.h"
 #include "model/lost.h"
 #include "link/peer.h"
@@ -405,13 +406,11 @@ static void begun(struct ckpt_op *op)
 	ckpt_op_ask(op, OP_SAVE_PART, &body.base, shares_done);
 }
 
-void ckpt_held(struct model *m, const struct record *r)
+static void save_held(struct ckpt_op *op, const struct record *r)
 {
-	struct ckpt_op *op = m->ckpt->op;
+	const struct model *m = op->m;
 	struct err e;
 
-	if (op == NULL || op->kind != CKPT_SAVE || op->phase != CKPT_HOLDING)
-		return;
 	op->step = r->id.step;
 	if (op->tag[0] == 0)
 		checkpoint_tag(op->tag, op->step);
@@ -435,7 +434,8 @@ static void save_end(struct ckpt_op *op)
 		save_lost(op);
 }
 
-static const struct ckpt_doing saves = {.end = save_end, .beat = save_beat, .part_is = part_is};
+static const struct ckpt_doing saves = {
+	.end = save_end, .beat = save_beat, .held = save_held, .part_is = part_is};
 
 enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const char *dir,
 				  const char *tag, uint32_t keep, bool fresh, bool anywhere,

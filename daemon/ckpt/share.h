@@ -17,7 +17,7 @@ struct part_file;
 struct ckpt_share {
 	bool asked;
 	uint32_t tag;  /* Tag of the last request, answered or not. */
-	uint32_t part; /* Tag of its SAVE_PART or LOAD_PART. */
+	uint32_t part; /* Tag of its SAVE_PART, LOAD_PART or VERIFY_PART. */
 	uint64_t done, total;
 };
 
@@ -41,6 +41,9 @@ void ckpt_offer(const char *path, const char *name, struct err *why);
  * taken. */
 void ckpt_share_file(struct model *m, uint32_t tag, struct part_file *file,
 		     struct manifest_blob *blobs, uint32_t blobs_nr);
+/* The digests that this node has made in its own share with that tag: verify.h. */
+void ckpt_share_digests(struct model *m, uint32_t tag, uint64_t term, uint32_t seq,
+			const uint64_t *digest, uint64_t nr);
 /* The own share with that tag has ended. e NULL: it succeeded. bad: a file was at fault. */
 void ckpt_share_done(struct model *m, uint32_t tag, bool bad, const struct err *e);
 

@@ -104,7 +104,10 @@ static void ask_begins(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *)
 static enum shard_status ask_node(struct ckpt_op *op, uint16_t n, uint16_t wire_op,
 				  const ProtobufCMessage *body, struct err *e)
 {
-	struct wire_head h = {.op = wire_op, .model = op->m->id, .generation = op->m->generation};
+	struct wire_head h = {.op = wire_op,
+			      .model = op->m->id,
+			      .generation = op->m->generation,
+			      .step = wire_op == OP_VERIFY_PART ? op->step : 0};
 
 	CHECK(n < op->server->nodes_nr);
 	return round_ask(&op->shares, op->server, n, &h, body, &op->share[n].tag, e);
@@ -149,7 +152,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 	own->tag = own->part = call_tag(s);
 	here.tag = own->tag;
 	ckpt_part_begin(op->m, &here, wire_op, op->m->generation, op->path,
-			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum, op->place.anywhere);
+			wire_op == OP_LOAD_PART ? op->manifest->sum : op->step, op->place.anywhere);
 }
 
 void ckpt_op_count(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
@@ -315,16 +318,36 @@ static enum shard_status take_count(const struct ckpt_op *op, const Shard__Writt
 	return count_ok(op->m, &w, e);
 }
 
+void ckpt_share_digests(struct model *m, uint32_t tag, uint64_t term, uint32_t seq,
+			const uint64_t *digest, uint64_t nr)
+{
+	struct ckpt_op *op = own_share(m, tag);
+	uint16_t self = m->server->self;
+	struct err e;
+
+	if (op == NULL || op->failed || op->doing->digests_are == NULL)
+		return;
+	if (op->doing->digests_are(op, self, term, seq, digest, nr, &e) != SHARD_OK)
+		ckpt_op_fail(op, &e);
+}
+
+static enum shard_status take_digests(struct ckpt_op *op, uint16_t node, const struct wire_head *h,
+				      const Shard__PartFile *body, struct err *e)
+{
+	if (op->failed || op->doing->digests_are == NULL)
+		return SHARD_OK;
+	return op->doing->digests_are(op, node, h->term, h->seq, body->sums, body->n_sums, e);
+}
+
 static enum shard_status take_answer(struct ckpt_op *op, const struct call *r,
 				     const struct wire_head *h, const void *body, struct err *e)
 {
-	bool file = r->op == OP_SAVE_PART;
 	const ProtobufCMessage *msg;
 	struct arena a;
 	void *memory;
 	enum shard_status st;
 
-	if (!file && r->op != OP_WRITTEN)
+	if (r->op != OP_SAVE_PART && r->op != OP_WRITTEN && r->op != OP_VERIFY_PART)
 		return SHARD_OK;
 	memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
 
@@ -332,12 +355,13 @@ static enum shard_status take_answer(struct ckpt_op *op, const struct call *r,
 		return err_set(e, SHARD_SYSTEM, "no memory for an answer of %u bytes",
 			       h->body_bytes);
 	arena_init(&a, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-	st = control_unpack(&msg,
-			    file ? &shard__part_file__descriptor : &shard__written__descriptor,
-			    body, h->body_bytes, &a, e);
-	if (st == SHARD_OK)
-		st = file ? take_file(op, r->node, (const Shard__PartFile *)msg, e)
-			  : take_count(op, (const Shard__Written *)msg, e);
+	st = control_unpack(&msg, control_type(r->op, true), body, h->body_bytes, &a, e);
+	if (st == SHARD_OK && r->op == OP_SAVE_PART)
+		st = take_file(op, r->node, (const Shard__PartFile *)msg, e);
+	else if (st == SHARD_OK && r->op == OP_VERIFY_PART)
+		st = take_digests(op, r->node, h, (const Shard__PartFile *)msg, e);
+	else if (st == SHARD_OK)
+		st = take_count(op, (const Shard__Written *)msg, e);
 	free(memory);
 	return st;
 }
@@ -377,8 +401,8 @@ static const struct round_ops shares = {.answered = share_answered, .progress = 
 
 /* --- requests of the coordinator --- */
 
-static enum shard_status asked(struct peer *p, const struct wire_head *h, const char *path,
-			       struct model **out, struct err *e)
+static enum shard_status asked(struct peer *p, const struct wire_head *h, struct model **out,
+			       struct err *e)
 {
 	struct server *s = p->server;
 
@@ -389,9 +413,31 @@ static enum shard_status asked(struct peer *p, const struct wire_head *h, const 
 	if (*out == NULL || (*out)->defining || p->node != server_coordinator(s))
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
 			       members_name(s, s->self));
-	if (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX)
-		return err_set(e, SHARD_BAD_ARG, "a checkpoint without an absolute path");
 	return SHARD_OK;
+}
+
+static enum shard_status asked_at(struct peer *p, const struct wire_head *h, const char *path,
+				  struct model **out, struct err *e)
+{
+	enum shard_status st = asked(p, h, out, e);
+
+	if (st == SHARD_OK &&
+	    (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX))
+		return err_set(e, SHARD_BAD_ARG, "a checkpoint without an absolute path");
+	return st;
+}
+
+enum shard_status ckpt_verify_part(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	struct caller who = caller_node(p, h->attempt);
+	struct model *m;
+	enum shard_status st = asked(p, h, &m, e);
+
+	(void)msg;
+	if (st == SHARD_OK)
+		ckpt_part_begin(m, &who, OP_VERIFY_PART, h->generation, "", h->step, false);
+	return st;
 }
 
 enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h,
@@ -400,7 +446,7 @@ enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h,
 	const Shard__SavePart *body = (const Shard__SavePart *)msg;
 	struct caller who = caller_node(p, h->attempt);
 	struct model *m;
-	enum shard_status st = asked(p, h, body->path, &m, e);
+	enum shard_status st = asked_at(p, h, body->path, &m, e);
 
 	if (st == SHARD_OK)
 		ckpt_part_begin(m, &who, OP_SAVE_PART, h->generation, body->path, body->step,
@@ -414,7 +460,7 @@ enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h,
 	const Shard__LoadPart *body = (const Shard__LoadPart *)msg;
 	struct caller who = caller_node(p, h->attempt);
 	struct model *m;
-	enum shard_status st = asked(p, h, body->path, &m, e);
+	enum shard_status st = asked_at(p, h, body->path, &m, e);
 
 	if (st == SHARD_OK)
 		ckpt_part_begin(m, &who, OP_LOAD_PART, h->generation, body->path, body->sum,

@@ -420,8 +420,10 @@ static void waits_attempt(const struct core *c, struct words *w)
 			words_node(c, w, i);
 	}
 	if (!w->names_nr && co->held) {
-		words_add(w, "a checkpoint of step %llu is being written",
-			  (unsigned long long)co->last.id.step);
+		words_add(
+			w,
+			"step %llu to be written to a checkpoint, or for its copies to be compared",
+			(unsigned long long)co->last.id.step);
 		return;
 	}
 	if (w->names_nr > WAITS_NAMES_MAX)

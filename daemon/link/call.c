@@ -384,6 +384,11 @@ void call_progress(struct server *s, uint16_t node, const struct wire_head *h,
 		c->ops->progress(s, c, body);
 	else if (t != NULL)
 		session_tell(t, &out, &body->base);
+	else if (c->session != 0 && c->op == OP_VERIFY) /* It holds training for nobody. */
+		peer_tell(s, node,
+			  &(struct wire_head){
+				  .op = OP_PART_CANCEL, .model = h->model, .attempt = c->tag},
+			  NULL);
 }
 
 void call_node_gone(struct server *s, uint16_t node, const struct err *e)

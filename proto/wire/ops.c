@@ -45,6 +45,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_SAVE] = {"save", CTRL, T | C | N, 0, SMALL},
 	[OP_RESTORE] = {"restore", CTRL, T | C | N, 0, WHOLE},
 	[OP_BLOB] = {"blob", CTRL, T | N, 0, BLOB},
+	[OP_VERIFY] = {"verify", CTRL, T | C | N, 0, LIST},
 	[OP_PROGRESS] = {"progress", CTRL, N, 0, SMALL},
 
 	[OP_ATTEMPT] = {"attempt", CTRL, 0, 0, SMALL},
@@ -76,6 +77,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_COPY_ASK] = {"copy_ask", NO, N, 0, 0},
 	[OP_COPY_DATA] = {"copy_data", BULK, N, 4, PART},
 	[OP_MEMBER] = {"member", BULK, N, 1, PART},
+	[OP_VERIFY_PART] = {"verify_part", CTRL, N, 0, WHOLE},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

@@ -39,6 +39,8 @@ enum wire_op {
 	OP_BLOB, /* Blob -> BlobIs. The daemon asks other nodes for their blobs. */
 	/* daemon -> the requester and its node: Progress of the request with this tag. */
 	OP_PROGRESS,
+	/* Attach -> Text (JSON), after PROGRESS. Relayed to the coordinator. */
+	OP_VERIFY,
 	/* The step, between trainer and daemon. */
 	OP_ATTEMPT = 30, /* daemon -> trainer: Attempt. The trainer may write its arena. */
 	OP_PUSH_DATA,    /* trainer -> daemon over TCP: part of a chunk's gradient. */
@@ -68,7 +70,8 @@ enum wire_op {
 	OP_CONTRIB,      /* Push. The contribution for head.chunk is complete. */
 	OP_SAVE_PART,    /* coordinator -> node: SavePart -> PartFile. */
 	OP_LOAD_PART,    /* coordinator -> node: LoadPart -> empty. */
-	/* coordinator -> node: cancels the SAVE_PART or LOAD_PART with this tag. */
+	/* coordinator -> node: cancels the SAVE_PART, LOAD_PART or VERIFY_PART with this tag. node
+	 * -> coordinator: the session whose VERIFY had this tag is gone. */
 	OP_PART_CANCEL,
 	/* Rail. The node of the higher index offers RDMA and the other answers. Rail also ends
 	 * it. */
@@ -85,7 +88,11 @@ enum wire_op {
 	OP_COPY_ASK,
 	/* Bulk f32: part of that copy. The parts are those of the master, then of each moment. */
 	OP_COPY_DATA,
-	OP_MEMBER,     /* A message of the membership source: cluster/source_wire.h. */
+	OP_MEMBER, /* A message of the membership source: cluster/source_wire.h. */
+	/* coordinator -> node: empty -> PartFile. head.step is the step whose weights are hashed.
+	 * Of PartFile .sums has a digest for each chunk that the node holds in the view of
+	 * head.term and head.seq. */
+	OP_VERIFY_PART,
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

@@ -196,12 +196,13 @@ class Trainer:
 
 
 TRAINER_OPS = ["DEFINE", "WRITE", "SEAL", "READ", "JOIN", "LEAVE", "STATUS", "WAITS", "ATTACH", "MANAGE", "SAVE",
-               "RESTORE", "BLOB", "PUSH_DATA", "PUSH", "READY", "ABANDON", "IMAGE_ASK", "PING", "PONG", "HELLO"]
+               "RESTORE", "BLOB", "VERIFY", "PUSH_DATA", "PUSH", "READY", "ABANDON", "IMAGE_ASK", "PING", "PONG", "HELLO"]
 NODE_OPS = ["MODEL", "MODEL_DROP", "WRITTEN", "DETACHED", "CONTRIB_DATA", "CONTRIB", "SAVE_PART", "LOAD_PART",
             "PART_CANCEL", "RAIL", "REGION", "IMAGE_DATA", "IMAGE_ASK", "PING", "DEFINE", "WRITE", "SEAL", "READ",
             "MANAGE", "SAVE", "RESTORE", "BLOB", "PROGRESS", "ASK", "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
             "VOTE", "COMMIT", "ABORT", "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING", "RANKS",
-            "HEAR", "HEARD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER"]
+            "HEAR", "HEARD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER", "VERIFY",
+            "VERIFY_PART"]
 SETTINGS = ["", "optimizer=adamw chunk_elems=1024 max_world=4 timeout=5s",
             "optimizer=sgd lr=1 chunk_elems=1024 max_world=4 timeout=5s max_staleness=1",
             "optimizer=lion chunk_elems=1024 max_world=2 clip=1 timeout=5s mode=0600",
@@ -342,7 +343,7 @@ class Member:
             self.image(f, m)
         elif name == "CORE_JOIN" or name == "GONE":
             pass
-        elif name in ("WRITE", "SEAL", "SAVE_PART", "LOAD_PART", "BLOB"):
+        elif name in ("WRITE", "SEAL", "SAVE_PART", "LOAD_PART", "BLOB", "VERIFY_PART"):
             self.reply(f, {} if wire.OPS[name][2] else None)
         elif name == "READ":
             self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=f.model, step=1,

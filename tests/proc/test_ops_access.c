@@ -42,6 +42,7 @@ static Shard__Attach attach_body;
 static Shard__Read read_body;
 static Shard__Manage manage_body;
 static Shard__Save save_body;
+static Shard__Attach verify_body;
 static Shard__Restore restore_body;
 static Shard__Spec spec;
 
@@ -67,6 +68,7 @@ static const struct {
 	[OP_MANAGE] = {WRITES, &manage_body.base},
 	[OP_SAVE] = {WRITES, &save_body.base},
 	[OP_RESTORE] = {WRITES, &restore_body.base},
+	[OP_VERIFY] = {WRITES, &verify_body.base},
 	[OP_BLOB] = {READS},
 	[OP_PUSH_DATA] = {NONE},
 	[OP_PUSH] = {NONE},
@@ -104,6 +106,8 @@ static void fill_bodies(void)
 	manage_body.force = true;
 	shard__save__init(&save_body);
 	save_body.name = name;
+	shard__attach__init(&verify_body);
+	verify_body.name = name;
 	shard__restore__init(&restore_body);
 	restore_body.dir = keep_dir;
 	restore_body.force = true;

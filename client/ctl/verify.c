@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl verify` asks the daemons to compare all copies of each chunk of a model, weights and
+ * moments, as of one step. Training is held while they are hashed, and goes on. A chunk whose
+ * copies differ is printed with its nodes and with the one that is odd, and the exit code is 1. A
+ * model that cannot be compared (a node is missing, one copy, no weights) is refused in the
+ * daemon's words, and the other models that were named are compared all the same. --timeout bounds
+ * the time without progress. */
+#include "base/clock.h"
+#include "ctl/saves.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* With the client's lock. *out is what the daemon found. */
+static enum shard_status ask(shard_client *c, const struct ckpt_ask *a, json_t **out)
+{
+	struct request *r = request_new(c, OP_VERIFY, 0);
+	Shard__Attach q = SHARD__ATTACH__INIT;
+	enum shard_status rc = r != NULL ? SHARD_OK : SHARD_SYSTEM;
+	Shard__Text *t = NULL;
+	struct wait w;
+
+	wait_begin(c, &w, a->timeout_ms);
+	q.name = (char *)(uintptr_t)a->name; /* Packing only reads. */
+	if (rc == SHARD_OK)
+		rc = request_send(r, (struct wire_head){0}, &q.base, &w);
+	if (rc == SHARD_OK)
+		rc = ckpt_answer_wait(r, a, &w);
+	if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "\"%s\" waited %.1f s without a word from shardd at %s", a->name,
+			  wait_seconds(&w), c->address);
+	if (rc == SHARD_OK && (t = shard__text__unpack(NULL, r->body_bytes, r->body)) != NULL)
+		*out = json_loads(t->text, 0, NULL);
+	if (rc == SHARD_OK && !json_is_object(*out))
+		rc = text_fail(SHARD_PROTOCOL,
+			       "shardd at %s answered verify with what cannot be read", c->address);
+	if (t != NULL)
+		shard__text__free_unpacked(t, NULL);
+	request_free(r);
+	return rc;
+}
+
+/* --- what people read --- */
+
+static long long whole(const json_t *o, const char *key)
+{
+	return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s != NULL ? s : "?";
+}
+
+static bool is_odd(const json_t *copy)
+{
+	return json_is_true(json_object_get(copy, "odd"));
+}
+
+static size_t odd_nr(const json_t *copies, bool odd)
+{
+	size_t i, nr = 0;
+	json_t *c;
+
+	json_array_foreach(copies, i, c)
+		nr += is_odd(c) == odd;
+	return nr;
+}
+
+/* "a, b and c", of the copies that are odd or of the others. */
+static void print_nodes(const json_t *copies, bool odd)
+{
+	size_t i, at = 0, nr = odd_nr(copies, odd);
+	json_t *c;
+
+	json_array_foreach(copies, i, c) {
+		if (is_odd(c) != odd)
+			continue;
+		printf("%s%s", at == 0 ? "" : at + 1 == nr ? " and " : ", ", text(c, "node"));
+		at++;
+	}
+}
+
+static void print_differs(const json_t *d)
+{
+	const json_t *copies = json_object_get(d, "copies");
+	bool one = odd_nr(copies, true) == 1;
+
+	printf("  chunk %lld differs: ", whole(d, "chunk"));
+	if (!json_is_true(json_object_get(d, "majority"))) {
+		printf("the copies of nodes ");
+		print_nodes(copies, false);
+		printf(", of which no majority is equal\n");
+		return;
+	}
+	printf("the cop%s of node%s ", one ? "y" : "ies", one ? "" : "s");
+	print_nodes(copies, true);
+	printf(" %s odd, those of ", one ? "is" : "are");
+	print_nodes(copies, false);
+	printf(" are equal\n");
+}
+
+static void print_names(const char *what, const json_t *names)
+{
+	size_t i;
+	json_t *n;
+
+	json_array_foreach(names, i, n)
+		printf("%s%s", i == 0 ? what : ", ", json_string_value(n));
+}
+
+static void print(const json_t *m)
+{
+	long long chunks = whole(m, "chunks"), differ = whole(m, "differ"),
+		  alone = whole(m, "alone");
+	const json_t *differs = json_object_get(m, "differs");
+	char bytes[CTL_NUMBER_BYTES];
+	json_t *d;
+	size_t i;
+
+	printf("\"%s\": step %lld: %lld chunk%s, %lld copies", text(m, "name"), whole(m, "step"),
+	       chunks, chunks == 1 ? "" : "s", whole(m, "copies"));
+	print_names(" on nodes ", json_object_get(m, "nodes"));
+	if (differ > 0)
+		printf(": %lld chunk%s", differ, differ == 1 ? " differs" : "s differ");
+	else if (whole(m, "copies") > 0)
+		printf(": all equal");
+	printf("; %s hashed, training was held for %.3f s\n",
+	       ctl_bytes(bytes, (double)whole(m, "bytes")),
+	       json_number_value(json_object_get(m, "hold_seconds")));
+	json_array_foreach(differs, i, d)
+		print_differs(d);
+	if ((size_t)differ > json_array_size(differs))
+		printf("  and %lld more\n", differ - (long long)json_array_size(differs));
+	if (alone == 0)
+		return;
+	printf("  %lld chunk%s with one copy, which was compared with nothing", alone,
+	       alone == 1 ? "" : "s");
+	print_names(": away or catching up: ", json_object_get(m, "without"));
+	printf("\n");
+}
+
+/* --- one model after the other --- */
+
+/* Returns what the daemon found, or why it did not look. */
+static json_t *verify(const struct ctl_options *o, shard_client *c, const char *name,
+		      enum ctl_exit *exit)
+{
+	struct bar bar;
+	struct ckpt_ask a = {.name = name,
+			     .timeout_ms = saves_silence_ms(o),
+			     .progress = o->json ? NULL : saves_progress,
+			     .arg = &bar};
+	json_t *found = NULL;
+	enum shard_status rc;
+
+	bar_init(&bar, "verify", 0, isatty(STDERR_FILENO) == 1);
+	pthread_mutex_lock(&c->lock);
+	rc = ask(c, &a, &found);
+	pthread_mutex_unlock(&c->lock);
+	bar_done(&bar);
+	*exit = CTL_OK;
+	if (rc == SHARD_OK && whole(found, "differ") > 0)
+		*exit = CTL_FAILED;
+	if (rc == SHARD_OK)
+		return found;
+	json_decref(found);
+	*exit = ctl_fail(ctl_exit_of(rc), "verify: %s: %s", shard_name(rc), shard_error());
+	return json_pack("{s:s, s:s}", "name", name, "error", shard_error());
+}
+
+enum ctl_exit ctl_verify(const struct ctl_options *o)
+{
+	json_t *models = json_array();
+	shard_client *c = NULL;
+	enum ctl_exit exit = saves_connect(o, &c);
+
+	for (int i = 0; i < o->words_nr && c != NULL; i++) {
+		enum ctl_exit one;
+		json_t *m = verify(o, c, o->words[i], &one);
+
+		if (exit == CTL_OK || one == CTL_FAILED) /* A difference counts most. */
+			exit = one;
+		if (!o->json && json_object_get(m, "error") == NULL)
+			print(m);
+		json_array_append_new(models, m);
+	}
+	if (c != NULL && o->json && saves_print(json_pack("{s:O}", "models", models)) != CTL_OK)
+		exit = exit == CTL_OK ? CTL_FAILED : exit;
+	json_decref(models);
+	shard_disconnect(&c);
+	return exit;
+}
