@@ -47,16 +47,24 @@ enum core_action_type {
 	 * answered is void. A view of CORE_ACT_PERSIST may still become durable, and the core does
 	 * not want to know. */
 	CORE_ACT_RESIGNED,
-	/* The view that is adopted has other members, or other nodes whose copies count: .place. It
-	 * comes before all other actions of that view. From here on nothing may land any more that
+	/* The view that is adopted has other members, other tables, or other nodes whose copies
+	 * count: .place. It comes before all other actions of that view but LOST. Memory for a
+	 * chunk that it does not give to this node may be given back. From here on nothing may land
+	 * any more that
 	 * a node which is no member sends over the connection that it has now. The shell ends that
 	 * connection, or judges each gradient by its attempt before it lands. */
 	CORE_ACT_PLACED,
-	/* No copy here counts. Fetch each chunk that this node has memory for from its primary, at
-	 * a version of the primary, and then apply each record to it whose gradient was staged
-	 * here. A chunk that misses one is fetched again. The record to begin with is .record,
-	 * whose image comes from the primaries, too. Then give CORE_EV_LEARNED. */
+	/* Fetch each chunk for which this node has memory, and whose copy here does not count by
+	 * the placement that it was told last. It comes from the primary, at a version of the
+	 * primary. Then apply each record to it whose gradient was staged here. A chunk that misses
+	 * one is fetched again. The record to begin with is .record. If it is another one than the
+	 * last, its image comes from the primaries, too. Then give CORE_EV_LEARNED. It is not given
+	 * any more for a LEARN before, which may have been about other chunks, nor once all copies
+	 * here count. */
 	CORE_ACT_LEARN,
+	/* On the coordinator: chunks lie as the last CORE_EV_PLACE wanted, by .place, and every
+	 * member knows. */
+	CORE_ACT_MOVED,
 };
 
 struct core_action {

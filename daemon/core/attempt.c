@@ -183,14 +183,6 @@ void attempt_no_votes(struct core *c)
 	memset(core_at(c, c->at_voted), 0, (c->conf.chunks_nr + 7) / 8);
 }
 
-/* How many chunks the vote of the node is for. */
-static uint32_t attempt_votes_nr(const struct core *c, uint16_t node)
-{
-	const struct placement *p = coord_place(c);
-
-	return (p->learns | p->gone) >> node & 1 ? 0 : c->held_nr[node];
-}
-
 /* Takes the vote for one chunk. Returns false if the vote for another copy was a different one. The
  * sums are compared as bits, because not every sum equals itself. */
 static bool attempt_take_chunk(struct core *c, uint32_t chunk, double sumsq, bool finite)
@@ -213,7 +205,7 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 	struct coord *co = &c->coord;
 	uint32_t nr = 0;
 
-	if (v->chunks_nr != attempt_votes_nr(c, node) || v->ranks_nr != w->size ||
+	if (v->chunks_nr != co->votes_nr[node] || v->ranks_nr != w->size ||
 	    (v->chunks_nr && (!v->sumsq || !v->finite)) || !v->weights ||
 	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
 		return false;
@@ -329,7 +321,10 @@ void attempt_on_done(struct ctx *x, const struct core_msg *m)
 	if (!attempt_member(x->c, m) || !co->has_last || core_id_cmp(&m->id, &co->last.id))
 		return;
 	n->done = true;
-	n->caught = n->catches = m->caught;
+	/* A report of a record of an older view may have been sent in that view. It would not be
+	 * about chunks that the node has to fetch since. VIEW_OK is about the view's own record. */
+	if (m->id.term == co->view.term && m->id.seq == co->view.seq)
+		n->caught = n->catches = m->caught;
 }
 
 void attempt_on_waiting(struct ctx *x, const struct core_msg *m)

@@ -404,7 +404,7 @@ static void waits_attempt(const struct core *c, struct words *w)
 	uint32_t staged = 0, ranks_nr;
 
 	view_each(i, coord_members(c))
-		staged += node_voted(c, i)       ? c->held_nr[i]
+		staged += node_voted(c, i)       ? co->held_nr[i]
 			  : co->node[i].reported ? co->node[i].waits.chunks_staged
 						 : 0;
 	for (uint32_t i = 0; i < co->world.size; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* coord.h: the coordinator. Its memory is one struct, because one event often changes much of it.
  * attempt.c has the attempts and their verdicts, world.c the trainers and worlds, recover.c the
- * views, and coord.c ties them together. Private to daemon/core. */
+ * views, moves.c those that move chunks, and coord.c ties them together. Private to daemon/core. */
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
@@ -88,6 +88,8 @@ struct coord {
 	struct core_view view;
 	/* How many copies count, in that view, of the chunk that has fewest. */
 	uint32_t least;
+	/* For how many chunks each node has memory by its placement, and for how many it votes. */
+	uint32_t held_nr[CORE_NODES_MAX], votes_nr[CORE_NODES_MAX];
 	/* The view that VIEW carries. It is a copy, because .view may change within the same
 	 * call. */
 	struct core_view durable;
@@ -98,6 +100,12 @@ struct coord {
 	uint64_t resumed_step, resumed_skips;
 	struct core_restored restored;
 	char lost[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
+
+	/* moves.c: the last CORE_EV_PLACE. */
+	struct placement to;
+	uint64_t *to_room;
+	bool to_due; /* No view was made of it yet. */
+	bool moved;  /* CORE_ACT_MOVED is due when all have adopted the current view. */
 
 	/* coord.c: orders. */
 	bool held; /* CORE_ACT_HELD is in effect. */

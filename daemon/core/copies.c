@@ -7,6 +7,8 @@
 
 #include "core/inner.h"
 
+#include <string.h>
+
 const struct view_members *coord_members(const struct core *c)
 {
 	return &c->coord.view.members;
@@ -15,6 +17,23 @@ const struct view_members *coord_members(const struct core *c)
 const struct placement *coord_place(const struct core *c)
 {
 	return &c->coord.view.place;
+}
+
+void coord_placed(struct core *c)
+{
+	struct coord *co = &c->coord;
+
+	memset(co->held_nr, 0, sizeof(co->held_nr));
+	memset(co->votes_nr, 0, sizeof(co->votes_nr));
+	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
+		uint64_t keepers = place_keepers(coord_place(c), i),
+			 copies = place_copies(coord_place(c), i);
+
+		for (; keepers; keepers &= keepers - 1)
+			co->held_nr[__builtin_ctzll(keepers)]++;
+		for (; copies; copies &= copies - 1)
+			co->votes_nr[__builtin_ctzll(copies)]++;
+	}
 }
 
 bool coord_lists(const struct core *c, uint16_t node)
@@ -40,7 +59,7 @@ bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
 {
 	uint64_t since = c->coord.node[node].absent_since;
 
-	return c->coord.view.sealed && c->held_nr[node] && node_listed(c, node) && since &&
+	return c->coord.view.sealed && c->coord.held_nr[node] && node_listed(c, node) && since &&
 	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
 }
 
@@ -53,7 +72,7 @@ bool node_restarted(const struct core *c, uint16_t node)
 
 bool node_lost(const struct core *c, uint16_t node, uint64_t now)
 {
-	return c->held_nr[node] && node_listed(c, node) &&
+	return c->coord.held_nr[node] && node_listed(c, node) &&
 	       (node_restarted(c, node) || node_given_up(c, node, now));
 }
 
@@ -98,7 +117,7 @@ uint32_t copies_lost(const struct core *c, uint64_t now)
 
 bool copies_several(const struct core *c)
 {
-	return c->coord.view.sealed && coord_place(c)->holders;
+	return c->coord.view.sealed && (coord_place(c)->holders || coord_place(c)->to);
 }
 
 /* Has every member that is linked answered since the last time that one was missed? */
@@ -152,7 +171,8 @@ uint64_t members_caught(const struct core *c, bool all)
 	uint64_t caught = 0;
 
 	view_each(i, coord_members(c)) {
-		if (coord_place(c)->learns >> i & 1 && core_linked(c, i) && coord_lists(c, i) &&
+		if ((coord_place(c)->learns | coord_place(c)->moves) >> i & 1 &&
+		    core_linked(c, i) && coord_lists(c, i) &&
 		    (co->node[i].caught || (all && co->node[i].catches)))
 			caught |= 1ull << i;
 	}

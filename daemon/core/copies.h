@@ -9,6 +9,7 @@
 
 /* The placement of the coordinator's newest view. */
 const struct placement *coord_place(const struct core *c);
+void coord_placed(struct core *c); /* Counts anew what the nodes have by that placement. */
 /* The members of the coordinator's newest view, which may be newer than the view that this node has
  * adopted. */
 const struct view_members *coord_members(const struct core *c);

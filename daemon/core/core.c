@@ -8,6 +8,7 @@
 #include "core/core.h"
 
 #include "core/inner.h"
+#include "core/moves.h"
 #include "core/slots.h"
 #include "core/warm.h"
 
@@ -163,6 +164,7 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_ROLLBACK] = recover_on_rollback,
 	[CORE_EV_LEAD] = coord_on_lead,
 	[CORE_EV_RESIGN] = coord_on_resign,
+	[CORE_EV_PLACE] = moves_on_place,
 };
 
 static void deliver_own(struct ctx *x)
@@ -258,7 +260,8 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);
 	c->conf.place.gone = ~conf->members.nodes;
-	CHECK(!conf->place.learns && place_ok(&c->conf.place, &conf->members));
+	CHECK(!conf->place.learns && !conf->place.moves &&
+	      place_ok(&c->conf.place, &conf->members));
 	member_place(c, &c->conf.place);
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);
@@ -283,7 +286,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->coordinator = coordinates;
 	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term;
 	s->sealed = m->sealed;
-	s->learning = !core_counts(c, c->conf.self);
+	s->learning = core_fetches(c);
 	s->held = c->coord.held;
 	s->seals = coordinates && (c->coord.view.sealed || c->coord.want_seal);
 	s->restoring = m->restoring;
@@ -305,6 +308,7 @@ void core_state(const struct core *c, struct core_state *s)
 		s->committed = c->step.record.id.step;
 		s->paused = s->paused || record_pauses(&c->step.record, &m->tune);
 	}
+	moves_waits(c, s->moves, sizeof(s->moves));
 	if (coordinates)
 		coord_waits(c, s->waits, sizeof(s->waits));
 	else if (!core_linked(c, core_coordinator(c)))

@@ -34,7 +34,8 @@ struct core_conf {
 	 * and gives the orders from then on. Otherwise only the coordinator of .members does. */
 	bool elected;
 	uint32_t chunks_nr;
-	/* The placement of the first view, and of the one that is durable or was saved. */
+	/* The tables of the first view. With saved state: those of the view that was saved, which
+	 * core_warm_view() names. */
 	struct placement place;
 	/* No step begins while a chunk has fewer copies that count. */
 	uint32_t min_copies;
@@ -62,8 +63,8 @@ struct core_conf {
 struct core; /* Opaque. The caller gives core_bytes() of zeroed, 16-byte aligned memory. */
 size_t core_bytes(const struct core_conf *conf);
 /* conf is copied, but its pointers are kept. view is what was durable, on a coordinator that starts
- * again, or NULL for a model that was just defined. Its placement is that of conf, and need not
- * have the table. warm is what core_warm_save() left in memory that outlived the process, or NULL.
+ * again, or NULL for a model that was just defined. If its tables are those of conf, it need not
+ * have them. warm is what core_warm_save() left in memory that outlived the process, or NULL.
  * With warm, CORE_EV_WARM is the first event. If warm cannot be trusted, core_init() zeroes the
  * memory and returns NULL, and the shell makes a cold start. It returns NULL in no other case. */
 struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view,
@@ -80,6 +81,7 @@ bool core_warm_save(struct core *c, void *to);
 struct core_warm_view {
 	uint64_t term;
 	uint32_t seq, generation;
+	uint64_t place; /* placement.sum: the tables that core_conf.place must have. */
 };
 bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v);
 uint64_t core_deadline(
@@ -112,6 +114,8 @@ struct core_state {
 	const struct record *record; /* The last record that was decided here. NULL: none. */
 	/* Who is waited for: "rank 2 (pid 4411, node b): 14 of 96 chunks". Empty: nobody. */
 	char waits[512];
+	/* Coordinator: what the chunks that move wait for. Empty: none moves. */
+	char moves[128];
 };
 void core_state(const struct core *c, struct core_state *s);
 /* On the coordinator: how many trainers have joined from this process of that node. */

@@ -29,6 +29,11 @@ bool core_counts(const struct core *c, uint16_t node)
 	return !((p->learns | p->gone) >> node & 1);
 }
 
+bool core_fetches(const struct core *c)
+{
+	return !core_counts(c, c->conf.self) || core_place(c)->moves >> c->conf.self & 1;
+}
+
 uint16_t core_coordinator(const struct core *c)
 {
 	return core_coordinates(c) ? c->conf.self : view_coordinator(core_members(c));

@@ -52,6 +52,8 @@ const struct view_members *core_members(const struct core *c);
 const struct placement *core_place(const struct core *c);
 /* Do the copies of that node count, in that view? A node without memory for a chunk counts, too. */
 bool core_counts(const struct core *c, uint16_t node);
+/* Has this node memory for a chunk whose copy does not count yet, in that view? */
+bool core_fetches(const struct core *c);
 /* The coordinator of that view, or this node if it coordinates. The former may not lead any more.
  */
 uint16_t core_coordinator(const struct core *c);

@@ -81,6 +81,12 @@ enum core_event_type {
 	 * is not sealed. Nothing happens without a checkpoint either, unless .on says that the
 	 * weights are void anyway. */
 	CORE_EV_ROLLBACK,
+	/* Move the chunks so that they lie as .to says, which has .primary and .holders. Each node
+	 * that gets a chunk has memory for it already. It comes at any time, also while chunks
+	 * move: the last one counts. To stop a move, give the table from which it began. .room has
+	 * a word for each chunk, which the core may fill. All of these arrays stay as they are for
+	 * as long as a view may name them. CORE_ACT_MOVED follows (moves.h). */
+	CORE_EV_PLACE,
 };
 
 struct core_event {
@@ -105,6 +111,8 @@ struct core_event {
 	const struct core_tune *tune;
 	const struct core_restored *restored;
 	const struct core_view *view;
+	const struct placement *to;
+	uint64_t *room;
 };
 
 /* What a checkpoint knows beside the weights. A seal without it starts these values anew. */

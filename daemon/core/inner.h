@@ -27,6 +27,7 @@ struct core {
 	struct core_conf conf;
 	/* How many chunks each node has memory for, and of how many it is the primary. */
 	uint32_t held_nr[CORE_NODES_MAX], primary_nr[CORE_NODES_MAX];
+	uint32_t votes_nr; /* How many chunks this node votes for: its copies of them count. */
 	/* Nodes to which this one sends reduced gradients, and those from which it gets some. */
 	uint64_t grads_to, grads_from;
 	/* The offsets of the arrays that follow this struct. */

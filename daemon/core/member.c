@@ -100,10 +100,13 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 
 void member_place(struct core *c, const struct placement *p)
 {
-	uint32_t *index = core_at(c, c->at_index);
+	uint32_t *index = core_at(c, c->at_index), late = 0;
 	uint16_t self = c->conf.self;
 
 	c->member.place = *p;
+	c->votes_nr = 0;
+	for (uint32_t i = 0; i < p->chunks_nr; i++)
+		c->votes_nr += place_holds(p, i, self);
 	memset(c->held_nr, 0, sizeof(c->held_nr));
 	memset(c->primary_nr, 0, sizeof(c->primary_nr));
 	c->grads_to = c->grads_from = 0;
@@ -111,7 +114,11 @@ void member_place(struct core *c, const struct placement *p)
 		uint64_t keepers = place_keepers(p, i);
 		uint16_t primary = place_primary(p, i);
 
-		index[i] = c->held_nr[self]; /* It is read for chunks of this node only. */
+		/* Those that it votes for come first. It is read for chunks of this node only. */
+		if (place_holds(p, i, self) || !(keepers >> self & 1))
+			index[i] = c->held_nr[self] - late;
+		else
+			index[i] = c->votes_nr + late++;
 		for (; keepers; keepers &= keepers - 1)
 			c->held_nr[__builtin_ctzll(keepers)]++;
 		if (primary >= CORE_NODES_MAX)
@@ -124,25 +131,56 @@ void member_place(struct core *c, const struct placement *p)
 	}
 }
 
+/* Has this node a copy of the chunk, as of its last record? */
+static bool member_has(const struct core *c, uint32_t chunk)
+{
+	const struct placement *p = core_place(c);
+
+	return place_holds(p, chunk, c->conf.self) ||
+	       (c->step.caught && place_keeps(p, chunk, c->conf.self));
+}
+
 /* The weights of a chunk can only follow records one by one. A node whose copies count cannot adopt
  * a view that skips a record. A node that catches up can, because it fetches its copies, and it
- * counts only when it has them. While there are weights, every chunk has memory where it is. */
+ * counts only when it has them. A view may move chunks, but no copy counts that is not here. */
 static bool member_follows(const struct core *c, const struct core_view *v)
 {
 	const struct step *s = &c->step;
-	uint16_t self = c->conf.self;
+	bool counts = false;
 
-	if (v->generation == c->member.generation && v->sealed &&
-	    !place_same_tables(&v->place, core_place(c)))
-		return false;
-	if (v->generation != c->member.generation || !v->sealed || !c->held_nr[self] ||
-	    v->place.learns >> self & 1)
+	if (v->generation != c->member.generation || !v->sealed)
 		return true;
-	if (!core_counts(c, self) && !s->caught)
-		return false;
+	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
+		if (!place_holds(&v->place, i, c->conf.self))
+			continue;
+		if (!member_has(c, i))
+			return false;
+		counts = true;
+	}
+	if (!counts)
+		return true;
 	if (s->has_record)
 		return !core_id_cmp(&s->record.id, &v->record.id);
 	return v->record.outcome == RECORD_SEAL;
+}
+
+/* Compares what this node has with what it shall have in the view: has it a copy of each chunk, and
+ * are the chunks that it fetches the same? */
+static struct step_copies member_compare(const struct core *c, const struct core_view *v)
+{
+	struct step_copies is = {.complete = true, .fetched = true};
+	uint16_t self = c->conf.self;
+
+	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
+		bool keeps = place_keeps(&v->place, i, self),
+		     fetches = keeps && !place_holds(&v->place, i, self),
+		     fetched = place_keeps(core_place(c), i, self) &&
+			       !place_holds(core_place(c), i, self);
+
+		is.complete = is.complete && (!keeps || member_has(c, i));
+		is.fetched = is.fetched && fetches == fetched;
+	}
+	return is;
 }
 
 /* The members and the placement of the view that is adopted. */
@@ -164,6 +202,7 @@ static void member_resume(struct ctx *x)
 	struct core *c = x->c;
 	struct member *m = &c->member;
 	const struct core_view *v = &m->next;
+	struct step_copies copies;
 	bool again, counted;
 
 	if (!m->has_next)
@@ -181,9 +220,10 @@ static void member_resume(struct ctx *x)
 	step_drop(x, SHARD_WORLD_CHANGED, "the view changed");
 	step_new_view(x);
 	counted = core_counts(c, c->conf.self);
+	copies = member_compare(c, v);
 	member_take_place(x, v);
 	if (v->sealed)
-		step_take_record(x, &v->record, counted);
+		step_take_record(x, &v->record, &copies);
 	/* A node that was no member is one again, or there is a new coordinator. Neither way does
 	 * it know the trainers of this node. */
 	again = v->term != m->term || (counted && !core_counts(c, c->conf.self));
@@ -253,7 +293,20 @@ void member_on_waiting(struct ctx *x, const struct core_msg *msg)
 	core_copy_text(m->waits, sizeof(m->waits), msg->why);
 }
 
-/* A copy that is complete is told again, because DONE may have been lost. */
+/* Which view is meant has to be clear, because another one may give this node chunks that it does
+ * not have yet. */
+void member_tell_caught(struct ctx *x)
+{
+	const struct member *m = &x->c->member;
+	const struct record *r = &x->c->step.record;
+
+	if (r->id.term == m->term && r->id.seq == m->seq)
+		core_send(x, core_coordinator(x->c), CORE_DONE, &r->id)->caught = true;
+	else
+		member_ok(x);
+}
+
+/* Complete copies are told again, because the message may have been lost. */
 void member_on_hear(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
@@ -262,7 +315,7 @@ void member_on_hear(struct ctx *x, const struct core_msg *m)
 		return;
 	core_send(x, m->from, CORE_HEARD, &m->id);
 	if (c->step.caught)
-		core_send(x, m->from, CORE_DONE, &c->step.record.id)->caught = true;
+		member_tell_caught(x);
 }
 
 void member_on_applied(struct ctx *x, const struct core_event *e)

@@ -42,6 +42,8 @@ void member_on_ask(struct ctx *x, const struct core_msg *m);
 void member_on_view(struct ctx *x, const struct core_msg *m);
 void member_on_waiting(struct ctx *x, const struct core_msg *m);
 void member_on_hear(struct ctx *x, const struct core_msg *m);
+/* All copies here are those of the last record. Tells the coordinator. */
+void member_tell_caught(struct ctx *x);
 /* Events. */
 void member_on_applied(struct ctx *x, const struct core_event *e);
 void member_check(const struct core *c);

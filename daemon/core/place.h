@@ -3,10 +3,11 @@
  * these functions, in the core and around it, so that the answers may differ from one view to the
  * next. Nothing here fails.
  *
- * A placement has two parts. The tables say which nodes have memory for a chunk. They belong to the
- * shell and change only with the weights of the model as a whole. The masks belong to a view. They
- * say of a node whether all of its copies count. So a node that is lost, or that comes back and has
- * to learn its chunks again, changes a bit and moves no memory. */
+ * A placement has two parts. The tables say which nodes have memory for a chunk, and, while chunks
+ * move, which shall have it. They belong to the shell and never change: another view may have other
+ * tables (moves.h). The masks belong to a view. They say of a node whether its copies count. So a
+ * node that is lost, or that comes back and has to learn its chunks again, changes a bit and moves
+ * no memory. */
 #ifndef SHARD_CORE_PLACE_H
 #define SHARD_CORE_PLACE_H
 
@@ -20,6 +21,9 @@ struct placement {
 	/* [chunks_nr] A bit for each node that has memory for the chunk, the primary included.
 	 * NULL: nobody but the primary has. */
 	const uint64_t *holders;
+	/* While chunks move: the same as it shall be. Both tables give memory. NULL: none moves. */
+	const uint16_t *to_primary;
+	const uint64_t *to;
 	uint32_t chunks_nr;
 	/* Tells tables apart without looking at them. place_of() sets it. */
 	uint64_t sum;
@@ -27,6 +31,8 @@ struct placement {
 	uint64_t learns;
 	/* Nodes that are no members. What copies they may have does not count. */
 	uint64_t gone;
+	/* Members that have no copies yet of what only .to gives them. Their other copies count. */
+	uint64_t moves;
 };
 
 /* Every node counts that the tables name. */
@@ -41,14 +47,10 @@ static inline struct placement place_of(const uint16_t *primary, const uint64_t 
 		.primary = primary, .holders = holders, .chunks_nr = chunks_nr, .sum = sum};
 }
 
-static inline bool place_same_tables(const struct placement *a, const struct placement *b)
-{
-	return a->chunks_nr == b->chunks_nr && a->sum == b->sum;
-}
-
 static inline bool place_same(const struct placement *a, const struct placement *b)
 {
-	return place_same_tables(a, b) && a->learns == b->learns && a->gone == b->gone;
+	return a->chunks_nr == b->chunks_nr && a->sum == b->sum && a->learns == b->learns &&
+	       a->gone == b->gone && a->moves == b->moves;
 }
 
 static inline bool place_is_member(const struct placement *p, uint16_t node)
@@ -56,11 +58,17 @@ static inline bool place_is_member(const struct placement *p, uint16_t node)
 	return !(p->gone >> node & 1);
 }
 
-/* A bit for each node that has memory for the chunk, whether it has a copy or not. */
-static inline uint64_t place_keepers(const struct placement *p, uint32_t chunk)
+/* A bit for each node that has memory for the chunk by the table that is to be left. */
+static inline uint64_t place_base(const struct placement *p, uint32_t chunk)
 {
 	CHECK(chunk < p->chunks_nr);
 	return p->holders ? p->holders[chunk] : 1ull << p->primary[chunk];
+}
+
+/* A bit for each node that has memory for the chunk, whether it has a copy or not. */
+static inline uint64_t place_keepers(const struct placement *p, uint32_t chunk)
+{
+	return place_base(p, chunk) | (p->to ? p->to[chunk] : 0);
 }
 
 static inline bool place_keeps(const struct placement *p, uint32_t chunk, uint16_t node)
@@ -71,7 +79,8 @@ static inline bool place_keeps(const struct placement *p, uint32_t chunk, uint16
 /* A bit for each node that has a copy that counts. All of these copies are identical. */
 static inline uint64_t place_copies(const struct placement *p, uint32_t chunk)
 {
-	return place_keepers(p, chunk) & ~(p->learns | p->gone);
+	return place_keepers(p, chunk) &
+	       ~(p->learns | p->gone | (p->moves & ~place_base(p, chunk)));
 }
 
 static inline bool place_holds(const struct placement *p, uint32_t chunk, uint16_t node)
@@ -106,15 +115,19 @@ static inline uint64_t place_followers(const struct placement *p, uint32_t chunk
 	return place_keepers(p, chunk) & ~p->gone & ~(1ull << primary);
 }
 
-/* Do the tables name only these slots, and do the masks fit these members, so that every chunk has
- * a copy? */
+/* Do tables and masks fit each other and these members, so that every chunk has a copy? */
 static inline bool place_ok(const struct placement *p, const struct view_members *v)
 {
-	if (!p->primary || p->learns & ~v->nodes || p->gone & v->nodes)
+	if (!p->primary || (p->learns | p->moves) & ~v->nodes || p->gone & v->nodes ||
+	    !p->to != !p->to_primary || p->moves & p->learns || (p->moves && !p->to))
 		return false;
-	for (uint32_t c = 0; c < p->chunks_nr; c++)
+	for (uint32_t c = 0; c < p->chunks_nr; c++) {
 		if (p->primary[c] >= CORE_NODES_MAX || !(place_copies(p, c) & v->nodes))
 			return false;
+		if (p->to &&
+		    (p->to_primary[c] >= CORE_NODES_MAX || !(p->to[c] >> p->to_primary[c] & 1)))
+			return false;
+	}
 	return true;
 }
 

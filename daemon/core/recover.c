@@ -11,6 +11,7 @@
 
 #include "core/copies.h"
 #include "core/inner.h"
+#include "core/moves.h"
 
 #include <string.h>
 
@@ -21,9 +22,8 @@ void recover_check(const struct core *c)
 	CHECK(!co->view.restoring || !co->view.sealed);
 	CHECK(co->state != COORD_OPEN || (co->has_view && co->view.term == co->term));
 	CHECK(!co->tune_tell || co->has_view);
-	/* This coordinator moves no chunk. What it asks about the holders of chunks it asks of the
-	 * view that this node has adopted. */
-	CHECK(co->state == COORD_OFF || place_same_tables(&co->view.place, core_place(c)));
+	/* This node has adopted the view, too. */
+	CHECK(co->state != COORD_OPEN || place_same(&co->view.place, core_place(c)));
 }
 
 void recover_missed(struct ctx *x, uint16_t node)
@@ -56,7 +56,8 @@ static bool recover_hears(const struct core *c, uint16_t node)
 
 	return core_linked(c, node) &&
 	       ((node != c->conf.self && n->heard != c->coord.hear) ||
-		(c->coord.state == COORD_OPEN && coord_place(c)->learns >> node & 1 && !n->caught));
+		(c->coord.state == COORD_OPEN && !n->caught &&
+		 (coord_place(c)->learns | coord_place(c)->moves) >> node & 1));
 }
 
 bool recover_asks(const struct core *c)
@@ -110,10 +111,10 @@ static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept i
 		return false;
 	while (!place_holds(coord_place(c), chunk, i) || !node_lost(c, i, x->now))
 		i = view_from(coord_members(c), (uint16_t)(i + 1u));
-	others = coord_place(c)->holders ? ", and no other node has a copy" : "";
+	others = copies_several(c) ? ", and no other node has a copy" : "";
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
 		       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first)%s: %s",
-				 core_node_name(c, i), recover_end(c, i), c->held_nr[i],
+				 core_node_name(c, i), recover_end(c, i), c->coord.held_nr[i],
 				 c->conf.chunks_nr, chunk, others, recover_remedy(c)));
 	return true;
 }
@@ -256,19 +257,21 @@ static struct placement recover_place(const struct core *c, const struct view_me
 
 	p.gone = ~to->nodes;
 	if (!sealed) {
-		p.learns = 0;
+		p.learns = p.moves = 0;
 		return p;
 	}
 	p.learns = (p.learns & ~members_caught(c, false)) | members_joining(c);
+	p.moves &= ~members_caught(c, false);
 	view_each(i, coord_members(c)) {
-		if (c->held_nr[i] && node_restarted(c, i))
+		if (c->coord.held_nr[i] && node_restarted(c, i))
 			p.learns |= 1ull << i;
 	}
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
-		if (!c->held_nr[i])
+		if (!c->coord.held_nr[i])
 			p.learns &= ~(1ull << i);
 	}
 	p.learns &= to->nodes;
+	moves_change(c, &p);
 	return p;
 }
 
@@ -300,6 +303,7 @@ static void recover_change(struct ctx *x,
 	struct coord *co = &c->coord;
 	uint32_t generation = co->view.generation;
 	struct view_members to;
+	struct placement place;
 
 	view_each(i, coord_members(c)) {
 		/* The view on this disk is an old one. What it says does not count. */
@@ -321,7 +325,8 @@ static void recover_change(struct ctx *x,
 			orders_forget(c);
 	}
 	to = recover_members(c, lost);
-	co->view.place = recover_place(c, &to, co->view.sealed);
+	place = recover_place(c, &to, co->view.sealed);
+	moves_take(c, &place);
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
 		if (view_is_member(&co->view.members, i) != view_is_member(&to, i))
 			memset(&co->node[i], 0, sizeof(co->node[i]));
@@ -410,7 +415,7 @@ static bool recover_changed(const struct core *c, uint64_t now)
 
 bool recover_boundary(const struct core *c)
 {
-	return members_joining(c) || members_caught(c, true);
+	return members_joining(c) || members_caught(c, true) || moves_boundary(c);
 }
 
 /* Is a boundary reached at which nodes join, or copies count from now on? */
@@ -502,6 +507,7 @@ static void recover_open(struct ctx *x)
 	if (co->tune_tell && !co->tune_due)
 		core_act(x, CORE_ACT_TUNED);
 	co->tune_tell = false;
+	moves_opened(x);
 }
 
 static void recover_leave(struct ctx *x, bool lost) /* Gives up the current view. */
@@ -541,14 +547,14 @@ void recover_settle(struct ctx *x)
 	}
 	if (co->state == COORD_OPEN && co->want_seal && !co->view.sealed)
 		recover_seal(x);
-	else if (recover_tune_due(c) || recover_grows(c))
+	else if (recover_tune_due(c) || recover_grows(c) || moves_due(c))
 		recover_change(x, false);
 }
 
 bool recover_due(const struct core *c)
 {
 	return (c->coord.state == COORD_VIEW && recover_adopted(c)) || recover_tune_due(c) ||
-	       recover_grows(c);
+	       recover_grows(c) || moves_due(c);
 }
 
 void recover_send(struct ctx *x, uint16_t node)
@@ -666,6 +672,13 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 		recover_prepared(x, m->from, a);
 }
 
+/* The last copy came after the view was adopted, and no step was committed since. */
+static bool recover_caught_late(const struct coord *co, const struct core_msg *m)
+{
+	return co->state == COORD_OPEN && m->caught && m->id.term == co->view.term &&
+	       m->id.seq == co->view.seq && !core_id_cmp(&co->last.id, &co->view.record.id);
+}
+
 void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 {
 	struct coord *co = &x->c->coord;
@@ -674,6 +687,8 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 	    coord_lists(x->c, m->from)) {
 		co->node[m->from].view_ok = true;
 		co->node[m->from].caught = co->node[m->from].catches = m->caught;
+	} else if (recover_caught_late(co, m) && coord_lists(x->c, m->from)) {
+		co->node[m->from].caught = co->node[m->from].catches = true;
 	}
 }
 
@@ -713,7 +728,7 @@ uint64_t recover_deadline(const struct core *c)
 
 		if (!since || !recover_differ(c))
 			continue;
-		if (c->held_nr[i] && coord_members(c)->node[i].incarnation)
+		if (c->coord.held_nr[i] && coord_members(c)->node[i].incarnation)
 			recover_earlier(c, &at, since, c->conf.lost_timeout_ns);
 		if (copies_several(c) && c->coord.state == COORD_RECOVER)
 			recover_earlier(c, &at, since, c->conf.heartbeat_timeout_ns);
@@ -733,8 +748,9 @@ static void recover_lead_from_outside(struct core *c)
 		return;
 	co->view.members.nodes |= 1ull << self;
 	co->view.members.node[self] = (struct view_node){.incarnation = UINT64_MAX};
-	if (co->view.sealed && c->held_nr[self])
+	if (co->view.sealed && co->held_nr[self])
 		co->view.place.learns |= 1ull << self;
+	co->view.place.moves &= ~(1ull << self);
 	co->view.place.gone = ~co->view.members.nodes;
 }
 
@@ -751,19 +767,26 @@ void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 	co->view.members = c->conf.members;
 	co->view.members.coordinator = c->conf.self;
 	co->view.place = c->conf.place;
+	coord_placed(c);
 	if (!view)
 		return;
-	CHECK(view->place.sum == c->conf.place.sum && !(view->place.learns & ~view->members.nodes));
+	CHECK(view->place.primary || view->place.sum == c->conf.place.sum);
+	CHECK(!((view->place.learns | view->place.moves) & ~view->members.nodes));
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
 	      view_names_ok(&view->members) &&
 	      (c->conf.elected || (member_is_in(c, &view->members) &&
 				   view_coordinator(&view->members) == c->conf.self)));
 	co->has_view = true;
 	co->view = *view;
-	co->view.place = c->conf.place; /* view need not have the tables. */
-	co->view.place.learns = view->place.learns;
+	if (!view->place.primary) { /* It need not have the tables. */
+		co->view.place = c->conf.place;
+		co->view.place.learns = view->place.learns;
+		co->view.place.moves = view->place.moves;
+	}
 	co->view.place.gone = ~view->members.nodes;
+	coord_placed(c);
 	recover_lead_from_outside(c);
+	coord_placed(c);
 	if (!view->sealed)
 		return;
 	co->has_last = true;

@@ -47,11 +47,13 @@ static void slots_lend(struct ctx *x, uint16_t node)
 {
 	struct step *s = &x->c->step;
 	struct slots *p = &s->slots[node];
+	bool lends = x->c->held_nr[x->c->conf.self]; /* If not, it only asks for ranks. */
 
-	if (!slots_needs(x->c, node) || !x->c->link[node].linked || p->owes ||
+	if (!slots_needs(x->c, node) || !x->c->link[node].linked || (p->owes && lends) ||
 	    slots_taken(x->c, node))
 		return;
-	p->granted = s->id;
+	if (lends)
+		p->granted = s->id;
 	p->reduces = x->c->grads_from >> node & 1;
 	core_send(x, node, CORE_GRANT, &s->id);
 }
@@ -93,7 +95,7 @@ static bool slots_kept_back(const struct core *c, uint16_t node)
 
 	return node != c->conf.self && c->held_nr[node] && step_undecided(s) && !s->kept &&
 	       (s->ranks_nr || c->grads_to >> node & 1 ||
-		(core_place(c)->holders && s->slots[node].credit.step)) &&
+		((core_place(c)->holders || core_place(c)->to) && s->slots[node].credit.step)) &&
 	       core_id_cmp(&s->slots[node].credit, &s->id);
 }
 

@@ -76,7 +76,7 @@ void step_vote_fill(struct core *c, struct core_vote *v)
 		weights[i] = s->world.rank[i].weight;
 	v->sumsq = core_at(c, c->at_sumsq);
 	v->finite = core_at(c, c->at_finite);
-	v->chunks_nr = core_counts(c, c->conf.self) ? c->held_nr[c->conf.self] : 0;
+	v->chunks_nr = c->votes_nr;
 	v->weights = weights;
 	v->ranks_nr = s->world.size;
 	v->lr = s->lr_nr ? s->lr : NULL;
@@ -204,19 +204,20 @@ void step_new_view(struct ctx *x)
 
 	CHECK(s->part == CORE_FREE);
 	s->has_next = s->dropped = false;
+	s->chunks_staged = 0; /* It may have other chunks from now on. */
 	timer_stop(&s->timer);
 }
 
-void step_take_record(struct ctx *x, const struct record *r, bool counted)
+void step_take_record(struct ctx *x, const struct record *r, const struct step_copies *copies)
 {
 	struct step *s = &x->c->step;
 	bool same = s->has_record && !core_id_cmp(&s->record.id, &r->id),
-	     learns = !core_counts(x->c, x->c->conf.self);
+	     learns = core_fetches(x->c);
 
 	CHECK(s->part == CORE_FREE);
 	/* Copies of the same record are the same copies, so none has to be fetched. */
-	s->caught = learns && same && (counted || s->caught);
-	if (same && (!learns || !counted || s->caught))
+	s->caught = learns && same && copies->complete;
+	if (same && (!learns || copies->fetched || s->caught))
 		return;
 	s->record = *r;
 	s->has_record = true;
@@ -227,11 +228,11 @@ void step_on_learned(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
 
-	if (core_counts(x->c, x->c->conf.self) || s->part == CORE_APPLYING || !s->has_record ||
+	if (!core_fetches(x->c) || s->part == CORE_APPLYING || !s->has_record ||
 	    core_id_cmp(&e->id, &s->record.id))
 		return;
 	s->caught = true;
-	step_send_done(x);
+	member_tell_caught(x);
 }
 
 void step_asked(struct ctx *x)
@@ -416,9 +417,11 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	uint8_t *staged = core_at(c, c->at_staged);
 	uint32_t *index = core_at(c, c->at_index);
 
-	CHECK(e->chunk < c->conf.chunks_nr && place_keeps(core_place(c), e->chunk, c->conf.self));
-	if (!step_in_hand(s, &e->id)) /* The attempt ended before the worker was done. */
+	CHECK(e->chunk < c->conf.chunks_nr);
+	/* The attempt ended before the worker was done, and the chunk may have moved since. */
+	if (!step_in_hand(s, &e->id))
 		return;
+	CHECK(place_keeps(core_place(c), e->chunk, c->conf.self));
 	CHECK(!(staged[e->chunk / 8] >> (e->chunk % 8) & 1));
 	staged[e->chunk / 8] |= (uint8_t)(1u << (e->chunk % 8));
 	((double *)core_at(c, c->at_sumsq))[index[e->chunk]] = e->sumsq;
@@ -555,7 +558,7 @@ void step_applied(struct ctx *x, bool caught)
 	step_move(x, CORE_FREE);
 	/* The shell has waited for its transfers. */
 	s->drained = s->id;
-	s->caught = caught && !core_counts(x->c, x->c->conf.self);
+	s->caught = caught && core_fetches(x->c);
 	step_send_done(x);
 }
 

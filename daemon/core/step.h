@@ -101,9 +101,13 @@ void step_new_view(struct ctx *x);
 /* A new generation begins. No record counts, and no BEGIN waits. */
 void step_forget(struct ctx *x);
 /* Takes the record of a view for which this node did not vote: the seal, or the step at which this
- * node joins. counted: its copies counted in the view before this one, so that they are those of
- * its last record. In the new view they count or not, as core_counts() says. */
-void step_take_record(struct ctx *x, const struct record *r, bool counted);
+ * node joins. */
+struct step_copies {
+	/* There is a copy as of the last record here of each chunk that this node shall have. */
+	bool complete;
+	bool fetched; /* Those that do not count are the same as in the view before. */
+};
+void step_take_record(struct ctx *x, const struct record *r, const struct step_copies *copies);
 /* The coordinator on this node begins or ends a hold. At the end this node votes for a step that is
  * complete. */
 void step_hold(struct ctx *x, bool on);

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm8". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x386d726177647273ull
+/* "srdwarm9". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x396d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -22,7 +22,8 @@ enum {
 	WARM_RECORD = 4,
 	WARM_SKIP = 8,
 	WARM_LOST = 16,
-	WARM_FLAGS_ALL = 31
+	WARM_CAUGHT = 32,
+	WARM_FLAGS_ALL = 63
 };
 
 /* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
@@ -32,7 +33,7 @@ struct warm {
 	uint64_t incarnation;
 	struct view_members members;
 	uint64_t place; /* The sum of the tables of the placement. */
-	uint64_t learns;
+	uint64_t learns, moves;
 	uint16_t self, groups_nr;
 	uint32_t chunks_nr, held_nr, leader;
 	uint64_t promised, term;
@@ -79,7 +80,8 @@ static uint64_t *words_id(uint64_t *to, const struct core_id *id)
 }
 
 /* Nothing else that is saved changes unless one of these numbers does. A view has a number, a
- * record comes with a view or makes PREPARED APPLYING, and votes are final in PREPARED. */
+ * record comes with a view or makes PREPARED APPLYING, and votes are final in PREPARED. That all
+ * copies are here is saved before anybody hears of it, because they may count from then on. */
 static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 {
 	const struct step *s = &c->step;
@@ -90,7 +92,7 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	*to++ = m->promised;
 	*to++ = m->term;
 	*to++ = (uint64_t)m->seq << 32 | m->generation;
-	*to++ = s->part;
+	*to++ = (uint64_t)s->part << 1 | s->caught;
 	to = words_id(to, &s->id);
 	to = words_id(to, &s->aborted);
 	CHECK(to == word + WARM_WORDS);
@@ -108,6 +110,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->members = m->members;
 	w->place = m->place.sum;
 	w->learns = m->place.learns;
+	w->moves = m->place.moves;
 	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
 	w->chunks_nr = c->conf.chunks_nr;
 	w->held_nr = c->held_nr[c->conf.self];
@@ -119,7 +122,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->part = s->part;
 	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
 		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
-		   (m->lost ? WARM_LOST : 0u);
+		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->tune = m->tune;
@@ -172,7 +175,8 @@ bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
 	    w.sum != warm_sum(&w, (const double *)(const void *)votes,
 			      (const uint8_t *)votes + w.held_nr * sizeof(double)))
 		return false;
-	*v = (struct core_warm_view){.term = w.term, .seq = w.seq, .generation = w.generation};
+	*v = (struct core_warm_view){
+		.term = w.term, .seq = w.seq, .generation = w.generation, .place = w.place};
 	return true;
 }
 
@@ -181,12 +185,14 @@ static struct placement warm_place(const struct core *c, const struct warm *w)
 	struct placement p = c->conf.place;
 
 	p.learns = w->learns;
+	p.moves = w->moves;
 	p.gone = ~w->members.nodes;
 	return p;
 }
 
-/* A node that was catching up does not know how far it came, and what it has does not count anyway.
- * It begins anew, as another member. */
+/* A node none of whose copies counted does not know how far it came, and what it has does not count
+ * anyway. It begins anew, as another member. One that got chunks beside those that it held keeps
+ * these, and fetches what is new to it again, unless it had said that it has all. */
 static bool warm_of_this(const struct core *c, const struct warm *w)
 {
 	struct placement place = warm_place(c, w);
@@ -242,6 +248,9 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	const struct core_id *id = &w->id, *last = &w->record.id;
 	const uint8_t *finite = core_at((struct core *)(uintptr_t)c, c->at_finite);
 
+	if (w->flags & WARM_CAUGHT &&
+	    (!(w->moves >> w->self & 1) || !(w->flags & WARM_RECORD) || w->part == CORE_APPLYING))
+		return false;
 	if (w->part >= CORE_PART_NR ||
 	    (w->world.size && !core_world_ok(c, &w->world, &c->conf.members)))
 		return false;
@@ -283,6 +292,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->id = s->drained = w->id; /* Whatever was on its way died with the process. */
 	s->aborted = w->aborted;
 	s->has_record = w->flags & WARM_RECORD;
+	s->caught = w->flags & WARM_CAUGHT;
 	s->skip = w->flags & WARM_SKIP;
 	s->bad_tensor = w->bad_tensor;
 	s->bad_rank = w->bad_rank;
@@ -345,6 +355,8 @@ void warm_on_start(struct ctx *x, const struct core_event *e)
 		core_act(x, CORE_ACT_PLACED)->place = &c->member.place;
 	if (s->has_record && s->part != CORE_APPLYING)
 		core_act(x, CORE_ACT_SEAL)->record = &s->record;
+	if (s->has_record && core_fetches(c) && !s->caught)
+		core_act(x, CORE_ACT_LEARN)->record = &s->record;
 	/* The vote or the abandon is repeated until it is answered, as before the restart. */
 	if (s->part == CORE_PREPARED || s->dropped)
 		timer_start(c, &s->timer, x->now);

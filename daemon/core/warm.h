@@ -35,6 +35,8 @@
  * - APPLYING: OPEN .id, then APPLY .record. Chunks that have the record already stay as they are.
  * There is no second RESULT, although the first one may not have been carried out, because the
  * trainers are gone.
+ * - A node to which chunks move, and that had not said that it has them: LEARN .record as well,
+ * after SEAL or before APPLY. SEAL is then about the chunks whose copies count.
  * - STAGING becomes FREE, and the coordinator is told as of an abandoned attempt.
  * The coordinator repeats a BEGIN or VIEW that waited. If the generation is not sealed there is no
  * action, and core_state() shows the generation. If the shell's own memory is of an older

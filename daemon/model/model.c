@@ -578,6 +578,8 @@ static void act_placed(struct model *m, const struct core_action *a)
 	end_links(m, a->place->gone & ~m->place.gone);
 	m->place.learns = a->place->learns;
 	m->place.gone = a->place->gone;
+	/* The tables are those of the definition, because this shell never gives CORE_EV_PLACE. */
+	CHECK(a->place->sum == m->place.sum && a->place->moves == 0);
 	catchup_placed(m);
 	if (moved)
 		apply_placed(m);

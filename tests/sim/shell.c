@@ -228,7 +228,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 	static const char *const act[] = {"?",        "SEND",   "PERSIST", "BEGIN", "CREDIT",
 					  "OPEN",     "APPLY",  "RESULT",  "ENDED", "SEAL",
 					  "LOST",     "EXPEL",  "LEFT",    "HELD",  "TUNED",
-					  "RESIGNED", "PLACED", "LEARN"};
+					  "RESIGNED", "PLACED", "LEARN",   "MOVED"};
 	char id[64];
 
 	if (a->type != CORE_ACT_SEND)
@@ -290,6 +290,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
 	case CORE_ACT_RESIGNED:
+	case CORE_ACT_MOVED:
 		break;
 	case CORE_ACT_LEFT:
 		trainer_closed(s, n, a->session, a->why);

@@ -316,6 +316,8 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 		truth_record(s, m->record);
 	if (m->op == CORE_DONE)
 		truth_done(s, n, &m->id, m->caught);
+	if (m->op == CORE_VIEW_OK && m->caught)
+		truth_done(s, n, &sh->core->step.record.id, true);
 	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->open, &m->id))
 		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n,
 			 sim_id(&m->id, a));
@@ -492,6 +494,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
 	case CORE_ACT_RESIGNED:
+	case CORE_ACT_MOVED:
 	case CORE_ACT_BEGIN:
 	case CORE_ACT_CREDIT:
 	case CORE_ACT_LEFT:

@@ -214,8 +214,8 @@ static void test_skip_of_an_older_vote(void **state)
 	(void)state;
 	coordinator_init(&l);
 	l.core->member.place.primary = l.core->coord.view.place.primary = all_of_b;
-	l.core->held_nr[B] = 2;
-	l.core->held_nr[C] = 0;
+	l.core->coord.votes_nr[B] = l.core->coord.held_nr[B] = 2;
+	l.core->coord.votes_nr[C] = l.core->coord.held_nr[C] = 0;
 	c.answer.vote.skip = true;
 	c.weights[0] = 1;
 	c.answer.vote.weights = c.weights;

@@ -129,8 +129,8 @@ static void seal_of(struct core_view *v, uint32_t generation)
 	v->record.id.generation = generation;
 }
 
-/* The chunks lie as the adopted view says. They may lie otherwise in another generation, but not
- * while there are weights, which nobody copies. */
+/* The chunks lie as the adopted view says. In another generation they may lie anywhere. While there
+ * are weights, a node does not count for a chunk that it has not copied. */
 static void test_placement_of_the_view(void **state)
 {
 	static const uint16_t all_of_c[3] = {C, C, C}, none[2] = {B, CORE_NODES_MAX - 1};
@@ -152,7 +152,7 @@ static void test_placement_of_the_view(void **state)
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
 	say_view(&l, &first);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_b, NULL, 2); /* There are weights. */
+	v.place = place_of(all_of_b, NULL, 2); /* It has no copy of the other chunk. */
 	v.seq = 4;
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
@@ -166,11 +166,12 @@ static void test_placement_of_the_view(void **state)
 	assert_int_equal(l.core->held_nr[C], 0);
 	assert_true(index[0] == 0 && index[1] == 1);
 	seal_of(&v, 2);
-	v.place = place_of(all_of_c, NULL, 2);
-	v.seq = 6; /* It is sealed and gives the chunks away in one view. */
+	v.seq = 6; /* Nobody seals with a step. */
+	v.place = place_of(all_of_b, NULL, 2);
+	v.record.outcome = RECORD_APPLIED;
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_b, NULL, 2);
+	seal_of(&v, 2);
 	v.seq = 7;
 	say_view(&l, &v);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
