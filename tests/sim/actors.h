@@ -83,6 +83,10 @@ void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum si
 /* The daemon has closed the session. */
 void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why);
 
+/* moves.c */
+void moves_event(struct sim *s, const struct sim_event *e); /* An operator may move chunks. */
+void moves_placed(struct sim *s, uint16_t n, const struct placement *p);
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);

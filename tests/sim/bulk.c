@@ -184,7 +184,8 @@ static void shell_damaged(struct sim *s, struct transfer *t)
 			       .node = s->node[t->src].self,
 			       .chunk = t->chunk,
 			       .id = t->id};
-	bool reduced = t->reduced;
+	/* If the attempt is over, what ended it may have been another chunk. */
+	bool reduced = t->reduced && to->running;
 
 	memset(t->reduced ? &to->reduced[t->chunk].id : &to->slot[e.node][t->chunk].id, 0,
 	       sizeof(t->id));
@@ -205,7 +206,9 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 	char a[64], b[64];
 
 	t->used = false;
-	if (dst->alive && dst->link[from] == t->epoch && to->fenced[from] != t->epoch) {
+	/* The memory of a chunk that is not held there any more was given back. */
+	if (dst->alive && dst->link[from] == t->epoch && to->fenced[from] != t->epoch &&
+	    shell_keeps(s, t->dst, t->chunk)) {
 		if (!same(&to->lent[from], &t->id))
 			sim_fail(s, "slot_one_writer",
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
@@ -310,6 +313,8 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 		shell_settle_drain(s, e->node);
 		return;
 	}
+	if (place_primary(&sh->place, e->chunk) == s->node[e->node].self)
+		truth_serves(s, e->node, e->chunk, "reduces");
 	hash = shell_reduced(s, e->node, e->chunk, &e->id, &nan);
 	sh->reduced[e->chunk] = (struct cell){.id = e->id, .hash = hash, .nan = nan};
 	shell_transfer_reduced(s, e->node, e->chunk);
@@ -341,6 +346,15 @@ static void shell_image_to(struct sim *s, uint16_t to, uint32_t chunk, uint64_t 
 	e->id = shell_of(s, from)->record.id;
 }
 
+/* Was the step decided without this node, so far as the checkers know of it? */
+static bool shell_passed_by(struct sim *s, uint16_t n, uint32_t generation, uint64_t step)
+{
+	const struct truth *t = truth_of(s, generation);
+
+	return t->sealed && step > t->seal_step && step + 1 >= t->last && step <= t->last &&
+	       !(t->of[step % 2] >> s->node[n].self & 1);
+}
+
 /* A node's network card writes an image chunk, whatever the node itself is doing. */
 void shell_image(struct sim *s, const struct sim_event *e)
 {
@@ -350,8 +364,9 @@ void shell_image(struct sim *s, const struct sim_event *e)
 	if (!s->node[e->node].alive || sh->generation != e->epoch ||
 	    sh->image[e->chunk] >= e->session)
 		return;
-	/* A recovery left this node out. What it has in hand is void, and so is its image. */
-	if (!truth_lists(s, e->node))
+	/* A recovery left this node out, and may have taken it in again. What it has in hand is
+	 * void, and so is its image. */
+	if (!truth_lists(s, e->node) || shell_passed_by(s, e->node, e->epoch, e->session))
 		return;
 	if (sh->image[e->chunk] + 1 == e->session && core_id_cmp(&sh->open, &e->id) < 0)
 		sim_fail(s, "image_open",

@@ -16,6 +16,7 @@ enum {
 	TRANSFERS = 512,
 	GENERATIONS = 64,
 	VIEWS = 64,
+	TABLES = 48, /* That an operator gives, at most. */
 	DIFFERS = 64,
 	GAVE = 8, /* Attempts that the checkers remember of each trainer. */
 	HEALED_COMMITS = 6
@@ -62,6 +63,7 @@ enum sim_kind {
 	SIM_LOAD_SAID,
 	SIM_WATCH,
 	SIM_ORDER,
+	SIM_MOVE,
 	SIM_KIND_NR
 };
 
@@ -98,6 +100,11 @@ struct transfer {
 	bool nan, flushed; /* flushed: the source's end of the connection is gone. */
 	bool reduced;      /* It is the reduced gradient, and not a contribution. */
 	bool damaged;      /* It arrives with a wrong checksum. */
+};
+
+struct sim_tables { /* Where an operator wanted the chunks. Never changed once given. */
+	uint16_t primary[CHUNKS];
+	uint64_t holders[CHUNKS], room[CHUNKS];
 };
 
 struct cell { /* A gradient in an arena or a landing slot. */

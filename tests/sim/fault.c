@@ -131,9 +131,29 @@ static void fault_shape_more(struct sim *s)
 	s->damage = sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 10) : 0;
 }
 
+/* An operator moves chunks in these seeds. In half of their models some nodes begin without
+ * any. */
+static void fault_shape_moves(struct sim *s)
+{
+	struct sim_model *m = s->m;
+	uint64_t hold = sim_between(s, 1, s->nodes_nr), copies;
+
+	if (sim_chance(s, 500))
+		return;
+	for (uint32_t c = 0; c < m->chunks_nr; c++) {
+		copies = (uint64_t)__builtin_popcountll(m->holders[c]);
+		m->primary[c] = (uint16_t)(m->primary[c] % hold);
+		m->holders[c] = 0;
+		for (uint64_t i = 0; i < copies && i < hold; i++)
+			m->holders[c] |= 1ull << (m->primary[c] + i) % hold;
+	}
+	m->place = place_of(m->primary, m->place.holders ? m->holders : NULL, m->chunks_nr);
+}
+
 static void fault_shape(struct sim *s)
 {
 	s->copies = s->seed % 4 >= 2;
+	s->moves = s->seed % 8 == 6 || s->seed % 16 == 11;
 	if (s->copies)
 		s->nodes_nr = (uint16_t)sim_between(s, 2, sim_chance(s, 150) ? NODES : 5);
 	else
@@ -159,6 +179,8 @@ static void fault_shape(struct sim *s)
 		memset(s->m, 0, sizeof(*s->m));
 		s->m->index = i;
 		fault_shape_model(s, sim_chance(s, s->zombies ? 900 : 400), s->zombies ? 950 : 700);
+		if (s->moves)
+			fault_shape_moves(s);
 	}
 }
 
@@ -201,6 +223,8 @@ void fault_start(struct sim *s)
 		sim_at(s, SEC, SIM_WATCH, NOWHERE);
 		if (s->m->orders.on)
 			sim_at(s, 10 * MS, SIM_ORDER, NOWHERE);
+		if (s->moves)
+			sim_at(s, 15 * MS, SIM_MOVE, NOWHERE);
 	}
 	if (s->faults)
 		sim_at(s, 20 * MS, SIM_FAULT, NOWHERE);

@@ -37,13 +37,14 @@ void learn_start(struct sim *s, uint16_t n, const struct record *r)
 {
 	struct shell *sh = shell_of(s, n);
 
+	if (core_id_cmp(&sh->record.id, &r->id) || sh->place.learns >> s->node[n].self & 1)
+		memset(sh->image, 0, sizeof(sh->image));
 	sh->record = *r;
 	sh->generation = r->id.generation;
 	sh->learn++;
 	sh->learning = true;
-	memset(sh->image, 0, sizeof(sh->image));
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (!shell_keeps(s, n, c))
+		if (!shell_keeps(s, n, c) || shell_holds(s, n, c))
 			continue;
 		sh->written[c] = false;
 		sh->weights[c] = sh->version[c] = 0;
@@ -71,7 +72,8 @@ void learn_ask(struct sim *s, const struct sim_event *e)
 	src = primary < NODES && nd->link[primary] ? nd->end[primary] : NOWHERE;
 	from = src < SLOTS ? shell_of(s, src) : NULL;
 	if (!from || !s->node[src].alive || s->node[src].paused || !from->written[e->chunk] ||
-	    from->generation != sh->generation || from->learning) {
+	    from->generation != sh->generation ||
+	    (from->learning && !shell_holds(s, src, e->chunk))) {
 		learn_again(s, e->node, e->chunk, sim_between(s, 5 * MS, 30 * MS));
 		return;
 	}
@@ -118,14 +120,18 @@ void learn_landed(struct sim *s, const struct sim_event *e)
 						      : sim_between(s, 1000, MS),
 		      SIM_LEARNED, e->node);
 	done->id = sh->record.id;
+	done->trainer = sh->learn;
 }
 
-/* A worker tells the core, which may have another record by then, or fetches anew. */
+/* A worker tells the core, which may have another record by then. If the core has asked again, the
+ * answer is void. */
 void learn_done(struct sim *s, const struct sim_event *e)
 {
 	struct core_event learned = {.type = CORE_EV_LEARNED, .id = e->id};
 	char id[64];
 
+	if (shell_of(s, e->node)->learn != e->trainer)
+		return;
 	sim_trace(s, "n%u LEARNED %s", e->node, sim_id(&e->id, id));
 	node_event(s, e->node, &learned);
 }

@@ -6,6 +6,8 @@
  * the process and go with it. */
 #include "sim/sim.h"
 
+#include "core/inner.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,14 +23,14 @@ struct view_node shell_who(struct sim *s, uint16_t slot)
 	return who;
 }
 
-static struct core_conf node_conf(struct sim *s, uint16_t n)
+static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placement *place)
 {
 	struct core_conf conf = {.self = n,
 				 .members = view_first(s->nodes_nr, s->lead),
 				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
 				 .chunks_nr = s->m->chunks_nr,
-				 .place = s->m->place,
+				 .place = *place,
 				 .node_names = names,
 				 .min_copies = 1,
 				 .min_world = s->m->min_world,
@@ -40,6 +42,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n)
 				 .repeat_ns = 30 * MS};
 
 	conf.record = s->m->conf;
+	conf.place.learns = conf.place.moves = conf.place.gone = 0;
 	return conf;
 }
 
@@ -69,10 +72,12 @@ void node_save(struct shell *sh, bool torn)
 
 	if (!core_warm_save(sh->core, idle))
 		return;
-	if (torn)
+	if (torn) {
 		memset((char *)idle + 64, 0xa5, 64);
-	else
-		sh->parked_at = 1 - sh->parked_at;
+		return;
+	}
+	sh->parked_at = 1 - sh->parked_at;
+	sh->parked_place[sh->parked_at] = sh->core->member.place;
 }
 
 /* What the shell knows of its own parked memory, set right by what the core was about to have done.
@@ -130,6 +135,7 @@ static void shell_reset(struct shell *sh)
 	sh->parked[0] = was.parked[0];
 	sh->parked[1] = was.parked[1];
 	sh->parked_at = was.parked_at;
+	memcpy(sh->parked_place, was.parked_place, sizeof(sh->parked_place));
 	sh->seen = was.seen;
 	sh->has_disk = was.has_disk;
 	sh->disk = was.disk;
@@ -197,9 +203,11 @@ static void shell_start(struct sim *s, uint16_t n, bool warm)
 		sh->folder = s->node[n].folder;
 		sh->term_promised = 0; /* it is another member */
 	}
-	conf = node_conf(s, n);
+	conf = node_conf(s, n, warm ? &sh->parked_place[sh->parked_at] : &s->m->place);
 	sh->place = conf.place;
 	sh->place.gone = ~conf.members.nodes;
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++)
+		sh->written[c] = sh->written[c] && shell_keeps(s, n, c);
 	free(sh->memory);
 	sh->memory = room(core_bytes(&conf));
 	for (uint32_t i = 0; i < 2 && sh->cold; i++) {

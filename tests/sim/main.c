@@ -54,7 +54,8 @@ static int report(struct sim *s, uint64_t seed)
 
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
-		helds, tuneds, restores, expelled, learned, promoted, stragglers;
+		helds, tuneds, restores, expelled, learned, promoted, stragglers, orders_moves,
+		backs, moved, moved_over, replaced;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -73,6 +74,11 @@ static void total(struct totals *t, const struct sim *s)
 		t->learned += m->learned;
 		t->promoted += m->promoted;
 		t->stragglers += m->stragglers;
+		t->orders_moves += m->orders_moves;
+		t->backs += m->backs;
+		t->moved += m->moved;
+		t->moved_over += m->moved_over;
+		t->replaced += m->replaced;
 	}
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -102,6 +108,11 @@ static void print_totals(const struct totals *t)
 		{"learned", t->learned},
 		{"counted again", t->promoted},
 		{"stragglers", t->stragglers},
+		{"moves ordered", t->orders_moves},
+		{"called back", t->backs},
+		{"replaced under way", t->replaced},
+		{"moved", t->moved},
+		{"under another term", t->moved_over},
 		{"events", t->events},
 	};
 

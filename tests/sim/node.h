@@ -13,7 +13,7 @@ struct sim_seen { /* The state of a core when it last saved. */
 	uint32_t seq, generation;
 	struct core_tune tune;
 	struct core_id id, aborted;
-	uint64_t promised, learns;
+	uint64_t promised, learns, moves, place;
 	bool caught;
 	struct view_members members;
 };
@@ -29,7 +29,8 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	uint64_t tick_at;
 	void *memory;
 	struct core *core;
-	void *parked[2]; /* The two buffers to which the core saves in turn. */
+	void *parked[2];                  /* The two buffers to which the core saves in turn. */
+	struct placement parked_place[2]; /* The tables of the view in each. */
 	uint32_t parked_at;
 	struct sim_seen seen;
 	/* The disk. */

@@ -176,10 +176,13 @@ static void on_seal(struct sim *s, uint16_t n, const struct core_action *a)
 	sh->record = *a->record;
 	sh->learning = false;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		/* Those that it fetches have no copy yet. */
+		bool has = shell_holds(s, n, c) || (shell_keeps(s, n, c) && sh->core->step.caught);
+
 		/* Its own chunks are made again from the masters here, and those of other nodes are
 		 * asked for. */
-		sh->image[c] = sh->warming && !shell_keeps(s, n, c) ? 0 : a->record->id.step;
-		if (!shell_keeps(s, n, c))
+		sh->image[c] = sh->warming && !has ? 0 : a->record->id.step;
+		if (!has)
 			continue;
 		if (!sh->written[c])
 			sim_fail(s, "no_tear", "n%u seals chunk %u that nobody wrote", n, c);
@@ -272,7 +275,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_PLACED:
 		shell_fence(s, n, a->place->gone & ~sh->place.gone);
-		sh->place = *a->place;
+		moves_placed(s, n, a->place);
 		break;
 	case CORE_ACT_LEARN:
 		learn_start(s, n, a->record);

@@ -165,8 +165,7 @@ static void on_applied(struct sim *s, const struct sim_event *e)
 {
 	struct core_event done = {.type = CORE_EV_APPLIED};
 
-	shell_of(s, e->node)->applied_due =
-		s->m->place.holders && shell_of(s, e->node)->transfers > 0;
+	shell_of(s, e->node)->applied_due = sim_several(s) && shell_of(s, e->node)->transfers > 0;
 	if (shell_of(s, e->node)->applied_due)
 		return;
 	if (shell_of(s, e->node)->transfers)
@@ -254,6 +253,7 @@ static const struct {
 	[SIM_LOAD_SAID] = {load_answer, AT_NODE | AT_CPU},
 	[SIM_WATCH] = {on_watch, 0},
 	[SIM_ORDER] = {orders_event, 0},
+	[SIM_MOVE] = {moves_event, 0},
 };
 
 static void sim_step(struct sim *s)

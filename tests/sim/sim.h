@@ -50,6 +50,11 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	uint64_t commits, forwards, aborts, losts, progress_at, healed_commits;
 	/* Members that left a view, that fetched their copies, and whose copies count again. */
 	uint64_t expelled, learned, promoted;
+	/* What an operator wanted of the chunks, and what came of it. */
+	struct sim_tables tables[TABLES];
+	uint32_t tables_nr;
+	bool several; /* The newest durable view has a table of holders. */
+	uint64_t orders_moves, backs, moved, moved_over, replaced, told_moved;
 };
 
 struct sim {
@@ -75,6 +80,7 @@ struct sim {
 	uint64_t missed_at;
 	uint32_t damage;                     /* A gradient arrives damaged. */
 	bool buries;                         /* A node may die for good. */
+	bool moves;                          /* An operator moves chunks. */
 	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
@@ -98,10 +104,17 @@ static inline struct shell *shell_of(struct sim *s, uint16_t slot)
 	return &s->node[slot].shell[s->m->index];
 }
 
+/* May the model go on without a member, as far as the chunks that the member has are elsewhere? One
+ * with single copies may once its chunks have moved. */
+static inline bool sim_several(const struct sim *s)
+{
+	return s->m->place.holders || s->m->several;
+}
+
 /* Has the node of this slot memory for the chunk? */
 static inline bool shell_keeps(struct sim *s, uint16_t slot, uint32_t chunk)
 {
-	return place_keeps(&s->m->place, chunk, s->node[slot].self);
+	return place_keeps(&shell_of(s, slot)->place, chunk, s->node[slot].self);
 }
 
 /* Does its copy count, as far as it knows? */

@@ -145,6 +145,7 @@ void truth_record(struct sim *s, const struct record *r)
 	t->last = r->id.step;
 	t->record[r->id.step % 2] = *r;
 	truth_weights(s, t, r);
+	truth_view_of(s, &r->id)->voted = true;
 	s->m->commits++;
 	s->m->progress_at = s->now;
 	if (!s->faults && s->now >= s->faults_end)
@@ -182,7 +183,11 @@ void truth_applied(struct sim *s, uint16_t n, uint32_t chunk)
 
 static void truth_note_view(struct sim *s, const struct core_view *v)
 {
+	const struct sim_view *was =
+		s->m->views_nr ? &s->m->view[(s->m->views_nr - 1) % VIEWS] : NULL;
 	struct sim_view *to = &s->m->view[s->m->views_nr++ % VIEWS];
+
+	s->m->several = v->place.holders || v->place.to;
 
 	*to = (struct sim_view){.term = v->term,
 				.seq = v->seq,
@@ -190,9 +195,14 @@ static void truth_note_view(struct sim *s, const struct core_view *v)
 				.sealed = v->sealed,
 				.tune = v->tune,
 				.nodes = v->members.nodes,
-				.counts = v->members.nodes & ~v->place.learns};
+				.counts = v->members.nodes & ~(v->place.learns | v->place.moves),
+				.to = v->place.to,
+				.moves_since =
+					was && was->to == v->place.to ? was->moves_since : v->term};
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		to->incarnation[n] = v->members.node[n].incarnation;
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++)
+		to->copies[c] = truth_counted(&v->place, v->members.nodes, c);
 }
 
 /* A durable view names every member, none twice, and none by the uuid of a folder that is not the
@@ -318,6 +328,8 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 		truth_done(s, n, &m->id, m->caught);
 	if (m->op == CORE_VIEW_OK && m->caught)
 		truth_done(s, n, &sh->core->step.record.id, true);
+	if (m->op == CORE_VOTE)
+		truth_ballot(s, n, &m->vote);
 	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->open, &m->id))
 		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n,
 			 sim_id(&m->id, a));
@@ -364,7 +376,7 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 			 sim_id(&a->id, id));
 	/* Whoever was out of the view does not know what was decided. SHARD_WORLD_CHANGED says that
 	 * the step may count. */
-	if ((n == ZOMBIE || s->m->place.holders) && !(of >> s->node[n].self & 1) &&
+	if ((n == ZOMBIE || sim_several(s)) && !(of >> s->node[n].self & 1) &&
 	    a->status == SHARD_WORLD_CHANGED)
 		told = false;
 	if (told && a->id.generation == s->m->generation && a->id.step <= t->last &&
@@ -487,14 +499,18 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		if (n != ZOMBIE) {
 			truth_lost(s, a->view);
 			truth_expels(s, n, a->view);
+			truth_moving(s, n, a->view);
 		}
+		break;
+	case CORE_ACT_MOVED:
+		if (n != ZOMBIE)
+			truth_moved(s, a->place);
 		break;
 	case CORE_ACT_PLACED:
 	case CORE_ACT_LEARN:
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
 	case CORE_ACT_RESIGNED:
-	case CORE_ACT_MOVED:
 	case CORE_ACT_BEGIN:
 	case CORE_ACT_CREDIT:
 	case CORE_ACT_LEFT:

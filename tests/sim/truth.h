@@ -43,7 +43,11 @@ struct sim_view { /* A view that was durable. */
 	uint32_t seq, generation;
 	bool sealed;
 	struct core_tune tune;
-	uint64_t nodes, counts; /* The members, and those whose copies count. */
+	uint64_t nodes, counts;  /* The members, and those whose copies count. */
+	uint64_t copies[CHUNKS]; /* The members whose copy of that chunk counts. */
+	const uint64_t *to;      /* Where chunks move. NULL: none does. */
+	uint64_t moves_since;    /* The term of the view that began it. */
+	bool voted;              /* A step was committed in it, by the votes of all members. */
 };
 
 /* truth_orders.c: the checkers of orders. */
@@ -64,6 +68,8 @@ void truth_pure(struct sim *s, const struct record *prev, const struct record *r
 
 /* truth_votes.c */
 void truth_votes(struct sim *s, const struct record *r, uint64_t *of);
+/* The view of a record that is about to be committed. */
+struct sim_view *truth_view_of(struct sim *s, const struct core_id *id);
 bool truth_bits(double a, double b); /* True: the two are equal bit by bit. */
 /* The trainer committed an attempt. */
 void truth_ready(struct sim *s, const struct sim_session *ses);
@@ -79,6 +85,15 @@ void truth_same(struct sim *s, uint16_t n); /* Checks that it has come back as t
 void truth_whole(struct sim *s, uint16_t n, const struct record *r);
 /* The model is about to be LOST. Checks that there is a reason. */
 void truth_lost(struct sim *s, const struct core_view *v);
+
+/* truth_moves.c: the checkers of chunks that move. */
+uint64_t truth_keepers(const struct placement *p, uint32_t chunk);
+uint64_t truth_counted(const struct placement *p, uint64_t members, uint32_t chunk);
+void truth_moves(struct sim *s, const struct sim_view *was, const struct core_view *v);
+void truth_moving(struct sim *s, uint16_t n, const struct core_view *v);
+void truth_serves(struct sim *s, uint16_t n, uint32_t chunk, const char *what);
+void truth_ballot(struct sim *s, uint16_t n, const struct core_vote *v);
+void truth_moved(struct sim *s, const struct placement *p);
 
 /* truth_copies.c: the checkers of copies and of who is in a view. */
 void truth_copy(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);

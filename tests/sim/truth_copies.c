@@ -37,18 +37,18 @@ void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk)
 			 n, chunk, (unsigned long long)step);
 }
 
-/* The copies of the node begin to count with this view. */
-static void place_counts(struct sim *s, uint16_t n, const struct core_view *v)
+/* The copies of these chunks at the node begin to count with this view. */
+static void place_counts(struct sim *s, uint16_t n, const struct core_view *v, uint64_t chunks)
 {
 	const struct shell *sh = shell_of(s, n);
 
-	s->m->promoted++;
+	s->m->promoted += chunks != 0;
 	/* What a process had that is gone does not matter any more. */
 	if (sh->incarnation != v->members.node[n].incarnation ||
 	    (!s->node[n].alive && !s->node[n].whole))
 		return;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (!shell_keeps(s, n, c))
+		if (!(chunks >> c & 1))
 			continue;
 		if (!sh->written[c] || sh->version[c] != v->record.id.step ||
 		    sh->generation != v->generation)
@@ -63,10 +63,24 @@ static void place_counts(struct sim *s, uint16_t n, const struct core_view *v)
 	}
 }
 
+/* A bit for each chunk of which the copy at the node begins to count. */
+static uint64_t place_new(struct sim *s, const struct sim_view *was, const struct core_view *v,
+			  uint16_t n)
+{
+	bool same = was->incarnation[n] == v->members.node[n].incarnation;
+	uint64_t chunks = 0;
+
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (truth_counted(&v->place, v->members.nodes, c) >> n & 1 &&
+		    !(same && was->copies[c] >> n & 1))
+			chunks |= 1ull << c;
+	}
+	return chunks;
+}
+
 void truth_place(struct sim *s, const struct core_view *v)
 {
 	const struct sim_view *was = &s->m->view[(s->m->views_nr - 1) % VIEWS];
-	uint64_t counts = v->members.nodes & ~v->place.learns;
 	struct truth *t = truth_of(s, v->generation);
 
 	for (uint32_t c = 0; c < s->m->chunks_nr && v->sealed; c++) {
@@ -82,10 +96,9 @@ void truth_place(struct sim *s, const struct core_view *v)
 			t->of[0] &= ~(1ull << n);
 			t->of[1] &= ~(1ull << n);
 		}
-		if (counts >> n & 1 && (!(was->counts >> n & 1) ||
-					was->incarnation[n] != v->members.node[n].incarnation))
-			place_counts(s, n, v);
+		place_counts(s, n, v, place_new(s, was, v, n));
 	}
+	truth_moves(s, was, v);
 }
 
 /* Was the copy there after the coordinator missed a node? Even if it has not been told of its end
@@ -136,7 +149,7 @@ bool truth_lists(struct sim *s, uint16_t n)
 	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
 	uint16_t self = s->node[n].self;
 
-	return !s->m->place.holders || !s->m->views_nr ||
+	return !sim_several(s) || !s->m->views_nr ||
 	       (v->nodes >> self & 1 && v->incarnation[self] == shell_of(s, n)->incarnation);
 }
 
@@ -145,7 +158,7 @@ bool truth_all_back(struct sim *s)
 	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
 	uint64_t all = view_first(s->nodes_nr, s->lead).nodes;
 
-	if (!s->m->place.holders)
+	if (!sim_several(s))
 		return true;
 	if (s->grave != NOWHERE)
 		all &= ~(1ull << s->grave);
@@ -153,7 +166,7 @@ bool truth_all_back(struct sim *s)
 		if (n != s->grave && (!s->node[n].alive || !truth_lists(s, n)))
 			return false;
 	}
-	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all;
+	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all && !v->to;
 }
 
 /* A model whose weights are lost waits for every node, because all write them anew. So does one
@@ -162,8 +175,8 @@ bool truth_excused(struct sim *s)
 {
 	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
 
-	return s->grave != NOWHERE && (!s->m->place.holders || !s->m->views_nr ||
-				       (!v->sealed && v->nodes >> s->grave & 1));
+	return s->grave != NOWHERE &&
+	       (!sim_several(s) || !s->m->views_nr || (!v->sealed && v->nodes >> s->grave & 1));
 }
 
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced)

@@ -31,7 +31,7 @@ static bool truth_left(const struct sim *s, const struct sim_view *v, uint16_t n
 }
 
 /* The view of the record. truth_of_view() has found it. */
-static const struct sim_view *truth_view_of(const struct sim *s, const struct core_id *id)
+struct sim_view *truth_view_of(struct sim *s, const struct core_id *id)
 {
 	uint32_t i = s->m->views_nr - 1;
 

@@ -26,6 +26,8 @@ static struct sim_seen seen_of(const struct core *c)
 				 .aborted = c->step.aborted,
 				 .promised = c->member.promised,
 				 .learns = c->member.place.learns,
+				 .moves = c->member.place.moves,
+				 .place = c->member.place.sum,
 				 .caught = c->step.caught,
 				 .members = c->member.members};
 }
@@ -56,6 +58,10 @@ void truth_same(struct sim *s, uint16_t n)
 			 "%s",
 			 n, (unsigned long long)was.promised, sim_id(&was.aborted, a),
 			 (unsigned long long)is.promised, sim_id(&is.aborted, b));
+	if (was.place != is.place || was.moves != is.moves)
+		sim_fail(s, "warm_same",
+			 "n%u had other tables, or knew of %llx that chunks move there", n,
+			 (unsigned long long)was.moves);
 	if (was.learns != is.learns || was.caught != is.caught)
 		sim_fail(s, "warm_same",
 			 "n%u knew of %llx that they learn, caught up %d, and now of %llx and %d",
@@ -77,7 +83,8 @@ void truth_whole(struct sim *s, uint16_t n, const struct record *r)
 	char a[64];
 
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (!shell_keeps(s, n, c) || r->outcome == RECORD_SEAL)
+		if (!(shell_holds(s, n, c) || (shell_keeps(s, n, c) && sh->core->step.caught)) ||
+		    r->outcome == RECORD_SEAL)
 			continue;
 		if (sh->version[c] != r->id.step || sh->generation != r->id.generation)
 			sim_fail(s, "warm_whole",
