@@ -122,8 +122,8 @@ struct model {
 	/* The last step that changed weights. Image frames are named by it. */
 	uint64_t content_step;
 	uint64_t content_old; /* The one before it, on whose weights trainers may still compute. */
-	/* How many weights a seal, or a start after it, did not find here. If there are any, nobody
-	 * reads or trains the model, and the coordinator is to give it up. */
+	/* Weights that a seal, or a start after it, did not find here. If there are any, nobody
+	 * reads or trains the model, and the coordinator gives it up. */
 	uint64_t sealed_without;
 	struct model_image img;
 	struct model_flow image_in;
@@ -144,8 +144,7 @@ struct model {
 	struct writer writer;                    /* model/writer.c */
 
 	/* Owner: control/define.c and control/drop.c. */
-	/* Its memory is not there yet, or, on the coordinator, that of another node is not. */
-	bool defining;
+	bool defining; /* Its memory, or on the coordinator that of another node, is not there. */
 	/* On server.drops: nothing finds it, and its memory is about to be given back. */
 	bool dropping;
 
