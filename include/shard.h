@@ -390,7 +390,7 @@ struct shard_begin_opts {
 	 * number of samples or tokens that the gradient is a sum over. 0 is 1.0, which makes the
 	 * mean over the ranks of gradients that are means themselves. SHARD_NO_SAMPLES is a weight
 	 * of 0, and every tensor counts as pushed by shard_push_none(): commit right away. A step
-	 * in which no rank has samples changes nothing (SHARD_NONFINITE). */
+	 * in which no rank has samples changes nothing (SHARD_SKIPPED_NONFINITE). */
 	double weight;
 	/* How often each element is pushed, with SHARD_ADD, in this step. 0 is 1. More than one
 	 * costs fp32 sums in this process, 4 bytes per element. */

@@ -103,8 +103,7 @@ struct model {
 	char waits[512]; /* Who is waited for, as the coordinator said last. */
 	bool too_few;    /* It said that the next step waits for min_world trainers. */
 	char why[512];   /* Why the last attempt ended. */
-	uint64_t attempts_ended;
-	uint64_t last_reduce_ns; /* That of the last step that was decided. */
+	uint64_t attempts_ended, last_reduce_ns; /* The latter of the last step that was decided. */
 	struct model_flow last_contrib_in, last_grad_in;
 
 	/* Owner: data/contrib.c. */
