@@ -9,7 +9,7 @@ A step is a set of begins, one of each rank of one world, on the image that the 
 counts if a trainer was told so or if something later shows its weights: an image, a checkpoint, or
 the end. Nonces are random, so nothing fits by chance. Then these must hold: every image that a
 trainer saw is explained; every result is of such a step; a begin that was told to be without effect
-is in no step; and from each state only as many steps follow as there were arrivals at it (one, and
+is in no step (where the coordinator is elected it is only counted); and from each state only as many steps follow as there were arrivals at it (one, and
 one for each restore of it).
 
     replay.py FOLDER
@@ -290,6 +290,7 @@ class Replay:
     def __init__(self, folder, model, events, flip):
         self.folder, self.model, self.events, self.flip = folder, model, events, flip
         self.wrong, self.committed, self.untold, self.compared, self.images = [], 0, 0, 0, 0
+        self.over = 0  # Committed steps of which a rank was told that they begin again.
         self.nodes, self.todo, self.later = {}, [], []
         self.begins, self.ids = read_logs(folder, model)
         self.at = defaultdict(list)
@@ -360,7 +361,9 @@ class Replay:
         )  # They were begun before the step between was decided.
         for b in ready + [b for b in ahead if b.image == s.image]:
             b.seen = True
-        ready = [b for b in ready if b.ended is None]
+        # With an elected coordinator SHARD_WORLD_CHANGED ends the call, and the number of the next
+        # step says whether this one counted: others may decide it without the node that says so.
+        ready = [b for b in ready if b.ended is None or self.model.replicas > 1]
         found = []
         for size in sorted({b.world for b in ready}):
             ranks = [[b for b in ready if b.world == size and b.rank == r] for r in range(size)]
@@ -374,6 +377,7 @@ class Replay:
                 ):
                     found.append(
                         (
+                            sum(b.ended is not None for b in ranks),
                             -sum(b.result is not None for b in ranks),
                             -min(b.ns for b in ranks),
                             len(found),
@@ -405,6 +409,7 @@ class Replay:
         node.made.add(t.key())
         self.committed += 1
         self.untold += all(b.result is None for b in ranks)
+        self.over += any(b.ended is not None for b in ranks)
         self.arrive(t)
 
     def odd_result(self, b, v):
@@ -565,6 +570,8 @@ def main():
             f"{r.compared} checkpoints and readings",
             flush=True,
         )
+        if r.over:
+            print(f"replay: {r.model.name}: a rank was told of {r.over} steps that they begin again")
         for text in r.wrong[:6]:  # In the order of time, because later ones follow from the first.
             print(f"replay: WRONG: {text}")
         if len(r.wrong) > 6:
