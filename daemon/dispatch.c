@@ -13,6 +13,7 @@
 
 #include "control/access.h"
 #include "data/apply.h"
+#include "data/blobs.h"
 #include "data/grad.h"
 #include "control/attach.h"
 #include "control/blob.h"
@@ -387,7 +388,7 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 		transfer_node_write_head(p, h, to);
 		return SHARD_OK;
 	}
-	if (h->op == OP_MEMBER || h->op == OP_COPY_DATA)
+	if (h->op == OP_MEMBER || h->op == OP_COPY_DATA || h->op == OP_BLOB_DATA)
 		return SHARD_OK; /* The stream keeps it. */
 	*to = STREAM_DISCARD;
 	if (m == NULL)
@@ -443,6 +444,8 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 		return SHARD_OK;
 	if (h->op == OP_COPY_DATA)
 		return copy_part(m, p, h, body, e);
+	if (h->op == OP_BLOB_DATA)
+		return blobs_came(m, p, h, body, e);
 	if (h->op == OP_CONTRIB_DATA)
 		return contrib_node_data(m, p, h, e);
 	return h->op == OP_GRAD_DATA ? grad_node_data(m, p, h, e) : apply_image_part(m, h, e);

@@ -1785,7 +1785,8 @@ SHARD_API enum shard_status shard_test(shard_model *model, shard_ticket ticket);
  *
  * What a trainer has to find again with the weights: the state of its random numbers, its place in
  * the data. A blob counts when its step is committed, and not before. The daemons keep the newest
- * one of each rank, and checkpoints have them too.
+ * one of each rank, and checkpoints have them too. A model with `replicas` = R has R copies of each
+ * blob on as many nodes, as of each weight. With one copy it is on the node of the trainer.
  *
  * EXAMPLE
  *

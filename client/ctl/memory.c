@@ -128,9 +128,9 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
 	out->bytes[MEMORY_SUMS] =
 		mapped(m, up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES));
-	out->bytes[MEMORY_FIXED] = (256ull << 10) + m->tensors * 320ull + segments * 24ull +
-				   out->chunks * 192ull +
-				   ((uint64_t)m->local + m->ranks) * BLOB_BYTES;
+	out->bytes[MEMORY_FIXED] =
+		(256ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
+		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;
 	for (int i = 0; i < MEMORY_ITEMS; i++)
 		out->total += out->bytes[i];
 }

@@ -63,6 +63,15 @@ static bool has_part(const struct ckpt_part *p, uint32_t chunk)
 				     : place_keeps(&p->holders, chunk, self);
 }
 
+/* With one copy of each chunk a blob is on the node of its rank, and a restore gives all of them to
+ * the coordinator. */
+static bool has_blob(const struct ckpt_part *p, uint32_t rank)
+{
+	if (p->holders.holders == NULL)
+		return p->op == OP_SAVE_PART;
+	return rank < p->m->set.max_world && has_part(p, place_blob_chunk(&p->holders, rank));
+}
+
 static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
 {
 	struct model *m = p->m;
@@ -108,7 +117,8 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 	return SHARD_OK;
 }
 
-/* Copies the blobs, because the next verdict may change them while the file is written. */
+/* Copies the blobs, because the next verdict may change them while the file is written. Of several
+ * copies of a blob one is saved. */
 static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 {
 	uint32_t room = CORE_RANKS_MAX;
@@ -117,7 +127,10 @@ static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 	p->blobs = calloc(room, sizeof(*p->blobs));
 	if (p->blobs == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to list blobs");
-	p->blobs_nr = blobs_committed(p->m, p->blobs, room);
+	room = blobs_committed(p->m, p->blobs, room);
+	for (uint32_t i = 0; i < room; i++)
+		if (has_blob(p, p->blobs[i].rank))
+			p->blobs[p->blobs_nr++] = p->blobs[i];
 	for (uint32_t i = 0; i < p->blobs_nr; i++)
 		bytes += p->blobs[i].bytes;
 	p->blob_bytes = malloc(bytes + 1);
@@ -179,6 +192,39 @@ static void run_save(struct job *j)
 	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
 }
 
+/* Reads the blobs of which a copy is kept here. They become the model's when the job is done. */
+static enum shard_status load_blobs(struct ckpt_part *p, const struct manifest *c, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < c->blobs_nr; i++)
+		bytes += has_blob(p, c->blobs[i].rank) ? c->blobs[i].bytes : 0;
+	p->blobs = calloc((size_t)c->blobs_nr + 1, sizeof(*p->blobs));
+	p->blob_bytes = malloc(bytes + 1);
+	if (p->blobs == NULL || p->blob_bytes == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %lu bytes of blobs",
+			       (unsigned long)bytes);
+	bytes = 0;
+	for (uint32_t i = 0; i < c->blobs_nr && st == SHARD_OK; i++) {
+		const struct manifest_blob *b = &c->blobs[i];
+
+		if (!has_blob(p, b->rank))
+			continue;
+		if (b->file >= c->files_nr || b->bytes > PART_BLOB_BYTES || b->step == 0)
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: a blob of rank %u that no file can have", p->path,
+				       b->rank);
+		p->blobs[p->blobs_nr++] = (struct part_blob){.rank = b->rank,
+							     .bytes = b->bytes,
+							     .step = b->step,
+							     .data = p->blob_bytes + bytes};
+		st = manifest_blob(p->place.at, c, i, p->blob_bytes + bytes, e);
+		bytes += b->bytes;
+	}
+	return st;
+}
+
 static void run_load(struct job *j)
 {
 	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
@@ -200,6 +246,8 @@ static void run_load(struct job *j)
 				  c->kinds_nr == 1, &p->progress, &p->why);
 	if (p->st == SHARD_OK)
 		p->st = check_finite(p, SHARD_PROTOCOL, "", &p->why);
+	if (p->st == SHARD_OK)
+		p->st = load_blobs(p, c, &p->why);
 	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
 	if (p->st == SHARD_PROTOCOL || p->st == SHARD_NOT_FOUND)
 		ckpt_offer(p->path, p->m->name, &p->why);
@@ -324,6 +372,15 @@ static void timer_closed(uv_handle_t *h)
 	free(p);
 }
 
+static void take_load(struct ckpt_part *p)
+{
+	blobs_reset(p->m); /* Those of an earlier load. */
+	for (uint32_t i = 0; i < p->blobs_nr; i++)
+		blobs_restore(p->m, p->blobs[i].rank, p->blobs[i].step, p->blobs[i].data,
+			      p->blobs[i].bytes);
+	ckpt_load_read(p->m, p->who.node, p->who.tag);
+}
+
 static void end(struct ckpt_part *p)
 {
 	struct model *m = p->m;
@@ -337,7 +394,7 @@ static void end(struct ckpt_part *p)
 			 wire_op(p->op)->name, p->why.text);
 	list_remove(&p->link);
 	if (p->op == OP_LOAD_PART && m->generation == p->generation && p->st == SHARD_OK)
-		ckpt_load_read(m, p->who.node, p->who.tag);
+		take_load(p);
 	/* What it has read in part is nobody's weights. */
 	else if (p->op == OP_LOAD_PART && m->generation == p->generation)
 		ckpt_load_forget(m, p->who.node, p->who.tag);

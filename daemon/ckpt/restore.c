@@ -235,7 +235,8 @@ static void counted(struct ckpt_op *op)
 		share_failed(op);
 		return;
 	}
-	for (uint32_t i = 0; i < op->blobs_nr; i++)
+	/* Several copies: each node has read those that it keeps. */
+	for (uint32_t i = 0; i < op->blobs_nr && !blobs_copied(op->m); i++)
 		blobs_restore(op->m, op->blobs[i].rank, op->blobs[i].step, op->blobs[i].data,
 			      op->blobs[i].bytes);
 	op->phase = CKPT_SEALING;

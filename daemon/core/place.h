@@ -131,6 +131,17 @@ static inline bool place_ok(const struct placement *p, const struct view_members
 	return true;
 }
 
+/* The chunk that the blob of this rank goes with: what a trainer keeps with its steps lies on the
+ * nodes that have memory for that chunk, and counts where the copy of the chunk counts. So a blob
+ * has as many copies as a chunk, a node that has caught up with its chunks has caught up with its
+ * blobs, and ranks are spread over the nodes as chunks are. Only for several copies: a model with
+ * one copy keeps a blob on the node of its rank. */
+static inline uint32_t place_blob_chunk(const struct placement *p, uint32_t rank)
+{
+	CHECK(p->chunks_nr > 0);
+	return rank % p->chunks_nr;
+}
+
 /* How many copies count of the chunk that has fewest. */
 static inline uint32_t place_least(const struct placement *p)
 {

@@ -2,17 +2,18 @@
 /* A node that was away, or that comes back without its memory, gets its copies here. model.c starts
  * it for CORE_ACT_LEARN, apply.c asks which chunks take part in a record, and dispatch.c brings the
  * frames. Happy path: the node asks each primary for one chunk (COPY_ASK). At a boundary the
- * primary copies masters and moments into a buffer and sends it in parts (COPY_DATA), in turn with
- * the frames of the steps. The last part makes the copy complete, at the record of the primary.
- * From then on each record is applied to it, because its gradient comes here as to any holder. When
- * all chunks and their images are at the last record, the core is told. A copy that arrives after
- * its record was followed by another is of no use, and is asked for again. After a few times the
- * next vote waits for it, so that it comes to an end. What does not come is asked for again each
- * second. A lost link only costs the chunk in hand. */
+ * primary copies masters, moments, and the blobs that go with the chunk into a buffer and sends it
+ * in parts (COPY_DATA), in turn with the frames of the steps. The last part makes the copy
+ * complete, at the record of the primary. From then on each record is applied to it, because its
+ * gradient comes here as to any holder. When all chunks and their images are at the last record,
+ * the core is told. A copy that arrives after its record was followed by another is of no use, and
+ * is asked for again. After a few times the next vote waits for it, so that it comes to an end.
+ * What does not come is asked for again each second. A lost link only costs the chunk in hand. */
 #include "data/catchup.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/blobs.h"
 #include "data/data.h"
 #include "data/events.h"
 #include "data/model.h"
@@ -45,8 +46,9 @@ struct copying { /* To one node that catches up. */
 	uint8_t *from;     /* NULL: nothing is being sent. */
 	struct core_id id; /* Of the record that .from is a copy of. */
 	uint32_t next, parts;
-	uint32_t flying; /* Frames that still read .from. */
-	bool over;       /* Send no more of it. */
+	const uint8_t *blob; /* In .from: the next one to send. */
+	uint32_t flying;     /* Frames that still read .from. */
+	bool over;           /* Send no more of it. */
 };
 
 struct catchup {
@@ -63,7 +65,8 @@ struct catchup {
 
 static const struct lane_sender_ops copying_ops;
 
-/* --- parts of a copy: the master, then each moment, each cut into parts of its own --- */
+/* --- parts of a copy: the master, then each moment, each cut into parts of its own, then the
+ *     blobs --- */
 
 static uint32_t array_parts(const struct model *m, uint32_t chunk)
 {
@@ -83,6 +86,11 @@ static uint32_t arrays_nr(const struct model *m, uint32_t chunk)
 	while (states < OPTIM_STATES_MAX && store_state(m->store, chunk, states) != NULL)
 		states++;
 	return 1 + states;
+}
+
+static uint32_t copy_parts(const struct model *m, uint32_t chunk)
+{
+	return array_parts(m, chunk) * arrays_nr(m, chunk) + blobs_parts(m, chunk);
 }
 
 /* --- the node that catches up --- */
@@ -192,6 +200,7 @@ void catchup_start(struct model *m)
 	}
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
 		l->fetch[n].chunk = CATCHUP_NOBODY;
+	blobs_reset(m); /* They come with the chunks. */
 	count_missing(m);
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=learning model=%s step=%lu chunks=%u",
 		 m->name, (unsigned long)m->step, l->missing);
@@ -367,11 +376,31 @@ static void complete(struct model *m, struct fetch *f, uint16_t node)
 	catchup_tell(m);
 }
 
+static enum shard_status take_part(struct model *m, const struct wire_head *h, uint32_t part,
+				   const void *body, struct err *e)
+{
+	uint32_t each = array_parts(m, h->chunk), of = part / each, arrays = arrays_nr(m, h->chunk);
+
+	if (part >= copy_parts(m, h->chunk) ||
+	    (of < arrays &&
+	     h->body_bytes != data_part_bytes(m, h->chunk, sizeof(float), part % each)))
+		return err_set(e, SHARD_PROTOCOL,
+			       "part %u (%u bytes) of a copy of chunk %u of \"%s\": no such part",
+			       part, h->body_bytes, h->chunk, m->name);
+	if (of >= arrays)
+		return blobs_copy_take(m, h, part - arrays * each, body, e);
+	CHECK(m->catchup->at[h->chunk] == CATCHUP_NONE && !m->catchup->own[h->chunk]);
+	memcpy((char *)array_at(m, h->chunk, of) + (size_t)(part % each) * WIRE_PART_BYTES, body,
+	       h->body_bytes);
+	return SHARD_OK;
+}
+
 enum shard_status catchup_part(struct model *m, struct peer *p, const struct wire_head *h,
 			       const void *body, struct err *e)
 {
 	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
-	uint32_t part = WIRE_PART(h->flags), each, of;
+	uint32_t part = WIRE_PART(h->flags);
+	enum shard_status st;
 	struct fetch *f;
 
 	if (!learns(m) || h->generation != m->generation)
@@ -381,20 +410,12 @@ enum shard_status catchup_part(struct model *m, struct peer *p, const struct wir
 	if (f->chunk == CATCHUP_NOBODY || f->chunk != h->chunk ||
 	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
 		return SHARD_OK;
-	each = array_parts(m, h->chunk);
-	of = part / each;
-	if (of >= arrays_nr(m, h->chunk) ||
-	    h->body_bytes != data_part_bytes(m, h->chunk, sizeof(float), part % each))
-		return err_set(e, SHARD_PROTOCOL,
-			       "part %u (%u bytes) of a copy of chunk %u of \"%s\": no such part",
-			       part, h->body_bytes, h->chunk, m->name);
-	CHECK(m->catchup->at[h->chunk] == CATCHUP_NONE && !m->catchup->own[h->chunk]);
-	memcpy((char *)array_at(m, h->chunk, of) + (size_t)(part % each) * WIRE_PART_BYTES, body,
-	       h->body_bytes);
+	if ((st = take_part(m, h, part, body, e)) != SHARD_OK)
+		return st;
 	f->id = id;
 	f->part = part + 1;
 	f->heard_ns = clock_ns();
-	if (f->part == each * arrays_nr(m, h->chunk))
+	if (f->part == copy_parts(m, h->chunk))
 		complete(m, f, p->node);
 	return SHARD_OK;
 }
@@ -442,8 +463,9 @@ static enum shard_status copying_send(struct lane_sender *s, struct lane *l)
 {
 	struct copying *c = list_of(s, struct copying, sender);
 	const struct model *m = c->m;
-	uint32_t each = array_parts(m, c->chunk), part = c->next % each;
+	uint32_t each = array_parts(m, c->chunk), part = c->next % each, body_bytes;
 	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c->chunk) * sizeof(float);
+	const uint8_t *body, *blob = c->blob;
 	struct wire_head h;
 	enum shard_status st;
 
@@ -452,11 +474,16 @@ static enum shard_status copying_send(struct lane_sender *s, struct lane *l)
 	data_head(m, &h, OP_COPY_DATA, &c->id);
 	h.chunk = c->chunk;
 	h.flags = WIRE_PART_FLAG(c->next);
-	st = stream_send(conn_stream(l->conn), &h,
-			 c->from + c->next / each * bytes + (size_t)part * WIRE_PART_BYTES,
-			 data_part_bytes(m, c->chunk, sizeof(float), part), sent, c);
+	if (c->next >= each * arrays_nr(m, c->chunk)) {
+		body = blobs_copy_next(&blob, &body_bytes);
+	} else {
+		body = c->from + c->next / each * bytes + (size_t)part * WIRE_PART_BYTES;
+		body_bytes = data_part_bytes(m, c->chunk, sizeof(float), part);
+	}
+	st = stream_send(conn_stream(l->conn), &h, body, body_bytes, sent, c);
 	if (st != SHARD_OK)
 		return st;
+	c->blob = blob;
 	c->next++;
 	c->flying++;
 	c->m->attempt.busy++;
@@ -485,15 +512,17 @@ static void copying_begin(struct copying *c)
 	uint32_t nr = arrays_nr(m, c->asked);
 
 	CHECK(c->from == NULL && c->flying == 0 && list_empty(&c->sender.link));
-	if ((c->from = malloc(nr * bytes)) == NULL)
+	if ((c->from = malloc(nr * bytes + blobs_copy(m, c->asked, NULL))) == NULL)
 		return; /* The node asks again. */
 	for (uint32_t i = 0; i < nr; i++)
 		memcpy(c->from + i * bytes, array_at(m, c->asked, i), bytes);
+	(void)blobs_copy(m, c->asked, c->from + nr * bytes);
+	c->blob = c->from + nr * bytes;
 	c->chunk = c->asked;
 	c->asked = CATCHUP_NOBODY;
 	c->id = m->record.id;
 	c->next = 0;
-	c->parts = nr * array_parts(m, c->chunk);
+	c->parts = copy_parts(m, c->chunk);
 	lane_wait(&c->sender);
 }
 

@@ -24,6 +24,8 @@ struct model_memory {         /* The memory of one model on each node. */
 	uint64_t there[CORE_NODES_MAX];
 	uint8_t from[STATIC_UUID_BYTES]; /* Other nodes: the coordinator that sent MODEL. */
 	struct model_settle settle;
+	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */
+	bool doubted;
 };
 
 struct model_flow { /* Tensor bytes that came from other nodes for one step. */

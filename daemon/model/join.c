@@ -358,7 +358,10 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 			       m->layout->chunks_nr);
 	if ((st = check_lr(m, body, e)) != SHARD_OK || (st = blobs_check(body, e)) != SHARD_OK)
 		return st;
-	blobs_pending(m, t->local_index, body);
+	/* Other nodes may have been sent the blob of the first READY. The core takes that one, too.
+	 */
+	if (!m->contrib.local[t->local_index].ready)
+		blobs_pending(m, t->local_index, body);
 	m->contrib.local[t->local_index].ready = true;
 	slowest_ready(&m->slowest, &m->attempt.id, m->contrib.local[t->local_index].rank,
 		      clock_ns());

@@ -241,7 +241,8 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 		.core_bytes = core_warm_bytes(k->core),
 		.spec_bytes = k->found != NULL ? k->found->spec_bytes
 					       : shard__model__get_packed_size(m->spec),
-		.blobs_bytes = blobs_memory_bytes(m->set.local_world, m->set.max_world),
+		.blobs_bytes =
+			blobs_memory_bytes(m->set.local_world, m->set.max_world, blobs_copied(m)),
 		.incarnation = m->memory.incarnation};
 	k->warm = (struct store_park){.map = map_region,
 				      .arg = k,

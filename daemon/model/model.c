@@ -323,6 +323,9 @@ static void act_send(struct model *m, const struct core_action *a)
 	struct wire_head h;
 	struct err e;
 
+	/* Who asked for RANKS asks again. */
+	if (a->msg.op == CORE_RANKS && !blobs_tell(m, a->msg.to))
+		return;
 	if (corewire_pack(&a->msg, &s->scratch.tx, &h, &body) != SHARD_OK) {
 		log_line(s->log, LOG_LEVEL_ERROR, "event=control_too_large model=%s op=%d", m->name,
 			 a->msg.op);
@@ -441,6 +444,7 @@ static void act_ended(struct model *m, const struct core_action *a)
 		model_tell(t->session, OP_ENDED, m, &a->id, &body.base);
 		trainer_out_of_world(t);
 	}
+	WATCH_TELL(m->server, ended, m);
 	m->attempt.drain_id = a->id;
 	m->attempt.drain_due = m->attempt.busy > 0;
 	if (!m->attempt.drain_due)
@@ -626,6 +630,7 @@ void model_reset(struct model *m)
 	struct meta_mark mark = m->meta.mark;
 
 	store_reset(m->store);
+	blobs_reset(m);
 	writer_reset(m);
 	mark.load = META_LOAD_NONE;
 	mark.cleared = m->generation;
@@ -729,6 +734,18 @@ static enum shard_status check_decision(const struct model *m, const struct core
 		       (unsigned long)m->record.applied);
 }
 
+/* A warm start may come after the others have voted this node out. It is a member if a coordinator
+ * that leads now gives it a part in the view that it has. */
+static void confirm(struct model *m, const struct core_msg *msg)
+{
+	struct core_state core;
+
+	core_state(m->core, &core);
+	if ((msg->op == CORE_VIEW || msg->op == CORE_BEGIN || msg->op == CORE_COMMIT) &&
+	    msg->id.term == core.term && msg->id.seq == core.seq)
+		m->memory.doubted = false;
+}
+
 enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h,
 				   const Shard__Core *body, struct err *e)
 {
@@ -760,6 +777,8 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 	msg.trainer.node = p->node;
 	ev.msg = &msg;
 	model_event(m, &ev);
+	if (m->memory.doubted)
+		confirm(m, &msg);
 	if (msg.op == CORE_VIEW)
 		lost_follow(m);
 	return SHARD_OK;

@@ -214,6 +214,7 @@ static enum shard_status settle(struct model *m, struct err *e)
 	else if ((st = blobs_again(m, NULL, e)) == SHARD_OK)
 		WATCH_TELL(m->server, resumed, m, core.seals);
 	m->again = true;
+	m->memory.doubted = core.sealed;
 	if (st == SHARD_OK)
 		log_line(m->server->log, LOG_LEVEL_INFO,
 			 "event=model_kept model=%s generation=%u sealed=%d step=%lu phase=%d",

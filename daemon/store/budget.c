@@ -72,9 +72,10 @@ static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 }
 
 /* Counts the tables beside the element buffers (layout, chunk table, votes and contributions of
- * this node), and the blobs. There is one place per trainer of this node for the step in hand,
- * and one per rank for what is committed. The tables are an upper bound, not an exact count. */
-static uint64_t fixed_bytes(const struct store_conf *conf)
+ * this node), and the blobs. There is one place per trainer of this node for the step in hand, or
+ * one per rank with several copies, and one per rank for what is committed. The tables are an upper
+ * bound, not an exact count. */
+static uint64_t fixed_bytes(const struct store_conf *conf, bool copied)
 {
 	const struct layout *l = conf->layout;
 
@@ -83,10 +84,14 @@ static uint64_t fixed_bytes(const struct store_conf *conf)
 
 	if (conf->warm) /* The blobs are part of .meta. */
 		return tables + mapped(conf->warm->meta, conf->huge);
-	return tables + ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
+	return tables +
+	       ((uint64_t)budget_blobs_pending(conf->local_world, conf->max_world, copied) +
+		conf->max_world) *
+		       BUDGET_BLOB_BYTES;
 }
 
-static void need_of(struct budget_need *need, struct store_sizes s, const struct store_conf *conf)
+static void need_of(struct budget_need *need, struct store_sizes s, const struct store_conf *conf,
+		    bool copied)
 {
 	sizes_of(&s, conf);
 	*need = (struct budget_need){.total = 0};
@@ -100,13 +105,13 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 		struct budget_need less;
 
 		sync.staleness = 0;
-		need_of(&less, s, &sync);
+		need_of(&less, s, &sync, copied);
 		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] +
 			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
 	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
-	need->bytes[BUDGET_FIXED] = fixed_bytes(conf);
+	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
 	if (conf->warm)
@@ -120,7 +125,7 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	struct store_sizes s;
 
 	store_sizes(&s, conf);
-	need_of(need, s, conf);
+	need_of(need, s, conf, conf->place.holders != NULL);
 }
 
 /* How many chunks the node holds at least: its share by capacity, rounded down. A node that cannot
@@ -172,7 +177,7 @@ void budget_least(struct budget_need *need, const struct store_conf *conf, uint3
 	CHECK(copies > 0 && copies <= conf->nodes_nr);
 	s.held_elems = least_elems(conf, copies, capacity);
 	s.trained_elems = all_trained ? s.held_elems : 0;
-	need_of(need, s, conf);
+	need_of(need, s, conf, copies > 1);
 	need->least = true;
 }
 

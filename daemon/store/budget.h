@@ -18,6 +18,13 @@ enum budget_item {
 
 #define BUDGET_BLOB_BYTES (64u << 10) /* The place for the blob of one rank. */
 
+/* How many blobs of the step in hand have a place on a node. With one copy these are those of its
+ * own ranks. With several (copied) they come from other nodes as well. */
+static inline uint32_t budget_blobs_pending(uint32_t local_world, uint32_t max_world, bool copied)
+{
+	return copied ? max_world : local_world;
+}
+
 struct budget_need {
 	uint64_t bytes[BUDGET_ITEMS], total;
 	uint64_t parked; /* Of the total: what outlives the process (warm/). */

@@ -19,8 +19,8 @@
 #ifndef WIRE_MINOR
 #define WIRE_MINOR 1u
 #endif
-#define WIRE_NODES           "9" /* Version of the messages between nodes. A change raises it. */
-#define WIRE_REPLY           1u  /* flags bit 0: answers the request of this op and tag. */
+#define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
+#define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u
 #define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of the part in its chunk. */
 #define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)

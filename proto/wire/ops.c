@@ -78,6 +78,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_COPY_DATA] = {"copy_data", BULK, N, 4, PART},
 	[OP_MEMBER] = {"member", BULK, N, 1, PART},
 	[OP_VERIFY_PART] = {"verify_part", CTRL, N, 0, WHOLE},
+	[OP_BLOB_DATA] = {"blob_data", BULK, N, 0, PART},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

@@ -86,13 +86,17 @@ enum wire_op {
 	OP_HELD,
 	/* A node that catches up asks the primary of head.chunk for a copy of its state. */
 	OP_COPY_ASK,
-	/* Bulk f32: part of that copy. The parts are those of the master, then of each moment. */
+	/* Bulk f32: part of that copy. The parts are those of the master, then of each moment, and
+	 * then the blobs that go with the chunk. */
 	OP_COPY_DATA,
 	OP_MEMBER, /* A message of the membership source: cluster/source_wire.h. */
 	/* coordinator -> node: empty -> PartFile. head.step is the step whose weights are hashed.
 	 * Of PartFile .sums has a digest for each chunk that the node holds in the view of
 	 * head.term and head.seq. */
 	OP_VERIFY_PART,
+	/* Raw bytes: the blob of rank head.chunk that goes with the attempt, for a node that keeps
+	 * a copy of it. */
+	OP_BLOB_DATA,
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

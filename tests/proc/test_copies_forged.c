@@ -154,10 +154,12 @@ static void test_part_of_no_chunk(void **state)
 	part(&x, 1, 0, ELEMS * sizeof(float)); /* It was not asked for. */
 	for (uint32_t i = 0; i < ARRAYS; i++)
 		part(&x, 0, i, ELEMS * sizeof(float));
+	part(&x, 0, ARRAYS, sizeof(uint64_t)); /* Rank 0 has no blob. */
 	rawnode_expect(&x, OP_COPY_ASK);
 	assert_int_equal(x.r[0].head.chunk, 1);
 	for (uint32_t i = 0; i < ARRAYS; i++)
 		part(&x, 1, i, ELEMS * sizeof(float));
+	part(&x, 1, ARRAYS, sizeof(uint64_t));
 	part(&x, UINT32_MAX, 0, ELEMS * sizeof(float));
 	part(&x, CHUNKS, 0, ELEMS * sizeof(float));
 	part(&x, 0, 0, ELEMS * sizeof(float));
@@ -178,6 +180,110 @@ static void test_parts_that_cannot_be(void **state)
 		start(&x);
 		part(&x, 0, parts[i].part, parts[i].bytes);
 		rawnode_refused(&x, 0, "no such part");
+		rawnode_stop(&x);
+	}
+}
+
+/* The blob that goes with a copy. One step after the record is none that could be committed. */
+static void test_blobs_that_cannot_be(void **state)
+{
+	static const struct {
+		uint32_t part, bytes;
+		uint64_t step;
+	} blobs[] = {
+		{ARRAYS, 4, STEP},     {ARRAYS, 8 + (64 << 10) + 1, STEP},
+		{ARRAYS, 9, STEP + 1}, {ARRAYS, 9, UINT64_MAX},
+		{ARRAYS, 9, 0},        {ARRAYS + 1, 8, STEP},
+	};
+	static unsigned char body[(64 << 10) + 16];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(blobs) / sizeof(blobs[0]); i++) {
+		struct wire_head h = {.op = OP_COPY_DATA,
+				      .flags = WIRE_PART_FLAG(blobs[i].part),
+				      .model = 1,
+				      .generation = 1,
+				      .term = 5,
+				      .seq = 1,
+				      .step = STEP};
+		bool extra = blobs[i].part > ARRAYS;
+		struct rawnode x;
+
+		start(&x);
+		for (uint32_t k = 0; k < ARRAYS; k++)
+			part(&x, 0, k, ELEMS * sizeof(float));
+		if (extra) { /* The copy is whole, and this part would begin nothing. */
+			part(&x, 0, ARRAYS, sizeof(uint64_t));
+			rawnode_expect(&x, OP_COPY_ASK);
+		}
+		memcpy(body, &blobs[i].step, sizeof(blobs[i].step));
+		raw_head(&x.r[0], &h, body, blobs[i].bytes);
+		if (extra)
+			raw_send(&x.r[0], &(struct wire_head){.op = OP_IMAGE_ASK, .model = 99},
+				 NULL);
+		else
+			rawnode_refused(&x, 0, "a copy of the blob of rank 0");
+		rawnode_stop(&x);
+	}
+}
+
+static void blob_data(struct rawnode *x, const struct core_id *id, uint32_t rank, uint32_t bytes)
+{
+	static const unsigned char zeros[(64 << 10) + 1];
+	struct wire_head h = {.op = OP_BLOB_DATA,
+			      .model = 1,
+			      .generation = id->generation,
+			      .term = id->term,
+			      .seq = id->seq,
+			      .step = id->step,
+			      .attempt = id->attempt,
+			      .chunk = rank};
+
+	raw_head(&x->r[0], &h, zeros, bytes);
+}
+
+/* The daemon is in an attempt whose only rank is one of the test. */
+static void begins(struct rawnode *x, struct core_id *id)
+{
+	struct core_world w = {.size = 1};
+	struct core_msg m = {.op = CORE_BEGIN, .world = &w, .record = &x->view.record};
+
+	start(x);
+	w.rank[0] = (struct core_rank){.session = 1, .pid = 1, .node = 0};
+	*id = x->view.record.id;
+	id->step++;
+	id->attempt = 1;
+	m.id = *id;
+	rawnode_say(x, &m);
+	rawnode_expect(x, OP_CORE + CORE_GRANT);
+}
+
+/* Blobs of an attempt: of another one they are dropped, of one that is in hand they must be of a
+ * rank of the sender. */
+static void test_blobs_of_an_attempt(void **state)
+{
+	static const struct {
+		uint32_t rank, bytes;
+	} blobs[] = {{1, 5}, {2, 5}, {UINT32_MAX, 5}, {0, (64 << 10) + 1}};
+	struct core_id id, other;
+	struct rawnode x;
+
+	(void)state;
+	begins(&x, &id);
+	blob_data(&x, &id, 0, 64 << 10);
+	blob_data(&x, &id, 0, 0); /* The first one counts. */
+	other = id;
+	other.attempt = 2;
+	blob_data(&x, &other, UINT32_MAX, 5);
+	other = id;
+	other.generation = 2;
+	blob_data(&x, &other, UINT32_MAX, 5);
+	raw_send(&x.r[0], &(struct wire_head){.op = OP_IMAGE_ASK, .model = 99}, NULL);
+	rawnode_stop(&x);
+	for (size_t i = 0; i < sizeof(blobs) / sizeof(blobs[0]); i++) {
+		begins(&x, &id);
+		blob_data(&x, &id, blobs[i].rank, blobs[i].bytes);
+		rawnode_refused(&x, 0, "not its rank or not kept");
 		rawnode_stop(&x);
 	}
 }
@@ -256,6 +362,8 @@ int main(void)
 		cmocka_unit_test(test_learns_while_it_seals),
 		cmocka_unit_test(test_part_of_no_chunk),
 		cmocka_unit_test(test_parts_that_cannot_be),
+		cmocka_unit_test(test_blobs_that_cannot_be),
+		cmocka_unit_test(test_blobs_of_an_attempt),
 		cmocka_unit_test(test_asks_for_no_chunk),
 		cmocka_unit_test(test_no_election),
 		cmocka_unit_test(test_gradients_and_questions),
