@@ -25,12 +25,9 @@ struct placement {
 	const uint16_t *to_primary;
 	const uint64_t *to;
 	uint32_t chunks_nr;
-	/* Tells tables apart without looking at them. place_of() sets it. */
-	uint64_t sum;
-	/* Members that have memory but no copies, because they are catching up. */
-	uint64_t learns;
-	/* Nodes that are no members. What copies they may have does not count. */
-	uint64_t gone;
+	uint64_t sum;    /* Tells tables apart without looking at them. place_of() sets it. */
+	uint64_t learns; /* Members that have memory but no copies, because they catch up. */
+	uint64_t gone;   /* Nodes that are no members. What they may have does not count. */
 	/* Members that have no copies yet of what only .to gives them. Their other copies count. */
 	uint64_t moves;
 };
@@ -131,11 +128,9 @@ static inline bool place_ok(const struct placement *p, const struct view_members
 	return true;
 }
 
-/* The chunk that the blob of this rank goes with: what a trainer keeps with its steps lies on the
- * nodes that have memory for that chunk, and counts where the copy of the chunk counts. So a blob
- * has as many copies as a chunk, a node that has caught up with its chunks has caught up with its
- * blobs, and ranks are spread over the nodes as chunks are. Only for several copies: a model with
- * one copy keeps a blob on the node of its rank. */
+/* The blob of this rank lies where this chunk does, and counts where its copy counts. So a blob has
+ * as many copies as a chunk, and who has caught up with its chunks has its blobs. With one copy a
+ * blob stays on the node of its rank. */
 static inline uint32_t place_blob_chunk(const struct placement *p, uint32_t rank)
 {
 	CHECK(p->chunks_nr > 0);
@@ -147,11 +142,9 @@ static inline uint32_t place_least(const struct placement *p)
 {
 	uint32_t least = CORE_NODES_MAX;
 
-	for (uint32_t c = 0; c < p->chunks_nr; c++) {
-		uint32_t nr = (uint32_t)__builtin_popcountll(place_copies(p, c));
-
-		least = nr < least ? nr : least;
-	}
+	for (uint32_t c = 0; c < p->chunks_nr; c++)
+		if (__builtin_popcountll(place_copies(p, c)) < (int)least)
+			least = (uint32_t)__builtin_popcountll(place_copies(p, c));
 	return least;
 }
 

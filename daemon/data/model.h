@@ -61,8 +61,9 @@ struct model_image {
 	bool tell_held; /* They are not told now, because more chunks are about to be published. */
 	uint32_t sends; /* Image parts on their way from here to nodes and trainers. */
 	uint32_t asks;  /* How often lacking chunks were asked for since one came. */
-	uint64_t asked_ns, asked_early; /* asked_early: nodes that asked while a record is applied. */
-	uint64_t kept;        /* Elements that an update left as they were. */
+	uint64_t asked_ns,
+		asked_early; /* asked_early: nodes that asked while a record is applied. */
+	uint64_t kept;       /* Elements that an update left as they were. */
 	uint64_t began_ns, apply_ns;
 	struct landing landing; /* Bodies on their way into chunks that the images lack. */
 	uint16_t *parts;        /* [chunks_nr] The parts received of the chunk that is coming in. */

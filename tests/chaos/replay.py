@@ -9,8 +9,8 @@ A step is a set of begins, one of each rank of one world, on the image that the 
 counts if a trainer was told so or if something later shows its weights: an image, a checkpoint, or
 the end. Nonces are random, so nothing fits by chance. Then these must hold: every image that a
 trainer saw is explained; every result is of such a step; a begin that was told to be without effect
-is in no step (where the coordinator is elected it is only counted); and from each state only as many steps follow as there were arrivals at it (one, and
-one for each restore of it).
+is in no step (where the coordinator is elected it is only counted); and from each state only as
+many steps follow as there were arrivals at it (one, and one for each restore of it).
 
     replay.py FOLDER
 
