@@ -44,7 +44,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "adamw, adam, sgd, adagrad or lion (default: adamw)", 0},
 	{"chunk-elems", CTL_KEY + CHUNK_ELEMS, "N", 0, "a power of two from 1024 on (default: 1Mi)",
 	 0},
-	{"replicas", CTL_KEY + REPLICAS, "N", 0, "nodes that hold each chunk (default: 1)", 0},
+	{"replicas", CTL_KEY + REPLICAS, "N", 0,
+	 "nodes that hold each chunk (default: 2, or 1 on one node)", 0},
 	{"layer", CTL_KEY + LAYER, "N", 0,
 	 "parameters of the largest layer (default: a 32nd of all)", 0},
 	{"tensors", CTL_KEY + TENSORS, "N", 0, "tensors of the model (default: 1)", 0},
@@ -142,6 +143,8 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 			 (unsigned long long)local);
 		return false;
 	}
+	if (m->replicas == 0)
+		m->replicas = nodes > 1 ? 2 : 1; /* As the daemon does. */
 	if (m->replicas > nodes) {
 		ctl_fail(CTL_USAGE,
 			 "plan: %u replicas on %llu nodes: a node holds at most one copy of a "
@@ -158,7 +161,7 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 
 static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 {
-	uint64_t chunk = 1 << 20, tensors = 1, replicas = 1;
+	uint64_t chunk = 1 << 20, tensors = 1, replicas = 0;
 
 	if (!o->value[PARAMS]) {
 		ctl_fail(CTL_USAGE, "plan: write --params N, as in --params 7.5B");
@@ -176,7 +179,7 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 			 o->value[CHUNK_ELEMS]);
 		return false;
 	}
-	m->replicas = (uint32_t)replicas;
+	m->replicas = (uint32_t)replicas; /* 0: take_world() chooses. */
 	m->chunk_elems = (uint32_t)chunk;
 	m->tensors = (uint32_t)tensors;
 	return true;
@@ -255,9 +258,10 @@ static void print_table(const struct memory_spec *m, const struct memory_node *n
 					     "shardd, trainer as ZeRO-3"};
 	double host, device;
 
-	printf("%llu parameters (largest layer %llu), %u ranks on %u nodes, %u on one\n\n",
+	printf("%llu parameters (largest layer %llu), %u ranks on %u nodes, %u on one; replicas = "
+	       "%u\n\n",
 	       (unsigned long long)m->params, (unsigned long long)m->layer, m->ranks, m->nodes,
-	       m->local);
+	       m->local, m->replicas);
 	printf("  %-40s %12s %12s %12s\n", "", "PER DEVICE", "PER NODE", "RANK'S STEP");
 	for (size_t i = 0; i < NR(zero_rows); i++)
 		print_row(zero_rows[i].name, memory_zero(m, zero_rows[i].stage), 0,
@@ -312,16 +316,16 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		memory_deepspeed(m, r->stage, r->offload, r->init, &host, &device);
 		json_array_append_new(estimates, row_json(r, device, host));
 	}
-	root = json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, f], "
-			 "s:f, s:i}}",
-			 "params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
-			 (int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "zero",
-			 zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m), "deepspeed",
-			 estimates, "shardd", "node_bytes", node_json(n), "chunks",
-			 (json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems,
-			 "device_bytes", memory_device(m, 1), memory_device(m, 2),
-			 memory_device(m, 3), "node_traffic_bytes", memory_traffic_node(m),
-			 "update_bytes_per_param", (int)memory_update_bytes(m));
+	root = json_pack(
+		"{s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, "
+		"f], s:f, s:i}}",
+		"params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
+		(int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "replicas",
+		(int)m->replicas, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m),
+		"deepspeed", estimates, "shardd", "node_bytes", node_json(n), "chunks",
+		(json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems, "device_bytes",
+		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
+		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m));
 	CHECK(root);
 	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	printf("\n");

@@ -419,12 +419,11 @@ static enum shard_status check_copies(const struct model_settings *s, const stru
 {
 	const struct entry *min = set(m, "min_copies"), *all = set(m, "replicas");
 
-	if (s->min_copies <= s->replicas)
+	if (s->min_copies <= s->replicas || !all) /* Who chooses replicas looks at that. */
 		return SHARD_OK;
 	return err_set(e, SHARD_BAD_ARG,
 		       "min_copies = %u (%s) is above replicas = %u (%s): no step would ever begin",
-		       s->min_copies, min ? min->origin : "default", s->replicas,
-		       all ? all->origin : "default");
+		       s->min_copies, min ? min->origin : "default", s->replicas, all->origin);
 }
 
 static enum shard_status check_checkpoints(const struct model_settings *s, const struct merge *m,
@@ -442,12 +441,26 @@ static enum shard_status check_checkpoints(const struct model_settings *s, const
 		       every->text);
 }
 
+/* The settings do not know how many nodes there are. Who knows chooses where nobody has set it. */
+static void make_replicas(struct model_settings *s, const struct merge *m,
+			  const struct settings_layer *layers)
+{
+	const struct entry *entry = set(m, "replicas");
+
+	if (!entry)
+		s->replicas = 1;
+	else
+		s->replicas_by = layers[entry->layer].yields ? SETTINGS_BY_KEPT : SETTINGS_BY_LAYER;
+}
+
 static enum shard_status make(struct model_settings *s, const struct merge *m,
-			      enum shard_dtype grad, struct err *e)
+			      const struct settings_layer *layers, enum shard_dtype grad,
+			      struct err *e)
 {
 	enum shard_status st;
 
 	make_fields(s, m);
+	make_replicas(s, m, layers);
 	if ((st = make_groups(s, m, e)) != SHARD_OK || (st = make_schedule(s, m, e)) != SHARD_OK ||
 	    (st = make_scale(s, m, grad, e)) != SHARD_OK ||
 	    (st = check_copies(s, m, e)) != SHARD_OK ||
@@ -481,7 +494,7 @@ enum shard_status settings_make(struct model_settings *s, const struct settings_
 	for (m.layer_nr = 0; m.layer_nr < layers_nr; m.layer_nr++)
 		if ((st = merge_layer(&m, &layers[m.layer_nr], e)) != SHARD_OK)
 			return st;
-	return make(s, &m, grad, e);
+	return make(s, &m, layers, grad, e);
 }
 
 struct out {

@@ -18,6 +18,13 @@
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
+/* Who set a key whose default depends on the cluster. */
+enum settings_by {
+	SETTINGS_BY_NOBODY, /* The field is what one node alone would have. */
+	SETTINGS_BY_LAYER,
+	SETTINGS_BY_KEPT, /* Only a layer that yields, which is that of a checkpoint. */
+};
+
 /* The keys' meanings stand in keys.c; here is what a row cannot say. */
 struct model_settings {
 	const struct optim_row *optim;
@@ -42,6 +49,7 @@ struct model_settings {
 	uint32_t local_world; /* The most trainers on one node. */
 	uint32_t chunk_elems; /* A power of two. */
 	uint32_t replicas;
+	enum settings_by replicas_by;
 	uint32_t min_copies;        /* A step waits until each chunk has so many. */
 	uint64_t timeout_ns;        /* Of waiting calls with SHARD_DEFAULT. */
 	uint64_t join_timeout_ns;   /* Of the first step, for trainers beyond min_world. */

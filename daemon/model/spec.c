@@ -102,6 +102,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	struct budget_need need;
 	bool all_trained;
 	enum shard_status st;
+	struct err why;
 
 	CHECK(server_leads(s));
 	if (set->local_world > CONTRIB_LOCAL_MAX || set->max_world > CORE_RANKS_MAX ||
@@ -112,9 +113,41 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	budget_least(&need, &conf, set->replicas, capacity, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
-	st = budget_reserve(&s->budget, &need, spec->name, members_name(s, s->self), e);
+	st = budget_reserve(&s->budget, &need, spec->name, members_name(s, s->self), &why);
 	CHECK(st != SHARD_OK);
-	return st;
+	if (set->replicas_by == SETTINGS_BY_NOBODY && set->replicas > 1)
+		return err_set(e, st,
+			       "%.400s: nobody has set replicas, so each chunk is on two nodes",
+			       why.text);
+	return err_set(e, st, "%s", why.text);
+}
+
+/* What nobody has set depends on how many nodes there are. A checkpoint of a larger cluster may be
+ * restored on a smaller one: nobody has asked for so many copies here. */
+static enum shard_status choose_replicas(struct model_settings *set, const struct server *s,
+					 const char *name, struct err *e)
+{
+	uint32_t nodes = placing_nodes(s);
+
+	if (set->replicas_by == SETTINGS_BY_NOBODY) {
+		set->replicas = nodes > 1 ? 2 : 1;
+		if (set->min_copies <= set->replicas)
+			return SHARD_OK;
+		return err_set(e, SHARD_BAD_ARG,
+			       "min_copies = %u is above replicas = %u, which is the default for "
+			       "%u node%s with capacity: set replicas, or lower min_copies",
+			       set->min_copies, set->replicas, nodes, nodes == 1 ? "" : "s");
+	}
+	if (set->replicas_by == SETTINGS_BY_KEPT && set->replicas > nodes && nodes > 0) {
+		log_line(
+			s->log, LOG_LEVEL_WARN,
+			"event=fewer_copies model=%s checkpoint=%u copies=%u why=\"a node holds at "
+			"most one copy of a chunk\"",
+			name, set->replicas, nodes);
+		set->replicas = nodes;
+		set->min_copies = set->min_copies < nodes ? set->min_copies : nodes;
+	}
+	return SHARD_OK;
 }
 
 /* The layers are as in spec.h. yields: pinned keys keep their value. */
@@ -125,6 +158,7 @@ static enum shard_status settings_of(struct model_settings *set, struct server *
 	struct settings_layer layers[3 + 3 * SETTINGS_GROUPS_MAX];
 	const char *groups[SETTINGS_GROUPS_MAX];
 	const struct config_model *c;
+	enum shard_status st;
 	uint32_t nr = 0;
 
 	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image))
@@ -152,8 +186,9 @@ static enum shard_status settings_of(struct model_settings *set, struct server *
 	for (size_t g = 0; g < spec->n_groups; g++)
 		layers[nr++] = (struct settings_layer){
 			spec->groups[g]->settings, origin, groups[g], true, NULL, yields};
-	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups,
-			     (enum shard_dtype)spec->grad, e);
+	st = settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups,
+			   (enum shard_dtype)spec->grad, e);
+	return st == SHARD_OK ? choose_replicas(set, s, spec->name, e) : st;
 }
 
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
@@ -193,10 +228,13 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 {
 	char text[SETTINGS_TEXT_BYTES];
 	const char *groups[SETTINGS_GROUPS_MAX];
+	struct model_settings like = *set;
 
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
-	settings_text(set, groups, text);
+	if (set->replicas_by == SETTINGS_BY_NOBODY)
+		like.replicas = m->set.replicas; /* It keeps what it has. */
+	settings_text(&like, groups, text);
 	return compare(m, spec, text, e);
 }
 

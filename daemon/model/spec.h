@@ -18,13 +18,16 @@ bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *sp
 enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 			       const struct model_settings *set, struct err *e);
 /* Merges settings, of which later layers win: [model], [model "name"], its groups, the trainer's
- * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts. */
+ * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts.
+ * Where nobody sets replicas, it is 2, or 1 if this node is alone. */
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
 				const Shard__Spec *spec, const char *origin, struct err *e);
-/* The same for the settings of a checkpoint. A key that is pinned keeps its pinned value. */
+/* The same for the settings of a checkpoint. A key that is pinned keeps its pinned value. Of its
+ * copies there are at most as many as nodes. */
 enum shard_status spec_settings_kept(struct model_settings *set, struct server *s,
 				     const Shard__Spec *spec, const char *origin, struct err *e);
-/* SHARD_MISMATCH: the error names the first difference from an existing model. */
+/* SHARD_MISMATCH: the error names the first difference from an existing model. It keeps its
+ * replicas where nobody sets them. */
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 			       const struct model_settings *set, struct err *e);
 /* The same for a whole definition, as the coordinator sends it. SHARD_EXISTS: it differs from that

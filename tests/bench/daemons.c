@@ -85,6 +85,8 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
 	for (int n = 0; n < d->nr; n++)
 		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, port[n]);
+	/* The figures are those of one copy. A bench of copies says so in the model's settings. */
+	fprintf(f, "[model]\nreplicas = 1\n");
 	fclose(f);
 }
 

@@ -45,7 +45,7 @@ class Node:
             lines.append(f"{option} = {path}")
         lines.append("[nodes]")
         lines += [f"{n} = 127.0.0.1:{p}" for n, p in ports.items()]
-        lines += ["[model]", model]
+        lines += ["[model]", "replicas = 1" if len(ports) > 1 and "replicas" not in model else "", model]
         self.conf = os.path.join(self.dir, "shardd.conf")
         with open(self.conf, "w") as f:
             f.write("\n".join(lines) + "\n")

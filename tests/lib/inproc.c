@@ -204,6 +204,8 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 	fprintf(f, "%s\n", conf->tail ? conf->tail : "");
 	if (conf->cluster == NULL || strstr(conf->cluster, "lost_timeout") == NULL)
 		proc_lost_timeout(f, conf->cluster);
+	if (c->nodes > 1)
+		proc_one_copy(f, conf->tail, NULL);
 	CHECK(fclose(f) == 0);
 }
 

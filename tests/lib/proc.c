@@ -121,6 +121,13 @@ void proc_lost_timeout(FILE *f, const char *lines)
 		at != NULL ? at : "5s");
 }
 
+void proc_one_copy(FILE *f, const char *lines, const char *more)
+{
+	if ((lines == NULL || strstr(lines, "replicas") == NULL) &&
+	    (more == NULL || strstr(more, "replicas") == NULL))
+		fprintf(f, "[model]\nreplicas = 1\n");
+}
+
 static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
 {
 	struct cluster_node *n = &c->node[node];
@@ -146,6 +153,8 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 		fprintf(f, "%s\n", extra);
 	if (extra == NULL || strstr(extra, "lost_timeout") == NULL)
 		proc_lost_timeout(f, extra);
+	if (c->nodes_nr > 1)
+		proc_one_copy(f, model, extra);
 	CHECK(fclose(f) == 0);
 }
 

@@ -86,5 +86,9 @@ uint64_t proc_cpu_ns(pid_t pid); /* User and system time of all threads so far. 
 void proc_beside(char *path, size_t bytes, const char *name);
 /* Writes a lost_timeout of the heartbeat_timeout in `lines`, or of 5s without one. */
 void proc_lost_timeout(FILE *f, const char *lines);
+/* Most tests are about models of which each chunk is on one node, and this says so in a file for
+ * two nodes or more. A test that is not names replicas in its own lines, which may be NULL. In them
+ * "; replicas" leaves the default. */
+void proc_one_copy(FILE *f, const char *lines, const char *more);
 
 #endif

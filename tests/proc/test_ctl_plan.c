@@ -86,7 +86,8 @@ static void close_to(double got, double want, double part, const char *what)
 
 static void real(int staleness)
 {
-	struct cluster *c = cluster_start(2, NULL, "[daemon]\nhuge_pages = no");
+	struct cluster *c =
+		cluster_start(2, NULL, "; the default of replicas\n[daemon]\nhuge_pages = no");
 	char words[400];
 	shard_client *client;
 	shard_model *model;
@@ -154,6 +155,10 @@ static void test_texts(void **state)
 		    "shardctl", "plan --params 1M --replicas 2");
 	tool_expect(0, "holds 1048576 parameters", "shardctl",
 		    "plan --params 1Mi --nodes 2 --replicas 2");
+	tool_expect(0, "2 on one; replicas = 1\n", "shardctl", "plan --params 1Mi --ranks 2");
+	tool_expect(0, "1 on one; replicas = 2\n", "shardctl", "plan --params 1Mi --nodes 2");
+	tool_expect(0, "2 ranks on 2 nodes, 1 on one; replicas = 1\n", "shardctl",
+		    "plan --params 1Mi --nodes 2 --replicas 1");
 	tool_expect(2, "8 ranks on 2 nodes with at most 3 each", "shardctl",
 		    "plan --params 1M --ranks 8 --nodes 2 --local 3");
 	tool_expect(2, "raise --chunk-elems", "shardctl", "plan --params 10T --chunk-elems 1Ki");

@@ -266,8 +266,9 @@ static void refusals(void **state)
 		"local_world = 3 (f:3) is above max_world = 2 (f:3): lower it");
 	refused("replicas=65", "f:3: replicas = 65: choose a whole number from 1 to 64");
 	refused("min_copies=0", "f:3: min_copies = 0: choose a whole number from 1 to 64");
-	refused("min_copies=2", "min_copies = 2 (f:3) is above replicas = 1 (default): no step "
-				"would ever begin");
+	refused("min_copies=2 replicas=1",
+		"min_copies = 2 (f:3) is above replicas = 1 (f:3): no step "
+		"would ever begin");
 	refused("replicas=2 min_copies=3",
 		"min_copies = 3 (f:3) is above replicas = 2 (f:3): no step would ever begin");
 	refused("timeout=300", "f:3: timeout = 300: choose a time from 1ms to 31536000s with its "
