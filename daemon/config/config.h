@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define CONFIG_NODES_MAX     64
+#define CONFIG_QUORUM_NODES  3   /* From so many nodes on the coordinator is elected by default. */
 #define CONFIG_MODELS_MAX    256 /* Sections that begin with "model". */
 #define CONFIG_WORKERS_MAX   256
 #define CONFIG_CAPACITY_MAX  (1u << 20)
@@ -81,6 +82,7 @@ struct config {
 	char node_secret[CONFIG_PATH_BYTES]; /* Empty: none. */
 	bool trust_remote_root;
 	enum config_membership membership;
+	bool membership_chosen; /* Nobody has set it, and there are nodes enough for an election. */
 	uint64_t election_timeout_ns;
 	char etcd_endpoints[CONFIG_PATH_BYTES]; /* "http://a:2379,http://b:2379" */
 	char etcd_ca[CONFIG_PATH_BYTES], etcd_cert[CONFIG_PATH_BYTES], etcd_key[CONFIG_PATH_BYTES];

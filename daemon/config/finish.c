@@ -269,6 +269,20 @@ static enum shard_status finish_roots(struct config_loader *l, struct err *e)
 		       place(l, "daemon", "state"));
 }
 
+/* With three nodes a majority is left when any one of them is lost. */
+static void finish_membership(struct config_loader *l)
+{
+	struct config *c = l->c;
+	char *where = place(l, "cluster", "membership");
+
+	if (strcmp(where, "default") != 0)
+		return;
+	c->membership_chosen = c->nodes_nr >= CONFIG_QUORUM_NODES;
+	c->membership = c->membership_chosen ? CONFIG_MEMBERSHIP_QUORUM : CONFIG_MEMBERSHIP_STATIC;
+	snprintf(where, CONFIG_WHERE_BYTES, "default for %u node%s", c->nodes_nr,
+		 c->nodes_nr == 1 ? "" : "s");
+}
+
 static enum shard_status check_etcd(struct config_loader *l, struct err *e)
 {
 	if (l->c->membership != CONFIG_MEMBERSHIP_ETCD || l->c->etcd_endpoints[0])
@@ -297,6 +311,7 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 			       "raise it",
 			       place(l, "cluster", "step_timeout"),
 			       place(l, "cluster", "heartbeat_timeout"));
+	finish_membership(l);
 	if ((st = finish_roots(l, e)) != SHARD_OK || (st = check_etcd(l, e)) != SHARD_OK)
 		return st;
 	if (c->memory == 0)

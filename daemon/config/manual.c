@@ -69,8 +69,9 @@ void config_manual(FILE *out)
 	}
 	fprintf(out,
 		"\n## [nodes]\n\n"
-		"One line `NAME = HOST:PORT` for each node, the same on all nodes. The first one\n"
-		"coordinates. Without this section the node is alone.\n\n"
+		"One line `NAME = HOST:PORT` for each node, the same on all nodes. With membership "
+		"=\n"
+		"static the first one coordinates. Without this section the node is alone.\n\n"
 		"## [model]\n\n"
 		"`[model]` has defaults for all models, `[model \"NAME\"]` settings of one model, "
 		"and\n"

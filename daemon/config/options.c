@@ -160,7 +160,8 @@ static const struct table_row rows[] = {
 		.help = "Lets root of another node do here what root may. Otherwise it is a user "
 			"like any other, who owns what it defined."},
 	{.section = "cluster", .name = "membership", .type = TABLE_CHOICE, FIELD(membership),
-		.words = membership_words, .fallback = "static", .shared = true,
+		.words = membership_words, .shared = true,
+		.otherwise = "quorum where there are three nodes or more, else static",
 		.help = "Who says which node coordinates. static: the first one of [nodes], always. "
 			"quorum: one that a majority of three nodes elects, or of five, so that "
 			"training goes on without any one of them. etcd: one that an etcd cluster "

@@ -26,6 +26,8 @@ static const char *origin_of(const char *where)
 	for (size_t i = 0; i < NR(words); i++)
 		if (strcmp(where, words[i]) == 0)
 			return words[i];
+	if (strncmp(where, "default for ", 12) == 0)
+		return "default";
 	if (strncmp(where, "credential ", 11) == 0)
 		return "credential";
 	return strstr(where, " in the environment") ? "environment" : "file";

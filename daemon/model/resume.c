@@ -532,9 +532,43 @@ static enum shard_status load_kept(struct server *s, struct err *e)
 	return st;
 }
 
+static enum shard_status refuse_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
+				    struct err *e)
+{
+	const struct server *s = arg;
+	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
+	bool known = file != NULL && file->model != NULL && file->model->spec != NULL &&
+		     file->view != NULL && file->format == PERSIST_FORMAT;
+	enum shard_status st = SHARD_OK;
+
+	if (!known || made_for(file) == s->nodes_nr) /* Others are left in any case. */
+		st = err_set(
+			e, SHARD_MISMATCH,
+			"%s has the file of model %u (\"%.64s\"), as the coordinator of "
+			"membership = static writes it, and nobody has set [cluster] membership: "
+			"with %u nodes that is quorum, which would not know the model. Set "
+			"membership = static on all nodes to go on as before. To have the "
+			"coordinator elected, go on so, save and drop the model, and then set "
+			"membership = quorum",
+			s->conf->state, id, known ? file->model->spec->name : "?", s->nodes_nr);
+	if (file != NULL)
+		shard__model_file__free_unpacked(file, NULL);
+	return st;
+}
+
+/* An election knows nothing of the models of a coordinator that the list named. An operator who
+ * sets the source has decided that. A new release must not. */
+static enum shard_status refuse_static(struct server *s, struct err *e)
+{
+	return s->conf->membership_chosen ? static_load(s->dir, refuse_one, s, e) : SHARD_OK;
+}
+
 enum shard_status resume_load(struct server *s, struct err *e)
 {
-	enum shard_status st = SHARD_OK;
+	enum shard_status st = refuse_static(s, e);
+
+	if (st != SHARD_OK)
+		return st;
 
 	/* A number is never used for a second model, because a node that was away may still have a
 	 * model that was dropped. */

@@ -248,7 +248,7 @@ class Cluster:
                 f"[daemon]\nnode = {node}\nlisten = {self.listens[node]}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
                 f"http = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
                 f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\nnode_secret = {self.node_secret}\n"
-                f"{self.settings}[nodes]\n"
+                f"{'' if 'membership' in self.settings else 'membership = static' + chr(10)}{self.settings}[nodes]\n"
             )
             for n in self.nodes:
                 f.write(f"{n} = {self.address[n]}\n")

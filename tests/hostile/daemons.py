@@ -37,7 +37,7 @@ class Node:
         lines = ["[daemon]", f"node = {name}", f"listen = 127.0.0.1:{self.port}", "http = off",
                  f"socket = {self.socket}", f"state = {self.dir}/state", "memory = 256MiB", "workers = 1", "stop_timeout = 5s",
                  f"warm_dir = {self.dir}/warm", "huge_pages = no", daemon, "[net]", "transport = tcp", net,
-                 "[cluster]", "heartbeat_timeout = 2s", "step_timeout = 20s", cluster]
+                 "[cluster]", "heartbeat_timeout = 2s", "step_timeout = 20s", "" if "membership" in cluster else "membership = static", cluster]
         for option, key in (secrets or {}).items():
             path = os.path.join(self.dir, option)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:

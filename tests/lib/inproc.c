@@ -206,6 +206,8 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 		proc_lost_timeout(f, conf->cluster);
 	if (c->nodes > 1)
 		proc_one_copy(f, conf->tail, NULL);
+	if (c->nodes > 2)
+		proc_first_leads(f, conf->cluster);
 	CHECK(fclose(f) == 0);
 }
 

@@ -128,6 +128,12 @@ void proc_one_copy(FILE *f, const char *lines, const char *more)
 		fprintf(f, "[model]\nreplicas = 1\n");
 }
 
+void proc_first_leads(FILE *f, const char *lines)
+{
+	if (lines == NULL || strstr(lines, "membership") == NULL)
+		fprintf(f, "[cluster]\nmembership = static\n");
+}
+
 static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
 {
 	struct cluster_node *n = &c->node[node];
@@ -155,6 +161,8 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 		proc_lost_timeout(f, extra);
 	if (c->nodes_nr > 1)
 		proc_one_copy(f, model, extra);
+	if (c->nodes_nr > 2)
+		proc_first_leads(f, extra);
 	CHECK(fclose(f) == 0);
 }
 

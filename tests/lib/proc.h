@@ -90,5 +90,8 @@ void proc_lost_timeout(FILE *f, const char *lines);
  * two nodes or more. A test that is not names replicas in its own lines, which may be NULL. In them
  * "; replicas" leaves the default. */
 void proc_one_copy(FILE *f, const char *lines, const char *more);
+/* The same of the node that coordinates, for three nodes or more: it is the first one, unless the
+ * test's own lines name membership. */
+void proc_first_leads(FILE *f, const char *lines);
 
 #endif

@@ -73,6 +73,7 @@ static void test_origins(void **state)
 	is(list, "net", "connections", "4", "command line", "command line");
 	is(list, "daemon", "listen", "127.0.0.1:4001", "file", at[3]);
 	is(list, "daemon", "socket_mode", "0660", "default", "default");
+	is(list, "cluster", "membership", "static", "default", "default for 2 nodes");
 	is(list, "nodes", "a", "127.0.0.1:4001", "file", at[3]);
 	is(list, "model", "clip", "1.0", "file", at[4]);
 	is(list, "model \"gpt\"", "clip", "2.0", "file", at[5]);
@@ -80,6 +81,9 @@ static void test_origins(void **state)
 	snprintf(words, sizeof(words), "config explain %s", path);
 	tool_expect(0, "SHARD_WORKERS in the environment", "shardctl", words);
 	tool_expect(0, at[5], "shardctl", words);
+	snprintf(words, sizeof(words), "config explain %s --set nodes.c=127.0.0.1:4003", path);
+	tool_expect(0, "membership = quorum                          ; default for 3 nodes",
+		    "shardctl", words);
 	snprintf(words, sizeof(words), "config explain %s --set model.clip=3", path);
 	tool_expect(0, "clip = 3                                     ; command line", "shardctl",
 		    words);

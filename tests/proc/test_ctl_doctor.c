@@ -269,8 +269,9 @@ static void put_nodes(uint16_t a, uint16_t b, uint16_t c, const char *more)
 
 	if (c > 0)
 		n += snprintf(text + n, sizeof(text) - (size_t)n, "c = 127.0.0.1:%u\n", c);
-	/* The same value as in proc_lost_timeout(). */
-	snprintf(text + n, sizeof(text) - (size_t)n, "%slost_timeout = 5s\n", more);
+	/* The same values as in proc_lost_timeout() and of two nodes. */
+	snprintf(text + n, sizeof(text) - (size_t)n, "%slost_timeout = 5s\nmembership = static\n",
+		 more);
 	checkup_conf(text);
 }
 

@@ -230,6 +230,38 @@ static void everything(void **state)
 	config_free(&c);
 }
 
+/* From three nodes on the coordinator is elected, unless somebody says otherwise. */
+static void membership(void **state)
+{
+	static const char nodes[] = OPEN "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n";
+	static const struct {
+		const char *more;
+		enum config_membership is;
+		bool chosen;
+	} rows[] = {
+		{"", CONFIG_MEMBERSHIP_STATIC, false},
+		{"c = 127.0.0.1:9\n", CONFIG_MEMBERSHIP_QUORUM, true},
+		{"c = 127.0.0.1:9\n[cluster]\nmembership = static\n", CONFIG_MEMBERSHIP_STATIC,
+		 false},
+		{"[cluster]\nmembership = quorum\n", CONFIG_MEMBERSHIP_QUORUM, false},
+	};
+	struct config c = loaded(HEAD);
+
+	(void)state;
+	assert_int_equal(c.membership, CONFIG_MEMBERSHIP_STATIC);
+	assert_false(c.membership_chosen);
+	config_free(&c);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char text[600];
+
+		snprintf(text, sizeof(text), "%s%s%s", HEAD, nodes, rows[i].more);
+		c = loaded(text);
+		assert_int_equal(c.membership, rows[i].is);
+		assert_int_equal(c.membership_chosen, rows[i].chosen);
+		config_free(&c);
+	}
+}
+
 /* A printed configuration can be loaded again and gives the same configuration. */
 static void printed(void **state)
 {
@@ -618,6 +650,7 @@ int main(void)
 		cmocka_unit_test(node_secret),
 		cmocka_unit_test(defaults),
 		cmocka_unit_test(everything),
+		cmocka_unit_test(membership),
 		cmocka_unit_test(printed),
 		cmocka_unit_test(hash),
 		cmocka_unit_test(refused_lines),
