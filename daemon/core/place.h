@@ -118,13 +118,11 @@ static inline bool place_ok(const struct placement *p, const struct view_members
 	if (!p->primary || (p->learns | p->moves) & ~v->nodes || p->gone & v->nodes ||
 	    !p->to != !p->to_primary || p->moves & p->learns || (p->moves && !p->to))
 		return false;
-	for (uint32_t c = 0; c < p->chunks_nr; c++) {
-		if (p->primary[c] >= CORE_NODES_MAX || !(place_copies(p, c) & v->nodes))
+	for (uint32_t c = 0; c < p->chunks_nr; c++)
+		if (p->primary[c] >= CORE_NODES_MAX || !(place_copies(p, c) & v->nodes) ||
+		    (p->to &&
+		     (p->to_primary[c] >= CORE_NODES_MAX || !(p->to[c] >> p->to_primary[c] & 1))))
 			return false;
-		if (p->to &&
-		    (p->to_primary[c] >= CORE_NODES_MAX || !(p->to[c] >> p->to_primary[c] & 1)))
-			return false;
-	}
 	return true;
 }
 
