@@ -94,7 +94,8 @@ static void test_hold(void **state)
 	duo_compute(&p, 1, true, true);
 	core_state(p.core[0], &s);
 	assert_true(s.held && s.part == CORE_STAGING);
-	assert_string_equal(s.waits, "a checkpoint of step 4 is being written");
+	assert_string_equal(
+		s.waits, "step 4 to be written to a checkpoint, or for its copies to be compared");
 	hold(&p, false);
 	core_state(p.core[0], &s);
 	assert_true(!s.held && s.committed == 5);
