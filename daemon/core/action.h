@@ -26,8 +26,8 @@ enum core_action_type {
 	 * CORE_EV_APPLIED. */
 	CORE_ACT_APPLY,
 	CORE_ACT_RESULT, /* Tell .record to the local ranks of its world. */
-	/* Attempt .id is over without effect. Tell the local ranks .why and .status, and take no
-	 * more pushes. */
+	/* Attempt .id is over here. Tell the local ranks .why and .status, and take no more pushes.
+	 * It has no effect, unless a coordinator is lost and all others had voted. */
 	CORE_ACT_ENDED,
 	CORE_ACT_SEAL, /* Publish the written master weights as the image of .record.step. */
 	/* Generation .id.generation begins, and nothing older counts, because of .why. Tell all

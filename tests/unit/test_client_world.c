@@ -69,8 +69,8 @@ static void test_world_changed(void **state)
 	fake_await(f, OP_READY, 1);
 	fake_ended(f, "rank 3 (pid 712, node b) closed its socket");
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
-	assert_string_equal(shard_error(),
-			    "rank 3 (pid 712, node b) closed its socket; step 1 begins again");
+	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; step 1 is "
+					   "over here: shard_world_get() says which one is next");
 	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_WORLD_CHANGED, shard_push(t.model, 0, 0, 1, &g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_WORLD_CHANGED, shard_commit(t.model, &ticket));
@@ -89,7 +89,7 @@ static void test_world_changed(void **state)
 	/* So the next begin tells of the new world, once. */
 	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
 	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; world is "
-					   "now 3, this is rank 1, step 1 begins again");
+					   "now 3, this is rank 1, step 1 is next");
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_int_equal(t.world.rank, 1);
 	assert_int_equal(t.world.world_size, 3);
