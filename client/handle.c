@@ -76,9 +76,8 @@ enum shard_status handle_changed(struct shard_model *m)
 				 (ull)m->offered.id.step);
 	if (handle_offered(m))
 		return text_fail(SHARD_WORLD_CHANGED,
-				 "%s; world is now %u, this is rank %u, step %llu is next",
-				 why, m->offered.world_size, m->offered.rank,
-				 (ull)m->offered.id.step);
+				 "%s; world is now %u, this is rank %u, step %llu is next", why,
+				 m->offered.world_size, m->offered.rank, (ull)m->offered.id.step);
 	/* Nodes that had voted may still decide the attempt where a coordinator was lost. So this
 	 * does not promise that the step comes again. */
 	return text_fail(SHARD_WORLD_CHANGED,
