@@ -10,9 +10,11 @@
 
 #include <curl/curl.h>
 #include <fcntl.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ENDPOINT_BYTES 256
 #define PAUSE_MS       100 /* After all servers have failed. */
@@ -458,6 +460,16 @@ static bool add_headers(struct etcd_http *h)
 	return true;
 }
 
+/* libcurl says of a file only when it is used that it cannot be read, which looks like an etcd that
+ * does not answer. */
+static enum shard_status check_file(const char *option, const char *path, struct err *e)
+{
+	if (path == NULL || access(path, R_OK) == 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG, "[cluster] %s = %s cannot be read: %s", option, path,
+		       strerror(errno));
+}
+
 enum shard_status etcd_http_open(struct etcd_http **out, uv_loop_t *loop,
 				 const struct etcd_options *o, struct err *e)
 {
@@ -472,8 +484,10 @@ enum shard_status etcd_http_open(struct etcd_http **out, uv_loop_t *loop,
 		return err_set(e, SHARD_SYSTEM, "no memory for requests to etcd");
 	}
 	h->loop = loop;
-	st = add_servers(h, o->endpoints, e);
-	if (st != SHARD_OK)
+	if ((st = add_servers(h, o->endpoints, e)) != SHARD_OK ||
+	    (st = check_file("etcd_ca", o->ca_file, e)) != SHARD_OK ||
+	    (st = check_file("etcd_cert", o->cert_file, e)) != SHARD_OK ||
+	    (st = check_file("etcd_key", o->key_file, e)) != SHARD_OK)
 		goto err_http;
 	h->multi = curl_multi_init();
 	if (h->multi == NULL || !add_headers(h) || !copy_text(&h->ca_file, o->ca_file) ||

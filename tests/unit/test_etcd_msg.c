@@ -353,12 +353,25 @@ static void opens_not(const char *endpoints, const char *text)
 	CHECK(uv_loop_close(&loop) == 0);
 }
 
+static void files_not(struct etcd_options *o, const char *why)
+{
+	struct etcd_http *h = NULL;
+	struct err e;
+	uv_loop_t loop;
+
+	o->endpoints = "http://a:2379";
+	CHECK(uv_loop_init(&loop) == 0);
+	assert_int_equal(etcd_http_open(&h, &loop, o, &e), SHARD_BAD_ARG);
+	assert_non_null(strstr(e.text, why));
+	CHECK(uv_loop_close(&loop) == 0);
+}
+
 static void test_endpoints(void **state)
 {
 	struct etcd_options o = {.endpoints = " http://a:1/ ,https://b:2,,http://[::1]:3",
-				 .ca_file = "/ca",
-				 .cert_file = "/cert",
-				 .key_file = "/key"};
+				 .ca_file = "/dev/null",
+				 .cert_file = "/dev/null",
+				 .key_file = "/dev/null"};
 	struct etcd_http *h = NULL;
 	char many[20 * 16] = "";
 	uv_loop_t loop;
@@ -371,6 +384,10 @@ static void test_endpoints(void **state)
 	for (int i = 0; i < 17; i++)
 		strcat(many, "http://a:2379,");
 	opens_not(many, "more than 16");
+	files_not(&(struct etcd_options){.ca_file = "/nonexistent/ca.pem"},
+		  "[cluster] etcd_ca = /nonexistent/ca.pem cannot be read: No such file");
+	files_not(&(struct etcd_options){.ca_file = "/", .key_file = "/nonexistent/key"},
+		  "etcd_key = /nonexistent/key");
 	CHECK(uv_loop_init(&loop) == 0);
 	assert_int_equal(etcd_http_open(&h, &loop, &o, NULL), SHARD_OK);
 	etcd_http_close(&h, NULL, NULL);
