@@ -357,7 +357,7 @@ static const struct subcommand rows[] = {
 /* `shardctl kick` is `shardctl model kick`. */
 enum ctl_exit ctl_kick(const struct ctl_options *o)
 {
-	static char kick[] = "kick";
+	char kick[] = "kick";
 	char *words[] = {kick, o->words[0], o->words[1]};
 	struct ctl_options as = *o;
 

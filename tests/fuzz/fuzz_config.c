@@ -43,6 +43,8 @@ static void fuzz_settings(char *text)
 	}
 	if (settings_make(&s, layers, nr, groups, groups_nr, SHARD_F16, &e) != SHARD_OK)
 		return;
+	if (s.replicas_by == SETTINGS_BY_NOBODY && s.replicas < s.min_copies)
+		s.replicas = s.min_copies; /* As who chooses it by the number of nodes. */
 	settings_text(&s, groups, one);
 	layers[0] = (struct settings_layer){.text = one, .origin = "again"};
 	CHECK(settings_make(&t, layers, 1, groups, groups_nr, SHARD_BF16, &e) == SHARD_OK);

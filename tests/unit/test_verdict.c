@@ -18,6 +18,7 @@
 #include "core/ctx.c"
 #include "core/local.c"
 #include "core/member.c"
+#include "core/moves.c"
 #include "core/record.c"
 #include "core/recover.c"
 #include "core/scaler.c"
