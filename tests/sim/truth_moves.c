@@ -36,30 +36,24 @@ static void truth_move_chunk(struct sim *s, const struct sim_view *was, const st
 			     uint32_t c)
 {
 	uint64_t now = truth_counted(&v->place, v->members.nodes, c),
-		 keepers = truth_keepers(&v->place, c);
-	bool added = false, dropped = false;
+		 keepers = truth_keepers(&v->place, c), stay = 0, dropped;
 
-	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		bool counted = was->copies[c] >> n & 1, counts = now >> n & 1;
-
-		if (!truth_stays(was, v, n) || counted == counts)
-			continue;
-		added = added || counts;
-		if (counts)
-			continue;
-		if (keepers >> n & 1)
-			sim_fail(
-				s, "move_keeps",
-				"view %llu.%u: the copy of chunk %u at n%u does not count any more",
-				(unsigned long long)v->term, v->seq, c, n);
-		dropped = true;
-	}
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		stay |= (uint64_t)truth_stays(was, v, n) << n;
+	dropped = was->copies[c] & ~now & stay;
+	if (dropped & keepers)
+		sim_fail(s, "move_keeps",
+			 "view %llu.%u: the copies of chunk %u on %llx do not count any more",
+			 (unsigned long long)v->term, v->seq, c,
+			 (unsigned long long)(dropped & keepers));
 	if (!dropped)
 		return;
-	if (added)
+	if (now & ~was->copies[c] & stay)
 		sim_fail(s, "move_alone",
-			 "view %llu.%u gives a copy of chunk %u and takes another away",
-			 (unsigned long long)v->term, v->seq, c);
+			 "view %llu.%u gives a copy of chunk %u to %llx and takes one from %llx",
+			 (unsigned long long)v->term, v->seq, c,
+			 (unsigned long long)(now & ~was->copies[c] & stay),
+			 (unsigned long long)dropped);
 	if (!was->voted || keepers & ~was->copies[c])
 		sim_fail(s, "move_voted",
 			 "view %llu.%u takes chunk %u from a node, but of %llx only %llx counted "
@@ -90,12 +84,12 @@ void truth_moving(struct sim *s, uint16_t n, const struct core_view *v)
 	    v->place.sum == was->place.sum)
 		return;
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		const struct step *st = &shell_of(s, i)->core->step;
+		const struct core *core = shell_of(s, i)->core; /* NULL: it never ran. */
 		bool alive = s->node[i].alive && view_is_member(&was->members, i) &&
 			     shell_of(s, i)->incarnation == was->members.node[i].incarnation;
 
-		if (alive && (st->part == CORE_APPLYING || !st->has_record ||
-			      core_id_cmp(&st->record.id, &v->record.id)))
+		if (alive && (core->step.part == CORE_APPLYING || !core->step.has_record ||
+			      core_id_cmp(&core->step.record.id, &v->record.id)))
 			sim_fail(s, "move_boundary",
 				 "view %llu.%u has other tables, but n%u has not finished the step",
 				 (unsigned long long)v->term, v->seq, i);
