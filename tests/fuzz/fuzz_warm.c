@@ -341,7 +341,9 @@ static void bring_to(struct model *m, enum phase phase)
 		ready.has_blob = true;
 		ready.blob.data = some;
 		ready.blob.len = 3;
+		m->contrib.local_nr = 1; /* Rank 0. */
 		blobs_pending(m, 0, &ready);
+		m->contrib.local_nr = 0;
 		c->step.world = world;
 		c->step.id = id;
 		c->step.part = phase == PREPARED ? CORE_PREPARED : CORE_APPLYING;
