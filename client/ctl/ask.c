@@ -8,6 +8,7 @@
  * SHARD_DENIED, or with the status that the daemon sent in an ERROR. */
 #include "ctl/ctl.h"
 #include "ctl/greet.h"
+#include "ctl/json.h"
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -283,6 +284,19 @@ enum shard_status ctl_ask(const struct ctl_options *o, uint16_t op, char **text,
 		*text = q.text;
 	else
 		free(q.text);
+	return st;
+}
+
+enum shard_status ctl_ask_status(const struct ctl_options *o, json_t **out, struct err *e)
+{
+	json_error_t wrong;
+	char *answer;
+	enum shard_status st = ctl_ask(o, OP_STATUS, &answer, e);
+
+	*out = st == SHARD_OK ? json_loads(answer, 0, &wrong) : NULL;
+	free(answer);
+	if (st == SHARD_OK && *out == NULL)
+		st = err_set(e, SHARD_PROTOCOL, "the daemon's answer is no JSON: %s", wrong.text);
 	return st;
 }
 

@@ -6,6 +6,7 @@
  * and 4 where the configuration is wrong. The checks that do not need the configuration run in that
  * case, too. */
 #include "ctl/doctor.h"
+#include "ctl/json.h"
 
 #include "base/check.h"
 #include "wire/ops.h"
@@ -160,13 +161,9 @@ static void ask_shardd(struct doctor *d, const char *file)
 
 static void ask_daemon(struct doctor *d)
 {
-	struct err e = {0};
-	char *text;
+	struct err e;
 
-	if (ctl_ask(d->options, OP_STATUS, &text, &e) == SHARD_OK)
-		d->status = json_loads(text, 0, NULL);
-	d->silent = e.status == SHARD_TIMEOUT;
-	free(text);
+	d->silent = ctl_ask_status(d->options, &d->status, &e) == SHARD_TIMEOUT;
 }
 
 /* Asks systemd about the service. A made-up machine (--root) has the answer in a file. */

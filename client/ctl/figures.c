@@ -6,20 +6,9 @@
 #include "ctl/figures.h"
 
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include <string.h>
-
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s ? s : "";
-}
-
-static long long whole(const json_t *o, const char *key)
-{
-	return (long long)json_integer_value(json_object_get(o, key));
-}
 
 static double real(const json_t *o, const char *key)
 {
@@ -33,7 +22,7 @@ static const json_t *named(const json_t *list, const char *name)
 	json_t *o;
 
 	json_array_foreach((json_t *)(uintptr_t)list, i, o)
-		if (strcmp(text(o, "name"), name) == 0)
+		if (strcmp(ctl_text(o, "name"), name) == 0)
 			return o;
 	return NULL;
 }
@@ -46,8 +35,8 @@ static double rate(double before, double now, double seconds)
 
 static json_t *node_make(const json_t *before, const json_t *n, double seconds)
 {
-	json_t *o = json_pack("{s:s, s:s, s:b, s:f}", "name", text(n, "name"), "state",
-			      text(n, "state"), "coordinator",
+	json_t *o = json_pack("{s:s, s:s, s:b, s:f}", "name", ctl_text(n, "name"), "state",
+			      ctl_text(n, "state"), "coordinator",
 			      json_is_true(json_object_get(n, "coordinator")), "since_s",
 			      real(n, "since_s"));
 
@@ -77,24 +66,24 @@ static const json_t *same_rank(const json_t *before, const json_t *rank)
 	json_t *r;
 
 	json_array_foreach(json_object_get(before, "world"), i, r)
-		if (whole(r, "rank") == whole(rank, "rank") &&
-		    whole(r, "pid") == whole(rank, "pid"))
+		if (ctl_whole(r, "rank") == ctl_whole(rank, "rank") &&
+		    ctl_whole(r, "pid") == ctl_whole(rank, "pid"))
 			return r;
 	return NULL;
 }
 
 static json_t *rank_make(const json_t *before, const json_t *m, const json_t *r, double seconds)
 {
-	double elem = strcmp(text(m, "grad"), "fp32") == 0 ? 4 : 2,
+	double elem = strcmp(ctl_text(m, "grad"), "fp32") == 0 ? 4 : 2,
 	       nr = real(json_object_get(m, "chunks"), "nr");
 	const json_t *then = same_rank(before, r);
-	json_t *o = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)whole(r, "rank"), "node",
-			      text(r, "node"), "pid", (json_int_t)whole(r, "pid"));
+	json_t *o = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)ctl_whole(r, "rank"), "node",
+			      ctl_text(r, "node"), "pid", (json_int_t)ctl_whole(r, "pid"));
 
 	if (!json_object_get(r, "chunks_pushed"))
 		return o; /* Only the daemon of the rank's own node knows the rest. */
-	json_object_set_new(o, "state", json_string(text(r, "state")));
-	json_object_set_new(o, "chunks_pushed", json_integer(whole(r, "chunks_pushed")));
+	json_object_set_new(o, "state", json_string(ctl_text(r, "state")));
+	json_object_set_new(o, "chunks_pushed", json_integer(ctl_whole(r, "chunks_pushed")));
 	json_object_set_new(o, "wait_s", json_real(real(r, "wait_s")));
 	json_object_set_new(o, "bytes_per_s",
 			    json_real(then && nr > 0 ? rate(chunks_ever(before, then),
@@ -110,20 +99,21 @@ static json_t *model_make(const json_t *before, const json_t *m, double seconds)
 	json_t *ranks = json_array(), *r, *o;
 	size_t i;
 
-	if (before && whole(before, "generation") != whole(m, "generation"))
+	if (before && ctl_whole(before, "generation") != ctl_whole(m, "generation"))
 		before = NULL;
 	json_array_foreach(json_object_get(m, "world"), i, r)
 		json_array_append_new(ranks, rank_make(before, m, r, seconds));
-	o = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:o}", "name", text(m, "name"),
-		      "state", text(m, "state"), "step", (json_int_t)whole(m, "step"), "attempt",
-		      (json_int_t)whole(m, "attempt"), "phase", text(m, "phase"), "chunks",
-		      (json_int_t)whole(json_object_get(m, "chunks"), "nr"), "steps_per_s",
+	o = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:o}", "name",
+		      ctl_text(m, "name"), "state", ctl_text(m, "state"), "step",
+		      (json_int_t)ctl_whole(m, "step"), "attempt",
+		      (json_int_t)ctl_whole(m, "attempt"), "phase", ctl_text(m, "phase"), "chunks",
+		      (json_int_t)ctl_whole(json_object_get(m, "chunks"), "nr"), "steps_per_s",
 		      before ? rate(real(before, "step"), real(m, "step"), seconds) : 0.0, "step_s",
 		      real(last, "step_s"), "wait_s", real(last, "wait_s"), "ranks", ranks);
-	if (o && text(m, "waits")[0])
-		json_object_set_new(o, "waits", json_string(text(m, "waits")));
-	if (o && text(m, "lost")[0])
-		json_object_set_new(o, "lost", json_string(text(m, "lost")));
+	if (o && ctl_text(m, "waits")[0])
+		json_object_set_new(o, "waits", json_string(ctl_text(m, "waits")));
+	if (o && ctl_text(m, "lost")[0])
+		json_object_set_new(o, "lost", json_string(ctl_text(m, "lost")));
 	return o;
 }
 
@@ -133,22 +123,23 @@ json_t *figures_make(const json_t *before, const json_t *now, double seconds)
 	json_t *nodes = json_array(), *models = json_array(), *x;
 	size_t i;
 
-	if (before && whole(before, "incarnation") != whole(now, "incarnation"))
+	if (before && ctl_whole(before, "incarnation") != ctl_whole(now, "incarnation"))
 		before = NULL;
 	json_array_foreach(json_object_get(now, "nodes"), i, x)
-		json_array_append_new(
-			nodes, node_make(named(json_object_get(before, "nodes"), text(x, "name")),
-					 x, seconds));
+		json_array_append_new(nodes, node_make(named(json_object_get(before, "nodes"),
+							     ctl_text(x, "name")),
+						       x, seconds));
 	json_array_foreach(json_object_get(now, "models"), i, x)
 		json_array_append_new(models, model_make(named(json_object_get(before, "models"),
-							       text(x, "name")),
+							       ctl_text(x, "name")),
 							 x, seconds));
-	return json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node", text(now, "node"),
-			 "pid", (json_int_t)whole(now, "pid"), "uptime_s", real(now, "uptime_s"),
-			 "connections", (json_int_t)whole(now, "connections"), "memory_used",
-			 (json_int_t)whole(budget, "used"), "memory_total",
-			 (json_int_t)whole(budget, "total"), "interval_s", seconds, "nodes", nodes,
-			 "models", models);
+	return json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node",
+			 ctl_text(now, "node"), "pid", (json_int_t)ctl_whole(now, "pid"),
+			 "uptime_s", real(now, "uptime_s"), "connections",
+			 (json_int_t)ctl_whole(now, "connections"), "memory_used",
+			 (json_int_t)ctl_whole(budget, "used"), "memory_total",
+			 (json_int_t)ctl_whole(budget, "total"), "interval_s", seconds, "nodes",
+			 nodes, "models", models);
 }
 
 /* --- as text --- */
@@ -172,24 +163,25 @@ static void print_model(const json_t *m, FILE *out)
 	fprintf(out,
 		"\nmodel \"%s\": %s, step %lld, %.2f step/s, attempt %lld, %s, last step %.3f s, "
 		"waits %.3f s\n",
-		text(m, "name"), text(m, "state"), whole(m, "step"), real(m, "steps_per_s"),
-		whole(m, "attempt"), text(m, "phase"), real(m, "step_s"), real(m, "wait_s"));
-	if (text(m, "lost")[0])
-		fprintf(out, "lost: %s\n", text(m, "lost"));
-	if (text(m, "waits")[0])
-		fprintf(out, "%s\n", text(m, "waits"));
+		ctl_text(m, "name"), ctl_text(m, "state"), ctl_whole(m, "step"),
+		real(m, "steps_per_s"), ctl_whole(m, "attempt"), ctl_text(m, "phase"),
+		real(m, "step_s"), real(m, "wait_s"));
+	if (ctl_text(m, "lost")[0])
+		fprintf(out, "lost: %s\n", ctl_text(m, "lost"));
+	if (ctl_text(m, "waits")[0])
+		fprintf(out, "%s\n", ctl_text(m, "waits"));
 	if (json_array_size(ranks) > 0)
 		fprintf(out, "%4s %-16s %8s %-10s %15s %9s %12s\n", "RANK", "NODE", "PID", "STATE",
 			"CHUNKS PUSHED", "WAIT", "BYTES/S");
 	json_array_foreach((json_t *)(uintptr_t)ranks, i, r) {
-		fprintf(out, "%4lld %-16.16s %8lld ", whole(r, "rank"), text(r, "node"),
-			whole(r, "pid"));
+		fprintf(out, "%4lld %-16.16s %8lld ", ctl_whole(r, "rank"), ctl_text(r, "node"),
+			ctl_whole(r, "pid"));
 		if (!json_object_get(r, "state")) {
 			fprintf(out, "(its node knows)\n");
 			continue;
 		}
-		fprintf(out, "%-10s %7lld/%-7lld %7.1f s", text(r, "state"),
-			whole(r, "chunks_pushed"), whole(m, "chunks"), real(r, "wait_s"));
+		fprintf(out, "%-10s %7lld/%-7lld %7.1f s", ctl_text(r, "state"),
+			ctl_whole(r, "chunks_pushed"), ctl_whole(m, "chunks"), real(r, "wait_s"));
 		print_rate(out, r, "bytes_per_s");
 		fprintf(out, "\n");
 	}
@@ -203,11 +195,12 @@ void figures_print(const json_t *f, FILE *out)
 	json_t *x;
 
 	fprintf(out, "node %s: pid %lld, up %.0f s, %lld connections, %s of %s promised\n",
-		text(f, "node"), whole(f, "pid"), real(f, "uptime_s"), whole(f, "connections"),
-		ctl_bytes(used, real(f, "memory_used")), ctl_bytes(total, real(f, "memory_total")));
+		ctl_text(f, "node"), ctl_whole(f, "pid"), real(f, "uptime_s"),
+		ctl_whole(f, "connections"), ctl_bytes(used, real(f, "memory_used")),
+		ctl_bytes(total, real(f, "memory_total")));
 	fprintf(out, "\n%-16s %-6s %12s %12s  %s\n", "NODE", "STATE", "IN/S", "OUT/S", "SINCE");
 	json_array_foreach((json_t *)(uintptr_t)nodes, i, x) {
-		fprintf(out, "%-16.16s %-6s", text(x, "name"), text(x, "state"));
+		fprintf(out, "%-16.16s %-6s", ctl_text(x, "name"), ctl_text(x, "state"));
 		print_rate(out, x, "in_bytes_per_s");
 		print_rate(out, x, "out_bytes_per_s");
 		fprintf(out, "  %.0f s%s\n", real(x, "since_s"),

@@ -4,8 +4,7 @@
  * model. It is made of the answer to STATUS. Models that the user may not read are left out. It
  * fails as every question to a daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
-
-#include "wire/ops.h"
+#include "ctl/json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -13,13 +12,6 @@
 #include <string.h>
 
 #define UUID_SHOWN 8 /* Digits of the uuid. --json has all. */
-
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s ? s : "";
-}
 
 static bool names(const json_t *list, const char *node)
 {
@@ -52,7 +44,7 @@ static json_t *models_of(const json_t *models, const char *node)
 		if (here == NULL)
 			continue;
 		json_array_append_new(list,
-				      json_pack("{s:s, s:I, s:I, s:s}", "name", text(m, "name"),
+				      json_pack("{s:s, s:I, s:I, s:s}", "name", ctl_text(m, "name"),
 						"chunks", json_integer_value(here), "chunks_nr",
 						json_integer_value(json_object_get(chunks, "nr")),
 						"part", part(m, node)));
@@ -74,8 +66,9 @@ static json_t *members_of(const json_t *status)
 		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
 			if (json_object_get(n, keys[k]) != NULL)
 				json_object_set(o, keys[k], json_object_get(n, keys[k]));
-		json_object_set_new(o, "models",
-				    models_of(json_object_get(status, "models"), text(n, "name")));
+		json_object_set_new(
+			o, "models",
+			models_of(json_object_get(status, "models"), ctl_text(n, "name")));
 		json_array_append_new(list, o);
 	}
 	return json_pack("{s:o}", "members", list);
@@ -90,37 +83,31 @@ static void print_member(const json_t *n)
 
 	if (capacity != NULL)
 		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(capacity));
-	printf("%-16s %-24s %-6s %8s  %-5s %-9s %-*.*s%s%s%s\n", text(n, "name"),
-	       text(n, "address"), text(n, "state"), number,
+	printf("%-16s %-24s %-6s %8s  %-5s %-9s %-*.*s%s%s%s\n", ctl_text(n, "name"),
+	       ctl_text(n, "address"), ctl_text(n, "state"), number,
 	       json_is_true(json_object_get(n, "votes")) ? "yes" : "no",
-	       text(n, "release")[0] ? text(n, "release") : "?", UUID_SHOWN, UUID_SHOWN,
-	       text(n, "uuid")[0] ? text(n, "uuid") : "?",
+	       ctl_text(n, "release")[0] ? ctl_text(n, "release") : "?", UUID_SHOWN, UUID_SHOWN,
+	       ctl_text(n, "uuid")[0] ? ctl_text(n, "uuid") : "?",
 	       json_is_true(json_object_get(n, "coordinator")) ? "  coordinates" : "",
-	       text(n, "why")[0] ? "  " : "", text(n, "why"));
+	       ctl_text(n, "why")[0] ? "  " : "", ctl_text(n, "why"));
 	json_array_foreach(json_object_get(n, "models"), i, m)
-		printf("  \"%s\": %lld of %lld chunks%s%s\n", text(m, "name"),
+		printf("  \"%s\": %lld of %lld chunks%s%s\n", ctl_text(m, "name"),
 		       (long long)json_integer_value(json_object_get(m, "chunks")),
 		       (long long)json_integer_value(json_object_get(m, "chunks_nr")),
-		       strcmp(text(m, "part"), "member") == 0 ? "" : ", ",
-		       strcmp(text(m, "part"), "member") == 0 ? ""
-		       : strcmp(text(m, "part"), "out") == 0  ? "out of the view"
-							      : text(m, "part"));
+		       strcmp(ctl_text(m, "part"), "member") == 0 ? "" : ", ",
+		       strcmp(ctl_text(m, "part"), "member") == 0 ? ""
+		       : strcmp(ctl_text(m, "part"), "out") == 0  ? "out of the view"
+								  : ctl_text(m, "part"));
 }
 
 enum ctl_exit ctl_members(const struct ctl_options *o)
 {
 	json_t *status, *members, *n;
-	json_error_t wrong;
 	struct err e;
-	char *answer;
 	size_t i;
 
-	if (ctl_ask(o, OP_STATUS, &answer, &e) != SHARD_OK)
+	if (ctl_ask_status(o, &status, &e) != SHARD_OK)
 		return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status), e.text);
-	status = json_loads(answer, 0, &wrong);
-	free(answer);
-	if (status == NULL)
-		return ctl_fail(CTL_REFUSED, "the daemon's answer is no JSON: %s", wrong.text);
 	members = members_of(status);
 	json_decref(status);
 	if (o->json) {

@@ -5,6 +5,7 @@
  * sentence and the exit code for its status (ctl_exit_of), which is 5 for what the daemon
  * refuses. */
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -46,18 +47,6 @@ static enum ctl_exit failed(enum shard_status st)
 
 /* --- what the daemon says --- */
 
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s ? s : "";
-}
-
-static long long whole(const json_t *o, const char *key)
-{
-	return (long long)json_integer_value(json_object_get(o, key));
-}
-
 static enum shard_status stats(shard_client *c, json_t **out)
 {
 	size_t bytes = 1 << 16;
@@ -79,13 +68,13 @@ static enum shard_status stats(shard_client *c, json_t **out)
 /* The model's state in a word for people, which says whether training goes on. */
 static const char *state(const json_t *m)
 {
-	const char *s = text(m, "state"), *phase = text(m, "phase");
+	const char *s = ctl_text(m, "state"), *phase = ctl_text(m, "phase");
 
 	if (strcmp(s, "paused") == 0)
 		return json_is_true(json_object_get(m, "diverged")) ? "diverged" : "paused";
 	if (strcmp(s, "open") == 0)
-		return strcmp(phase, "free") == 0 || whole(m, "attempt") == 0 ? "waiting"
-									      : "training";
+		return strcmp(phase, "free") == 0 || ctl_whole(m, "attempt") == 0 ? "waiting"
+										  : "training";
 	return s;
 }
 
@@ -94,7 +83,7 @@ static const char *owner(const json_t *m, char out[32])
 	const json_t *o = json_object_get(m, "owner");
 
 	if (json_is_object(o))
-		snprintf(out, 32, "%lld:%lld", whole(o, "uid"), whole(o, "gid"));
+		snprintf(out, 32, "%lld:%lld", ctl_whole(o, "uid"), ctl_whole(o, "gid"));
 	else
 		snprintf(out, 32, "nobody");
 	return out;
@@ -116,7 +105,8 @@ static json_t *brief(const json_t *m)
 	json_object_set_new(o, "world",
 			    json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
 	json_object_set_new(o, "state", json_string(state(m)));
-	json_object_set_new(o, "bytes", json_integer(whole(json_object_get(m, "memory"), "total")));
+	json_object_set_new(o, "bytes",
+			    json_integer(ctl_whole(json_object_get(m, "memory"), "total")));
 	return o;
 }
 
@@ -145,10 +135,11 @@ static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
 		json_t *b = brief(m);
 
 		if (!o->json)
-			printf("%-24s %-12s %-5s %10lld %4lld %6lld %-10s %s\n", text(b, "name"),
-			       owner(m, who), text(b, "mode"), whole(b, "step"),
-			       whole(b, "generation"), whole(b, "world"), text(b, "state"),
-			       ctl_bytes(bytes, (double)whole(b, "bytes")));
+			printf("%-24s %-12s %-5s %10lld %4lld %6lld %-10s %s\n",
+			       ctl_text(b, "name"), owner(m, who), ctl_text(b, "mode"),
+			       ctl_whole(b, "step"), ctl_whole(b, "generation"),
+			       ctl_whole(b, "world"), ctl_text(b, "state"),
+			       ctl_bytes(bytes, (double)ctl_whole(b, "bytes")));
 		json_array_append_new(all, b);
 	}
 	json_decref(root);
@@ -192,7 +183,7 @@ static void print_tensors(const json_t *list)
 	json_t *t, *n;
 
 	json_array_foreach((json_t *)(uintptr_t)list, i, t) {
-		printf("  %-40s group %lld%s [", text(t, "name"), whole(t, "group"),
+		printf("  %-40s group %lld%s [", ctl_text(t, "name"), ctl_whole(t, "group"),
 		       json_is_true(json_object_get(t, "frozen")) ? ", frozen" : "");
 		json_array_foreach(json_object_get(t, "shape"), d, n)
 			printf("%s%lld", d > 0 ? ", " : "", (long long)json_integer_value(n));
@@ -217,37 +208,37 @@ static void print_model(const json_t *m, const json_t *root)
 	size_t i;
 	json_t *v;
 
-	printf("model:      %s, run %s\n", text(m, "name"), text(root, "run_id"));
-	printf("owner:      %s, mode %s\n", owner(m, who), text(m, "mode"));
+	printf("model:      %s, run %s\n", ctl_text(m, "name"), ctl_text(root, "run_id"));
+	printf("owner:      %s, mode %s\n", owner(m, who), ctl_text(m, "mode"));
 	printf("state:      %s, step %lld (%lld applied, %lld skipped), generation %lld, world "
 	       "%zu\n",
-	       state(m), whole(m, "step"), whole(m, "applied"), whole(m, "skipped"),
-	       whole(m, "generation"), json_array_size(json_object_get(m, "world")));
-	if (text(m, "lost")[0])
-		printf("lost:       %s\n", text(m, "lost"));
-	if (text(m, "waits")[0])
-		printf("waits:      %s\n", text(m, "waits"));
-	printf("parameters: %lld in %lld tensors, gradients %s\n", whole(m, "numel"),
-	       whole(m, "tensors"), text(m, "grad"));
+	       state(m), ctl_whole(m, "step"), ctl_whole(m, "applied"), ctl_whole(m, "skipped"),
+	       ctl_whole(m, "generation"), json_array_size(json_object_get(m, "world")));
+	if (ctl_text(m, "lost")[0])
+		printf("lost:       %s\n", ctl_text(m, "lost"));
+	if (ctl_text(m, "waits")[0])
+		printf("waits:      %s\n", ctl_text(m, "waits"));
+	printf("parameters: %lld in %lld tensors, gradients %s\n", ctl_whole(m, "numel"),
+	       ctl_whole(m, "tensors"), ctl_text(m, "grad"));
 	printf("groups:    ");
 	json_array_foreach(json_object_get(m, "groups"), i, v)
 		printf(" %s", json_string_value(v));
 	printf("%s\nplacement:  %lld chunks of %lld elements",
-	       json_array_size(json_object_get(m, "groups")) ? "" : " none", whole(chunks, "nr"),
-	       whole(chunks, "elems"));
-	if (whole(chunks, "copies") > 1)
-		printf(", %lld copies of each", whole(chunks, "copies"));
+	       json_array_size(json_object_get(m, "groups")) ? "" : " none",
+	       ctl_whole(chunks, "nr"), ctl_whole(chunks, "elems"));
+	if (ctl_whole(chunks, "copies") > 1)
+		printf(", %lld copies of each", ctl_whole(chunks, "copies"));
 	printf(":");
 	json_object_foreach(json_object_get(chunks, "per_node"), node, v)
 		printf(" %s %lld", node, (long long)json_integer_value(v));
 	printf("\nmemory:     %s on node %s\n",
-	       ctl_bytes(bytes, (double)whole(json_object_get(m, "memory"), "total")),
-	       text(root, "node"));
+	       ctl_bytes(bytes, (double)ctl_whole(json_object_get(m, "memory"), "total")),
+	       ctl_text(root, "node"));
 	print_tuned(tuned, "lr");
 	print_tuned(tuned, "clip");
 	printf("settings:\n");
 	/* No value contains a blank. */
-	for (const char *at = text(m, "settings"); *at; at += strspn(at, " ")) {
+	for (const char *at = ctl_text(m, "settings"); *at; at += strspn(at, " ")) {
 		size_t n = strcspn(at, " ");
 
 		printf("  %.*s\n", (int)n, at);
@@ -265,7 +256,8 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 
 	(void)sub;
 	json_array_foreach(json_object_get(root, "models"), i, m)
-		if (strcmp(text(m, "name"), name) == 0 && strcmp(text(m, "state"), "private") != 0)
+		if (strcmp(ctl_text(m, "name"), name) == 0 &&
+		    strcmp(ctl_text(m, "state"), "private") != 0)
 			found = m;
 	/* Where no model was found, the attach fails with the daemon's own reason. */
 	if (st == SHARD_OK && (!found || o->value[TENSORS]))

@@ -4,6 +4,7 @@
  * that answer. A field that an older or newer daemon does not send is left out, or shown as 0 or as
  * nothing. It fails as every question to a daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "wire/ops.h"
 
@@ -11,18 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s ? s : "";
-}
-
-static long long whole(const json_t *o, const char *key)
-{
-	return (long long)json_integer_value(json_object_get(o, key));
-}
 
 static void print_bytes(const char *what, double bytes)
 {
@@ -39,13 +28,13 @@ static void print_daemon(const json_t *o)
 	const json_t *budget = json_object_get(o, "budget");
 
 	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n",
-	       text(o, "node"), text(o, "release"), whole(o, "pid"),
-	       json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"),
-	       whole(o, "connections"));
-	print_bytes("memory: ", (double)whole(budget, "used"));
-	print_bytes(" of ", (double)whole(budget, "total"));
+	       ctl_text(o, "node"), ctl_text(o, "release"), ctl_whole(o, "pid"),
+	       json_number_value(json_object_get(o, "uptime_s")), ctl_whole(o, "incarnation"),
+	       ctl_whole(o, "connections"));
+	print_bytes("memory: ", (double)ctl_whole(budget, "used"));
+	print_bytes(" of ", (double)ctl_whole(budget, "total"));
 	printf(" promised to models and queues; %lld frames refused, %lld bytes copied\n",
-	       whole(o, "refused_frames"), whole(o, "copied_bytes"));
+	       ctl_whole(o, "refused_frames"), ctl_whole(o, "copied_bytes"));
 }
 
 static void print_nodes(const json_t *list)
@@ -55,15 +44,15 @@ static void print_nodes(const json_t *list)
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
 	json_array_foreach(list, i, n) {
-		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"),
-		       text(n, "state"), whole(n, "incarnation"),
+		printf("%-16s %-24s %-6s %11lld  %.0f s%s", ctl_text(n, "name"),
+		       ctl_text(n, "address"), ctl_text(n, "state"), ctl_whole(n, "incarnation"),
 		       json_number_value(json_object_get(n, "since_s")),
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
-		if (text(n, "why")[0])
-			printf(": %s", text(n, "why"));
-		if (text(n, "transport")[0])
-			printf(", tensors by %s%s%s", text(n, "transport"),
-			       text(n, "tcp_why")[0] ? ": " : "", text(n, "tcp_why"));
+		if (ctl_text(n, "why")[0])
+			printf(": %s", ctl_text(n, "why"));
+		if (ctl_text(n, "transport")[0])
+			printf(", tensors by %s%s%s", ctl_text(n, "transport"),
+			       ctl_text(n, "tcp_why")[0] ? ": " : "", ctl_text(n, "tcp_why"));
 		printf("\n");
 	}
 }
@@ -74,10 +63,11 @@ static void print_world(const json_t *world, long long chunks)
 	json_t *r;
 
 	json_array_foreach(world, i, r) {
-		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"),
-		       whole(r, "pid"), text(r, "state"));
+		printf("  rank %-3lld node %-12s pid %-8lld %s", ctl_whole(r, "rank"),
+		       ctl_text(r, "node"), ctl_whole(r, "pid"), ctl_text(r, "state"));
 		if (json_object_get(r, "chunks_pushed"))
-			printf(", %lld of %lld chunks pushed", whole(r, "chunks_pushed"), chunks);
+			printf(", %lld of %lld chunks pushed", ctl_whole(r, "chunks_pushed"),
+			       chunks);
 		printf("\n");
 	}
 }
@@ -86,7 +76,7 @@ static void print_world(const json_t *world, long long chunks)
 static void print_copies(const json_t *m, const json_t *chunks)
 {
 	const json_t *learns = json_object_get(m, "catching_up");
-	json_int_t wanted = whole(chunks, "copies"), least = whole(chunks, "least");
+	json_int_t wanted = ctl_whole(chunks, "copies"), least = ctl_whole(chunks, "least");
 	const char *comma = "";
 	json_t *node;
 	size_t i;
@@ -95,8 +85,9 @@ static void print_copies(const json_t *m, const json_t *chunks)
 		return;
 	printf("  copies: %lld of %lld of the chunk that has fewest", (long long)least,
 	       (long long)wanted);
-	if (least < whole(chunks, "min_copies"))
-		printf(", and no step begins with fewer than %lld", whole(chunks, "min_copies"));
+	if (least < ctl_whole(chunks, "min_copies"))
+		printf(", and no step begins with fewer than %lld",
+		       ctl_whole(chunks, "min_copies"));
 	if (json_array_size(learns) > 0)
 		printf("; catching up: ");
 	json_array_foreach(learns, i, node) {
@@ -104,7 +95,7 @@ static void print_copies(const json_t *m, const json_t *chunks)
 		comma = ", ";
 	}
 	if (json_object_get(m, "fetched"))
-		printf(" (%lld chunks are on this node again)", whole(m, "fetched"));
+		printf(" (%lld chunks are on this node again)", ctl_whole(m, "fetched"));
 	printf("\n");
 }
 
@@ -116,17 +107,19 @@ static void print_model(const json_t *m)
 	const char *node;
 	json_t *nr;
 
-	if (strcmp(text(m, "state"), "private") == 0) {
+	if (strcmp(ctl_text(m, "state"), "private") == 0) {
 		printf("\nmodel \"%s\": private, mode %s: its owner, uid %lld, may see more\n",
-		       text(m, "name"), text(m, "mode"), whole(json_object_get(m, "owner"), "uid"));
+		       ctl_text(m, "name"), ctl_text(m, "mode"),
+		       ctl_whole(json_object_get(m, "owner"), "uid"));
 		return;
 	}
 	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped), attempt %lld, %s\n",
-	       text(m, "name"), text(m, "state"), whole(m, "step"), whole(m, "applied"),
-	       whole(m, "skipped"), whole(m, "attempt"), text(m, "phase"));
+	       ctl_text(m, "name"), ctl_text(m, "state"), ctl_whole(m, "step"),
+	       ctl_whole(m, "applied"), ctl_whole(m, "skipped"), ctl_whole(m, "attempt"),
+	       ctl_text(m, "phase"));
 	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (",
-	       whole(m, "numel"), text(m, "optimizer"), whole(m, "generation"), whole(chunks, "nr"),
-	       whole(chunks, "elems"));
+	       ctl_whole(m, "numel"), ctl_text(m, "optimizer"), ctl_whole(m, "generation"),
+	       ctl_whole(chunks, "nr"), ctl_whole(chunks, "elems"));
 	const char *comma = "";
 	json_object_foreach((json_t *)(uintptr_t)per, node, nr) {
 		printf("%s%s %lld", comma, node, (long long)json_integer_value(nr));
@@ -136,39 +129,32 @@ static void print_model(const json_t *m)
 	print_copies(m, chunks);
 	if (total) {
 		print_bytes("  ", (double)json_integer_value(total));
-		printf(" on this node%s%s\n", text(m, "pages")[0] ? ", pages: " : "",
-		       text(m, "pages"));
+		printf(" on this node%s%s\n", ctl_text(m, "pages")[0] ? ", pages: " : "",
+		       ctl_text(m, "pages"));
 	}
-	print_world(json_object_get(m, "world"), whole(chunks, "nr"));
-	if (text(m, "lost")[0])
-		printf("  lost: %s\n", text(m, "lost"));
-	if (text(m, "waits")[0])
-		printf("  waits: %s\n", text(m, "waits"));
+	print_world(json_object_get(m, "world"), ctl_whole(chunks, "nr"));
+	if (ctl_text(m, "lost")[0])
+		printf("  lost: %s\n", ctl_text(m, "lost"));
+	if (ctl_text(m, "waits")[0])
+		printf("  waits: %s\n", ctl_text(m, "waits"));
 }
 
 enum ctl_exit ctl_status(const struct ctl_options *o)
 {
 	const json_t *models;
-	json_error_t wrong;
+	enum shard_status st;
+	char *answer = NULL;
+	json_t *root = NULL, *m;
 	struct err e;
 	size_t i;
-	char *answer;
-	json_t *root, *m;
 
-	if (ctl_ask(o, OP_STATUS, &answer, &e) != SHARD_OK) {
-		fprintf(stderr, "shardctl: %s: %s\n", status_name(e.status), e.text);
-		return ctl_exit_of(e.status);
-	}
+	st = o->json ? ctl_ask(o, OP_STATUS, &answer, &e) : ctl_ask_status(o, &root, &e);
+	if (st != SHARD_OK)
+		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
 	if (o->json) {
 		printf("%s\n", answer);
 		free(answer);
 		return CTL_OK;
-	}
-	root = json_loads(answer, 0, &wrong);
-	free(answer);
-	if (!root) {
-		fprintf(stderr, "shardctl: the daemon's answer is no JSON: %s\n", wrong.text);
-		return CTL_REFUSED;
 	}
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));

@@ -6,6 +6,7 @@
  * terminal (exit 2). On the screen a later failure is shown and the question is asked again. With
  * --json or --once it ends the program. */
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 #include "ctl/figures.h"
 #include "ctl/term.h"
 
@@ -35,17 +36,11 @@ struct top {
 
 static enum shard_status look(struct top *t, struct err *e)
 {
-	json_error_t wrong;
-	enum shard_status st;
-	char *answer;
 	json_t *o;
+	enum shard_status st = ctl_ask_status(&t->options, &o, e);
 
-	if ((st = ctl_ask(&t->options, OP_STATUS, &answer, e)) != SHARD_OK)
+	if (st != SHARD_OK)
 		return st;
-	o = json_loads(answer, 0, &wrong);
-	free(answer);
-	if (!o)
-		return err_set(e, SHARD_PROTOCOL, "the daemon's answer is no JSON: %s", wrong.text);
 	json_decref(t->before);
 	t->before = t->now;
 	t->before_ns = t->now_ns;

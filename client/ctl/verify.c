@@ -5,6 +5,7 @@
  * model that cannot be compared (a node is missing, one copy, no weights) is refused in the
  * daemon's words, and the other models that were named are compared all the same. --timeout bounds
  * the time without progress. */
+#include "ctl/json.h"
 #include "base/clock.h"
 #include "ctl/saves.h"
 
@@ -43,18 +44,6 @@ static enum shard_status ask(shard_client *c, const struct ckpt_ask *a, json_t *
 
 /* --- what people read --- */
 
-static long long whole(const json_t *o, const char *key)
-{
-	return (long long)json_integer_value(json_object_get(o, key));
-}
-
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s != NULL ? s : "?";
-}
-
 static bool is_odd(const json_t *copy)
 {
 	return json_is_true(json_object_get(copy, "odd"));
@@ -79,7 +68,7 @@ static void print_nodes(const json_t *copies, bool odd)
 	json_array_foreach(copies, i, c) {
 		if (is_odd(c) != odd)
 			continue;
-		printf("%s%s", at == 0 ? "" : at + 1 == nr ? " and " : ", ", text(c, "node"));
+		printf("%s%s", at == 0 ? "" : at + 1 == nr ? " and " : ", ", ctl_text(c, "node"));
 		at++;
 	}
 }
@@ -89,7 +78,7 @@ static void print_differs(const json_t *d)
 	const json_t *copies = json_object_get(d, "copies");
 	bool one = odd_nr(copies, true) == 1;
 
-	printf("  chunk %lld differs: ", whole(d, "chunk"));
+	printf("  chunk %lld differs: ", ctl_whole(d, "chunk"));
 	if (!json_is_true(json_object_get(d, "majority"))) {
 		printf("the copies of nodes ");
 		print_nodes(copies, false);
@@ -114,22 +103,22 @@ static void print_names(const char *what, const json_t *names)
 
 static void print(const json_t *m)
 {
-	long long chunks = whole(m, "chunks"), differ = whole(m, "differ"),
-		  alone = whole(m, "alone");
+	long long chunks = ctl_whole(m, "chunks"), differ = ctl_whole(m, "differ"),
+		  alone = ctl_whole(m, "alone");
 	const json_t *differs = json_object_get(m, "differs");
 	char bytes[CTL_NUMBER_BYTES];
 	json_t *d;
 	size_t i;
 
-	printf("\"%s\": step %lld: %lld chunk%s, %lld copies", text(m, "name"), whole(m, "step"),
-	       chunks, chunks == 1 ? "" : "s", whole(m, "copies"));
+	printf("\"%s\": step %lld: %lld chunk%s, %lld copies", ctl_text(m, "name"),
+	       ctl_whole(m, "step"), chunks, chunks == 1 ? "" : "s", ctl_whole(m, "copies"));
 	print_names(" on nodes ", json_object_get(m, "nodes"));
 	if (differ > 0)
 		printf(": %lld chunk%s", differ, differ == 1 ? " differs" : "s differ");
-	else if (whole(m, "copies") > 0)
+	else if (ctl_whole(m, "copies") > 0)
 		printf(": all equal");
 	printf("; %s hashed, training was held for %.3f s\n",
-	       ctl_bytes(bytes, (double)whole(m, "bytes")),
+	       ctl_bytes(bytes, (double)ctl_whole(m, "bytes")),
 	       json_number_value(json_object_get(m, "hold_seconds")));
 	json_array_foreach(differs, i, d)
 		print_differs(d);
@@ -163,7 +152,7 @@ static json_t *verify(const struct ctl_options *o, shard_client *c, const char *
 	pthread_mutex_unlock(&c->lock);
 	bar_done(&bar);
 	*exit = CTL_OK;
-	if (rc == SHARD_OK && whole(found, "differ") > 0)
+	if (rc == SHARD_OK && ctl_whole(found, "differ") > 0)
 		*exit = CTL_FAILED;
 	if (rc == SHARD_OK)
 		return found;

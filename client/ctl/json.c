@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the JSON of daemons. A field that is missing or of another type is "" or 0, so that a
+ * daemon of another release can be looked at. */
+#include "ctl/json.h"
+
+const char *ctl_text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s != NULL ? s : "";
+}
+
+long long ctl_whole(const json_t *o, const char *key)
+{
+	return (long long)json_integer_value(json_object_get(o, key));
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json.h: what daemons answer in JSON, for the subcommands that print it. */
+#ifndef SHARD_CTL_JSON_H
+#define SHARD_CTL_JSON_H
+
+#include "ctl/ctl.h"
+
+#include <jansson.h>
+
+/* A field of an object. "" and 0 where an older or newer daemon does not send it. The text is the
+ * object's. */
+const char *ctl_text(const json_t *o, const char *key);
+long long ctl_whole(const json_t *o, const char *key);
+
+/* Asks the daemon for its status. The caller gives *out back with json_decref(). SHARD_PROTOCOL:
+ * the answer is no JSON. The others are as of ctl_ask(). */
+enum shard_status ctl_ask_status(const struct ctl_options *o, json_t **out, struct err *e);
+
+#endif
