@@ -82,7 +82,7 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 		fprintf(f, "warm_dir = %s/%c\n", d->warm_dir, 'a' + i);
 	if (workers > 0)
 		fprintf(f, "workers = %u\n", workers);
-	fprintf(f, "[cluster]\nrun_id = bench\nmembership = static\n[nodes]\n");
+	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
 	for (int n = 0; n < d->nr; n++)
 		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, port[n]);
 	/* The figures are those of one copy. A bench of copies says so in the model's settings. */
@@ -183,6 +183,7 @@ void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers
 void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers)
 {
 	daemons_make(d, argv0, nr, workers, NULL);
+	daemons_configure(d, "[cluster]\nmembership = static\n");
 	for (int i = 0; i < nr; i++)
 		daemons_launch(d, i);
 	for (int i = 0; i < nr; i++)

@@ -24,10 +24,10 @@ struct daemons {
 	int nr;
 };
 
-/* With two nodes each has half of the processors, so that the scheduler does not sometimes put both
- * on the same ones. */
+/* Node a coordinates. With two nodes each has half of the processors, so that the scheduler does
+ * not sometimes put both on the same ones. */
 void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers);
-/* The same in separate calls. warm may be NULL. */
+/* The same in separate calls, with the default of membership. warm may be NULL. */
 void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm);
 /* Adds lines to the configuration of each, before it is launched. */
 void daemons_configure(const struct daemons *d, const char *lines);

@@ -139,6 +139,7 @@ if [ -n "$everything" ]; then
 		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
 		step fuzz-run "fuzz: 15 s each" "$make" --no-print-directory fuzz SECONDS=15
 	} &
+	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
 	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	wait
 	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
