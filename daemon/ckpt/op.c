@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "core/core.h"
 #include "link/peer.h"
+#include "model/lost.h"
 #include "model/view_file.h"
 #include "link/call.h"
 #include "link/session.h"
@@ -198,6 +199,21 @@ const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX 
 			 op->kind == CKPT_SAVE ? "is being saved to" : "is being restored from",
 			 path[0] != 0 ? path : "its newest checkpoint");
 	return out;
+}
+
+enum shard_status ckpt_op_may(const struct model *m, const char *verb, struct err *e)
+{
+	char text[CHECKPOINT_PATH_MAX + 64];
+
+	if (m->ckpt->op != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name,
+			       ckpt_op_text(m->ckpt->op, text));
+	if (lost_check(m, e) != SHARD_OK)
+		return e->status;
+	if (!m->sealed)
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to %s: it was %s",
+			       m->name, verb, m->lost[0] != 0 ? m->lost : "not sealed");
+	return SHARD_OK;
 }
 
 /* --- holding --- */

@@ -48,8 +48,7 @@ struct ckpt_blob {
 
 struct ckpt_op;
 
-/* The functions that differ between the kinds. */
-struct ckpt_doing {
+struct ckpt_doing { /* The functions that differ between the kinds. */
 	/* The operation has failed (op->why). Ends it, or waits until nobody works for it. */
 	void (*end)(struct ckpt_op *op);
 	/* Called at each beat while no job and no share is in progress. May be NULL. */
@@ -78,12 +77,11 @@ struct ckpt_op {
 	char name[65], dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1],
 		path[CHECKPOINT_PATH_MAX];
 	struct ckpt_place place; /* How dir may be opened. */
-	/* asked: somebody waits for an answer. made: the restore made the model. fresh: the save
-	 * must not replace another step. */
+	/* asked: somebody waits. made: the restore made the model. fresh: replace no other step. */
 	bool asked, force, made, fresh;
 	struct caller requester;
-	Shard__Restore *request; /* A copy. */
-	struct held kept;        /* Room taken from its requester's share. */
+	Shard__Restore *request; /* A copy. Its room is `kept`, of the requester's share. */
+	struct held kept;
 	uint32_t uid;
 	struct job job;
 	/* noting: its file is to name this restore. noted_up: the node waited for was linked. */
@@ -144,8 +142,10 @@ void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* Answers the req
 /* In CKPT_NOTING. False: the model's file does not name the folder yet, or op is freed. */
 bool ckpt_op_noted(struct ckpt_op *op);
 void ckpt_op_note_failure(struct ckpt_op *op);
-const char *ckpt_op_text(const struct ckpt_op *op,
-			 char out[CHECKPOINT_PATH_MAX + 64]); /* "being saved to /ckpt/x" */
+/* "is being saved to /ckpt/x" */
+const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX + 64]);
+/* May an operation begin that reads the weights as they are? verb: "save", for the text. */
+enum shard_status ckpt_op_may(const struct model *m, const char *verb, struct err *e);
 const struct peer *ckpt_away(const struct ckpt_op *op); /* A node not linked or ready; or NULL. */
 /* Writes the folder and the restore in progress into the model's file, again after a failure. */
 void ckpt_persist(struct model *m);

@@ -442,7 +442,7 @@ enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const
 				  struct err *e)
 {
 	struct ckpt_place place;
-	char own[CHECKPOINT_PATH_MAX], text[CHECKPOINT_PATH_MAX + 64];
+	char own[CHECKPOINT_PATH_MAX];
 	struct ckpt_op *op;
 	enum shard_status st = ckpt_dir(own, dir, m->set.checkpoint_dir, m->name, e);
 
@@ -454,14 +454,8 @@ enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const
 		return err_set(e, SHARD_BAD_ARG,
 			       "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot",
 			       tag, CHECKPOINT_TAG_MAX);
-	if (m->ckpt->op != NULL)
-		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name,
-			       ckpt_op_text(m->ckpt->op, text));
-	if (lost_check(m, e) != SHARD_OK)
-		return e->status;
-	if (!m->sealed)
-		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to save: it was %s",
-			       m->name, m->lost[0] != 0 ? m->lost : "not sealed");
+	if ((st = ckpt_op_may(m, "save", e)) != SHARD_OK)
+		return st;
 	if ((st = ckpt_op_new(&op, m->server, m, CKPT_SAVE, &saves, e)) != SHARD_OK)
 		return st;
 	op->asked = a != NULL;

@@ -280,16 +280,8 @@ void verify_unwanted(struct peer *p, const struct wire_head *h)
 
 static enum shard_status may_verify(const struct model *m, struct err *e)
 {
-	char text[CHECKPOINT_PATH_MAX + 64];
-
-	if (m->ckpt->op != NULL)
-		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name,
-			       ckpt_op_text(m->ckpt->op, text));
-	if (lost_check(m, e) != SHARD_OK)
+	if (ckpt_op_may(m, "compare", e) != SHARD_OK)
 		return e->status;
-	if (!m->sealed)
-		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to compare: it was %s",
-			       m->name, m->lost[0] != 0 ? m->lost : "not sealed");
 	if (m->set.replicas < 2)
 		return err_set(e, SHARD_BAD_STATE,
 			       "\"%s\" has one copy of each chunk (replicas = 1), so there is "
