@@ -539,8 +539,6 @@ static void test_save_and_restore(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	return 0;
 }

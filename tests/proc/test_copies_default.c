@@ -98,15 +98,31 @@ static void by_nodes(void **state)
 	}
 }
 
+static void define_fails(struct inproc_node *n, const char *more, enum shard_status want,
+			 const char *why)
+{
+	shard_client *client = crew_connect(n->unix_address);
+	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {ELEMS}};
+	struct shard_spec spec = SHARD_INIT(struct shard_spec);
+	char settings[128];
+	shard_model *m;
+	int created;
+
+	snprintf(settings, sizeof(settings), "optimizer=sgd lr=1 %s", more);
+	spec.name = "m";
+	spec.tensors = &t;
+	spec.tensors_nr = 1;
+	spec.image = spec.grad = SHARD_F32;
+	spec.settings = settings;
+	EXPECT(want, shard_define(client, &spec, &m, &created));
+	EXPECT_TEXT(why);
+	shard_disconnect(&client);
+}
+
 /* Who sets the number gets it, and is refused where the model has another one. */
 static void by_settings(void **state)
 {
-	shard_client *client;
-	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {ELEMS}};
-	struct shard_spec spec = SHARD_INIT(struct shard_spec);
 	struct inproc c;
-	shard_model *m;
-	int created;
 
 	(void)state;
 	start(&c, 2, DEFAULT);
@@ -114,40 +130,21 @@ static void by_settings(void **state)
 	copies_are(&c, 1);
 	define(&c.node[0], "", 0);
 	define(&c.node[0], "replicas=1", 0);
-	client = crew_connect(c.node[0].unix_address);
-	spec.name = "m";
-	spec.tensors = &t;
-	spec.tensors_nr = 1;
-	spec.image = spec.grad = SHARD_F32;
-	spec.settings = "optimizer=sgd lr=1 chunk_elems=1024 replicas=2";
-	EXPECT(SHARD_MISMATCH, shard_define(client, &spec, &m, &created));
-	EXPECT_TEXT("setting replicas: 2 here, 1 in \"m\" as it was defined");
-	shard_disconnect(&client);
+	define_fails(&c.node[0], "chunk_elems=1024 replicas=2", SHARD_MISMATCH,
+		     "setting replicas: 2 here, 1 in \"m\" as it was defined");
 	inproc_stop(&c);
 }
 
 /* More copies than a node that is alone has cannot be waited for. */
 static void too_few(void **state)
 {
-	shard_client *client;
-	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {ELEMS}};
-	struct shard_spec spec = SHARD_INIT(struct shard_spec);
 	struct inproc c;
-	shard_model *m;
-	int created;
 
 	(void)state;
 	start(&c, 1, DEFAULT);
-	client = crew_connect(c.node[0].unix_address);
-	spec.name = "m";
-	spec.tensors = &t;
-	spec.tensors_nr = 1;
-	spec.image = spec.grad = SHARD_F32;
-	spec.settings = "optimizer=sgd lr=1 min_copies=2";
-	EXPECT(SHARD_BAD_ARG, shard_define(client, &spec, &m, &created));
-	EXPECT_TEXT("min_copies = 2 is above replicas = 1, which is the default for 1 node with "
-		    "capacity: set replicas, or lower min_copies");
-	shard_disconnect(&client);
+	define_fails(&c.node[0], "min_copies=2", SHARD_BAD_ARG,
+		     "min_copies = 2 is above replicas = 1, which is the default for 1 node with "
+		     "capacity: set replicas, or lower min_copies");
 	inproc_stop(&c);
 }
 

@@ -273,8 +273,6 @@ static void test_image_of_the_dead(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	return 0;
 }

@@ -283,8 +283,6 @@ static void test_all_lose_their_memory(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	return 0;
 }

@@ -169,8 +169,6 @@ static void test_fails(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	if (etcd.nr > 0)
 		etcds_end(&etcd);

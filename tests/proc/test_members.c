@@ -190,8 +190,6 @@ static void test_witness(void **state)
 static int put_away(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	return 0;
 }

@@ -336,8 +336,6 @@ static void test_cancelled(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_dump(cluster);
 	cluster_put_away(&cluster);
 	return 0;
 }

@@ -178,6 +178,15 @@ static void commit(struct lone *l, uint32_t of_b, uint32_t of_c)
 	lone_event(l, (struct core_event){.type = CORE_EV_APPLIED});
 }
 
+/* The model is open, and the first view of the move is adopted. */
+static void moving(struct lone *l)
+{
+	opened(l);
+	move_to(l, to_primary, to);
+	assert_non_null(persists(l));
+	adopted(l);
+}
+
 /* A trainer that leaves, so that no further step follows. */
 static void leave(struct lone *l)
 {
@@ -245,10 +254,7 @@ static void test_counts_when_caught(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	move_to(&l, to_primary, to);
-	assert_non_null(persists(&l));
-	adopted(&l);
+	moving(&l);
 	done(&l, C, true); /* Of the record with which the view began. It may be an old one. */
 	assert_null(persists(&l));
 	old.seq = l.core->coord.view.seq - 1;
@@ -375,10 +381,7 @@ static void test_restarts_while_it_fetches(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	move_to(&l, to_primary, to);
-	assert_non_null(persists(&l));
-	adopted(&l);
+	moving(&l);
 	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
 					   .node = C,
 					   .who = {.uuid = {'n', 1 + C}, .incarnation = 777}});
@@ -403,10 +406,7 @@ static void test_is_called_back(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	move_to(&l, to_primary, to);
-	assert_non_null(persists(&l));
-	adopted(&l);
+	moving(&l);
 	move_to(&l, primary, holders);
 	assert_non_null(persists(&l));
 	assert_int_equal(persists(&l)->place.moves, 0);
@@ -451,10 +451,7 @@ static void test_is_replaced(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	move_to(&l, to_primary, to);
-	assert_non_null(persists(&l));
-	adopted(&l);
+	moving(&l);
 	move_to(&l, b_alone, other);
 	assert_non_null(persists(&l));
 	assert_int_equal(persists(&l)->place.moves, 1u << A);
@@ -500,10 +497,7 @@ static void test_lost(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	move_to(&l, to_primary, to);
-	assert_non_null(persists(&l));
-	adopted(&l);
+	moving(&l);
 	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
 					   .node = B,
 					   .who = {.uuid = {'n', 1 + B}, .incarnation = 777}});
