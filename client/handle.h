@@ -136,7 +136,7 @@ int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms);
 enum shard_status handle_wait(struct shard_model *m, struct wait *w);
 /* A call that waits for an attempt. While fewer than min_world trainers have joined, its deadline
  * is the model's quorum_timeout, and else the one that wait_begin() gave it. A call with a timeout
- * of its own has only that. Called right after wait_begin(). */
+ * of its own has only that. Begun where the wait for the attempt begins. */
 struct quorum {
 	uint64_t call_ns, quorum_ns; /* quorum_ns UINT64_MAX: there is none. */
 };

@@ -183,7 +183,7 @@ void ckpt_status(const struct model *m, struct ckpt_status *st)
 	*st = (struct ckpt_status){.state = m->rolled_back ? "restoring" : "idle"};
 	if (op == NULL)
 		return;
-	holds = op->kind == CKPT_SAVE || op->kind == CKPT_VERIFY;
+	holds = op->doing->held != NULL;
 	st->state = holds ? names[op->phase] : "restoring";
 	st->step = holds ? op->step : op->manifest != NULL ? op->manifest->step : 0;
 	for (uint16_t n = 0; n < op->server->nodes_nr; n++) {
@@ -196,7 +196,7 @@ bool ckpt_restoring(const struct model *m)
 {
 	const struct ckpt_op *op = m->ckpt->op;
 
-	return m->rolled_back || (op != NULL && op->kind != CKPT_SAVE && op->kind != CKPT_VERIFY);
+	return m->rolled_back || (op != NULL && op->doing->held == NULL);
 }
 
 /* --- what models tell --- */

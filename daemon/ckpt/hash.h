@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hash.h: the digests of all chunks whose copies count on this node, made by the workers. The
- * caller sees to it that the weights stand still and the memory stays until hash_flying() is false.
- * Loop thread only. */
+ * caller keeps the memory while a job flies (.flying). If the weights change meanwhile, the digests
+ * say nothing, and the caller drops them. Loop thread only. */
 #ifndef SHARD_CKPT_HASH_H
 #define SHARD_CKPT_HASH_H
 

@@ -53,12 +53,13 @@ struct ckpt_doing { /* The functions that differ between the kinds. */
 	void (*end)(struct ckpt_op *op);
 	/* Called at each beat while no job and no share is in progress. May be NULL. */
 	void (*beat)(struct ckpt_op *op);
-	void (*held)(struct ckpt_op *op, const struct record *r); /* In CKPT_HOLDING. */
+	/* In CKPT_HOLDING. NULL: it brings weights instead of reading them. */
+	void (*held)(struct ckpt_op *op, const struct record *r);
 	/* False: nobody waits for the end any more, so it fails. NULL: it goes on. */
 	bool (*wanted)(const struct ckpt_op *op);
 	bool abrupt; /* end() need not wait for shares, because they leave nothing behind. */
 	void (*free)(struct ckpt_op *op); /* May be NULL. */
-	/* The digests of a node, one for each chunk that it held in the view. NULL: unasked. */
+	/* One digest per chunk that the node held in the view. NULL: nobody asks. */
 	enum shard_status (*digests_are)(struct ckpt_op *op, uint16_t node, uint64_t term,
 					 uint32_t seq, const uint64_t *digest, uint64_t nr,
 					 struct err *e);
@@ -68,7 +69,7 @@ struct ckpt_doing { /* The functions that differ between the kinds. */
 };
 
 struct ckpt_op {
-	struct list link; /* In server.ckpts. */
+	struct list link; /* In server->ckpts. */
 	struct server *server;
 	struct model *m; /* NULL: there is none yet, or it is gone. */
 	const struct ckpt_doing *doing;
@@ -139,12 +140,11 @@ uint64_t ckpt_op_tell_whole(
 	struct ckpt_op *op); /* Sends the last PROGRESS, of all bytes. Returns their number. */
 void ckpt_op_hold(struct ckpt_op *op, bool on);
 void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* Answers the requester, once. */
-/* In CKPT_NOTING. False: the model's file does not name the folder yet, or op is freed. */
-bool ckpt_op_noted(struct ckpt_op *op);
+bool ckpt_op_noted(struct ckpt_op *op); /* In CKPT_NOTING. False: not yet, or op is freed. */
 void ckpt_op_note_failure(struct ckpt_op *op);
 /* "is being saved to /ckpt/x" */
 const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX + 64]);
-/* May an operation begin that reads the weights as they are? verb: "save", for the text. */
+/* May one begin that reads the weights? verb: "save". */
 enum shard_status ckpt_op_may(const struct model *m, const char *verb, struct err *e);
 const struct peer *ckpt_away(const struct ckpt_op *op); /* A node not linked or ready; or NULL. */
 /* Writes the folder and the restore in progress into the model's file, again after a failure. */

@@ -128,7 +128,7 @@ void ckpt_refused(struct model *m, const struct err *e)
 {
 	struct ckpt_op *op = m->ckpt->op;
 
-	if (op == NULL || op->kind == CKPT_SAVE || op->kind == CKPT_VERIFY)
+	if (op == NULL || op->doing->held != NULL)
 		return;
 	op->m = NULL;
 	m->ckpt->op = NULL;
@@ -476,7 +476,7 @@ void ckpt_lost(struct model *m, bool rolled_back)
 	free(m->ckpt->cut); /* The core has its text now. */
 	m->ckpt->cut = NULL;
 	err_set(&e, SHARD_LOST, "\"%s\" was lost meanwhile: %.300s", m->name, m->lost);
-	if (op != NULL && (op->kind == CKPT_SAVE || op->kind == CKPT_VERIFY)) {
+	if (op != NULL && op->doing->held != NULL) {
 		ckpt_op_fail(op, &e);
 		op->doing->end(op);
 	} else if (op != NULL && !rolled_back) {

@@ -225,7 +225,7 @@ static void hashed(struct ckpt_op *op)
 	struct model *m = op->m;
 
 	ckpt_op_hold(op, false); /* At once: the weights may change again. */
-	if (op->failed || m == NULL) {
+	if (op->failed) {
 		verify_end(op);
 		return;
 	}
@@ -333,8 +333,6 @@ enum shard_status verify_request(struct session *t, const struct wire_head *h,
 	Shard__Attach body = *(const Shard__Attach *)msg;
 	Shard__Cred cred = SHARD__CRED__INIT;
 	uint32_t groups[SESSION_GROUPS_MAX];
-	const struct model *m = model_by_name(s, body.name);
-	struct wire_head out = *h;
 
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
@@ -342,8 +340,7 @@ enum shard_status verify_request(struct session *t, const struct wire_head *h,
 		return verify_here(s, &a, &body, e);
 	if (lead_known(s, e) != SHARD_OK)
 		return e->status;
-	out.model = m != NULL ? m->id : 0; /* For PART_CANCEL. */
-	return call_pass(t, server_coordinator(s), &out, &body.base, NULL, e);
+	return call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 
 enum shard_status verify_node(struct peer *p, const struct wire_head *h,

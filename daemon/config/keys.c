@@ -197,7 +197,7 @@ static const struct table_row rows[] = {
 		.help = "How long a trainer waits for a world of min_world trainers before its "
 			"call fails and says who is missing. With 0ns it waits for timeout."},
 	{.name = "replicas", .type = TABLE_COUNT, FIELD(replicas), .min = 1, .max = 64,
-		.hosting = true, .otherwise = "2 where there are two nodes or more, else 1",
+		.hosting = true, .otherwise = "2 where two nodes or more have capacity, else 1",
 		.help = "The number of nodes that hold each chunk, at most as many as there are. "
 			"With 2 any one node may be lost, and each needs the memory for twice as "
 			"many chunks. A model that is defined already, or comes from a checkpoint, "

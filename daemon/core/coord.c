@@ -615,17 +615,20 @@ static void stragglers_drop(struct ctx *x)
 static void coord_send_waits(struct ctx *x)
 {
 	struct core *c = x->c;
+	bool too_few = coord_too_few(c);
+	const char *why;
 	char text[512];
 
 	coord_waits(c, text, sizeof(text));
+	why = core_text(c, "%s", text);
 	view_each(i, coord_members(c)) {
 		struct core_msg *m;
 
 		if (i == c->conf.self)
 			continue;
 		m = core_send(x, i, CORE_WAITING, &c->coord.id);
-		m->why = core_text(c, "%s", text);
-		m->too_few = coord_too_few(c);
+		m->why = why;
+		m->too_few = too_few;
 	}
 }
 
@@ -726,14 +729,14 @@ bool coord_due(const struct core *c)
 uint64_t coord_deadline(const struct core *c)
 {
 	const struct coord *co = &c->coord;
-	uint64_t at = co->timer.at, lost = recover_deadline(c);
+	uint64_t at = co->timer.at, lost = recover_deadline(c), slow = stragglers_deadline(c);
 
 	if (co->state == COORD_OFF)
 		return UINT64_MAX;
 	if (co->undecided && !co->held && coord_ends_ns(c) < at)
 		at = coord_ends_ns(c);
-	if (stragglers_deadline(c) < at)
-		at = stragglers_deadline(c);
+	if (slow < at)
+		at = slow;
 	if (world_gathers(c) && world_deadline(c) < at)
 		at = world_deadline(c);
 	return lost < at ? lost : at;

@@ -23,12 +23,15 @@ void coord_placed(struct core *c)
 {
 	struct coord *co = &c->coord;
 
+	co->least = CORE_NODES_MAX;
 	memset(co->held_nr, 0, sizeof(co->held_nr));
 	memset(co->votes_nr, 0, sizeof(co->votes_nr));
 	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
 		uint64_t keepers = place_keepers(coord_place(c), i),
 			 copies = place_copies(coord_place(c), i);
+		uint32_t nr = (uint32_t)__builtin_popcountll(copies);
 
+		co->least = nr < co->least ? nr : co->least;
 		for (; keepers; keepers &= keepers - 1)
 			co->held_nr[__builtin_ctzll(keepers)]++;
 		for (; copies; copies &= copies - 1)

@@ -212,7 +212,6 @@ static void recover_persist(struct ctx *x)
 	co->has_view = true;
 	co->view.term = co->term;
 	co->view.seq++;
-	co->least = place_least(&co->view.place);
 	/* While restoring, a new tune waits. The seal of the checkpoint brings the checkpoint's own
 	 * tune first. */
 	if (co->tune_due && !co->view.restoring)

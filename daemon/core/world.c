@@ -196,18 +196,22 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why)
 	}
 }
 
+static void world_out(struct ctx *x, struct core_trainer *known, const char *why)
+{
+	struct core_trainer t = *known;
+
+	world_remove(x->c, known);
+	world_put_out(x->c, &t, why);
+	world_echo(x, CORE_GONE, &t, why);
+}
+
 bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why)
 {
-	struct core *c = x->c;
-	struct core_trainer *known = world_find(c, w->rank[rank].node, w->rank[rank].session), t;
+	struct core_trainer *known = world_find(x->c, w->rank[rank].node, w->rank[rank].session);
 
-	if (!known)
-		return false;
-	t = *known;
-	world_remove(c, known);
-	world_put_out(c, &t, why);
-	world_echo(x, CORE_GONE, &t, why);
-	return true;
+	if (known)
+		world_out(x, known, why);
+	return known != NULL;
 }
 
 uint32_t core_joined(const struct core *c, uint16_t node, uint32_t pid)
@@ -224,13 +228,10 @@ void world_expel_process(struct ctx *x, uint16_t node, uint32_t pid, const char 
 	struct core *c = x->c;
 
 	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
-		struct core_trainer t = c->coord.trainer[i];
+		struct core_trainer *t = &c->coord.trainer[i];
 
-		if (t.node != node || t.pid != pid)
-			continue;
-		world_remove(c, &c->coord.trainer[i]);
-		world_put_out(c, &t, why);
-		world_echo(x, CORE_GONE, &t, why);
+		if (t->node == node && t->pid == pid)
+			world_out(x, t, why);
 	}
 }
 
@@ -278,11 +279,7 @@ static bool world_hints(const struct core_trainer *t,
 
 bool world_joined(const struct core *c, uint16_t node, uint64_t session)
 {
-	for (uint32_t i = 0; i < c->coord.trainers_nr; i++) {
-		if (c->coord.trainer[i].node == node && c->coord.trainer[i].session == session)
-			return true;
-	}
-	return false;
+	return world_find((struct core *)(uintptr_t)c, node, session) != NULL;
 }
 
 bool world_asked(const struct core *c, uint32_t rank)

@@ -602,13 +602,26 @@ static bool has_old(const struct model *m, uint32_t chunk)
 	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) == m->content_old;
 }
 
+/* Does it ask for a chunk of which this node is not the primary, as far as it knows yet? */
+static bool asks_follower(const struct model *m, const Shard__Chunks *want)
+{
+	uint32_t chunks = m->layout->chunks_nr, looked = 0;
+
+	for (size_t i = 0; i + 1 < want->n_runs; i += 2)
+		for (uint64_t c = want->runs[i], end = c + want->runs[i + 1];
+		     c < end && c < chunks && looked < chunks; c++, looked++)
+			if (place_primary(&m->place, (uint32_t)c) != m->server->self)
+				return true;
+	return false;
+}
+
 void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want)
 {
 	uint32_t connections = m->server->conf->connections;
 	uint64_t asked = 0; /* Limits the work, whatever the runs say. */
 
 	CHECK(node < m->server->nodes_nr);
-	if (m->img.applying && !m->memory.settle.on)
+	if (m->img.applying && !m->memory.settle.on && asks_follower(m, want))
 		m->img.asked_early |= 1ull << node;
 	if (!m->sealed || (m->set.max_staleness == 0 && (m->attempt.voted || m->img.applying)))
 		return; /* It would be overwritten while it is sent. The node asks again in a

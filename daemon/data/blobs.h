@@ -4,7 +4,7 @@
  * by rank. The memory is made with the model. Of a model with one copy each node keeps what its own
  * ranks committed. If several nodes have a blob of the same rank, that of the greatest step counts.
  * Of a model with several copies as many nodes keep a rank's blob, place_blob_chunk() says which,
- * and all of them that count have the same one. */
+ * and all of them that count have the same one. Nothing on the step path allocates. */
 #ifndef SHARD_BLOBS_H
 #define SHARD_BLOBS_H
 

@@ -61,9 +61,9 @@ struct model_image {
 	bool tell_held; /* They are not told now, because more chunks are about to be published. */
 	uint32_t sends; /* Image parts on their way from here to nodes and trainers. */
 	uint32_t asks;  /* How often lacking chunks were asked for since one came. */
-	uint64_t asked_ns,
-		asked_early; /* asked_early: nodes that asked while a record is applied. */
-	uint64_t kept;       /* Elements that an update left as they were. */
+	uint64_t asked_ns;
+	uint64_t asked_early; /* Nodes that asked while a record is applied: answer_early(). */
+	uint64_t kept;        /* Elements that an update left as they were. */
 	uint64_t began_ns, apply_ns;
 	struct landing landing; /* Bodies on their way into chunks that the images lack. */
 	uint16_t *parts;        /* [chunks_nr] The parts received of the chunk that is coming in. */
@@ -103,7 +103,8 @@ struct model {
 	char waits[512]; /* Who is waited for, as the coordinator said last. */
 	bool too_few;    /* It said that the next step waits for min_world trainers. */
 	char why[512];   /* Why the last attempt ended. */
-	uint64_t attempts_ended, last_reduce_ns; /* The latter of the last step that was decided. */
+	uint64_t attempts_ended;
+	uint64_t last_reduce_ns; /* That of the last step that was decided. */
 	struct model_flow last_contrib_in, last_grad_in;
 
 	/* Owner: data/contrib.c. */

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOOK_MAX (4u * CORE_NODES_MAX) /* Places in line that are looked at for one copy. */
+
 void placing_capacity(const struct server *s, uint64_t *capacity)
 {
 	memset(capacity, 0, CORE_NODES_MAX * sizeof(*capacity));
@@ -62,13 +64,13 @@ static void line_up(uint16_t *line, uint32_t nr, const uint64_t *capacity)
 }
 
 /* The first node in line, from this place on, that holds nothing yet. If only nodes that come
- * seldom are left, it is the first of them. */
+ * seldom are left, it is the first of them, and the plan puts it right. */
 static uint16_t next_of(const uint16_t *line, uint32_t at, uint32_t nr, uint64_t has,
 			const uint64_t *capacity)
 {
 	uint16_t n = 0;
 
-	for (uint32_t i = at; i < nr; i++)
+	for (uint32_t i = at; i < nr && i - at < LOOK_MAX; i++)
 		if (!(has >> line[i] & 1))
 			return line[i];
 	while (n < CORE_NODES_MAX && (capacity[n] == 0 || has >> n & 1))

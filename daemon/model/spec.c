@@ -117,27 +117,20 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	CHECK(st != SHARD_OK);
 	if (set->replicas_by == SETTINGS_BY_NOBODY && set->replicas > 1)
 		return err_set(e, st,
-			       "%.400s: nobody has set replicas, so each chunk is on two nodes",
+			       "%.400s: nobody has set replicas, so each chunk is on two nodes: "
+			       "set replicas = 1, raise [daemon] memory, or add nodes",
 			       why.text);
 	return err_set(e, st, "%s", why.text);
 }
 
 /* What nobody has set depends on how many nodes there are. A checkpoint of a larger cluster may be
  * restored on a smaller one: nobody has asked for so many copies here. */
-static enum shard_status choose_replicas(struct model_settings *set, const struct server *s,
-					 const char *name, struct err *e)
+static void choose_replicas(struct model_settings *set, const struct server *s, const char *name)
 {
 	uint32_t nodes = placing_nodes(s);
 
-	if (set->replicas_by == SETTINGS_BY_NOBODY) {
+	if (set->replicas_by == SETTINGS_BY_NOBODY)
 		set->replicas = nodes > 1 ? 2 : 1;
-		if (set->min_copies <= set->replicas)
-			return SHARD_OK;
-		return err_set(e, SHARD_BAD_ARG,
-			       "min_copies = %u is above replicas = %u, which is the default for "
-			       "%u node%s with capacity: set replicas, or lower min_copies",
-			       set->min_copies, set->replicas, nodes, nodes == 1 ? "" : "s");
-	}
 	if (set->replicas_by == SETTINGS_BY_KEPT && set->replicas > nodes && nodes > 0) {
 		log_line(
 			s->log, LOG_LEVEL_WARN,
@@ -147,7 +140,6 @@ static enum shard_status choose_replicas(struct model_settings *set, const struc
 		set->replicas = nodes;
 		set->min_copies = set->min_copies < nodes ? set->min_copies : nodes;
 	}
-	return SHARD_OK;
 }
 
 /* The layers are as in spec.h. yields: pinned keys keep their value. */
@@ -188,7 +180,9 @@ static enum shard_status settings_of(struct model_settings *set, struct server *
 			spec->groups[g]->settings, origin, groups[g], true, NULL, yields};
 	st = settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups,
 			   (enum shard_dtype)spec->grad, e);
-	return st == SHARD_OK ? choose_replicas(set, s, spec->name, e) : st;
+	if (st == SHARD_OK)
+		choose_replicas(set, s, spec->name);
+	return st;
 }
 
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
@@ -324,6 +318,11 @@ enum shard_status spec_replicas(const struct server *s, const char *model,
 			       "\"%s\" has nowhere to lie: every node of this cluster has "
 			       "[daemon] capacity = 0",
 			       model);
+	if (set->min_copies > set->replicas) /* Others were refused when they were read. */
+		return err_set(e, SHARD_BAD_ARG,
+			       "min_copies = %u is above replicas = %u, which is the default for "
+			       "%u node%s with capacity: set replicas, or lower min_copies",
+			       set->min_copies, set->replicas, nodes, nodes == 1 ? "" : "s");
 	if (set->replicas <= nodes)
 		return SHARD_OK;
 	return err_set(e, SHARD_BAD_ARG,

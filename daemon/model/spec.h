@@ -19,7 +19,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 			       const struct model_settings *set, struct err *e);
 /* Merges settings, of which later layers win: [model], [model "name"], its groups, the trainer's
  * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts.
- * Where nobody sets replicas, it is 2, or 1 if this node is alone. */
+ * Where nobody sets replicas, it is 2, or 1 if fewer than two nodes have capacity. */
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
 				const Shard__Spec *spec, const char *origin, struct err *e);
 /* The same for the settings of a checkpoint. A key that is pinned keeps its pinned value. Of its
@@ -35,8 +35,8 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
 /* Are both placed alike? The placement is not a part of the definition. */
 bool spec_same_place(const Shard__Model *a, const Shard__Model *b);
-/* SHARD_BAD_ARG: there are fewer nodes with capacity than the settings want copies of each chunk.
- */
+/* For a new model. SHARD_BAD_ARG: there are fewer nodes with capacity than the settings want copies
+ * of each chunk, or min_copies is above what nobody has set. */
 enum shard_status spec_replicas(const struct server *s, const char *model,
 				const struct model_settings *set, struct err *e);
 /* Makes the whole definition with number, effective settings and placement. The caller owns *out

@@ -23,7 +23,7 @@ struct model_watch {
 	/* --- a step --- */
 	/* A record is decided. The model has not changed yet. */
 	void (*decided)(struct model *m, const struct record *r);
-	/* The attempt in hand is over without effect. */
+	/* The attempt in hand is over here, without a record. */
 	void (*ended)(struct model *m);
 	/* The record is being applied. Not called for one that a warm start finishes. */
 	void (*applying)(struct model *m, const struct record *r);

@@ -135,6 +135,20 @@ static void by_settings(void **state)
 	inproc_stop(&c);
 }
 
+/* A model keeps its number where nobody sets it, also if the default would be too few for what its
+ * trainers set. */
+static void by_the_model(void **state)
+{
+	struct inproc c;
+
+	(void)state;
+	start(&c, 3, DEFAULT);
+	define(&c.node[1], "replicas=3 min_copies=3", 1);
+	copies_are(&c, 3);
+	define(&c.node[0], "min_copies=3", 0);
+	inproc_stop(&c);
+}
+
 /* More copies than a node that is alone has cannot be waited for. */
 static void too_few(void **state)
 {
@@ -183,9 +197,8 @@ static void by_checkpoint(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(by_nodes),
-		cmocka_unit_test(by_settings),
-		cmocka_unit_test(too_few),
+		cmocka_unit_test(by_nodes),      cmocka_unit_test(by_settings),
+		cmocka_unit_test(by_the_model),  cmocka_unit_test(too_few),
 		cmocka_unit_test(by_checkpoint),
 	};
 

@@ -147,6 +147,19 @@ static void test_any(void **state)
 	}
 }
 
+/* One node has nearly all capacity, so the other one comes in line once in a million places. */
+static void test_skewed(void **state)
+{
+	const uint64_t capacity[CORE_NODES_MAX] = {1u << 20, 1};
+	uint32_t held[CORE_NODES_MAX], first[CORE_NODES_MAX];
+
+	(void)state;
+	fill(CHUNKS, 2, capacity);
+	count(CHUNKS, held, first);
+	assert_int_equal(held[0], CHUNKS);
+	assert_int_equal(held[1], CHUNKS);
+}
+
 /* As large as a model may be, with capacities that differ. */
 static void test_large(void **state)
 {
@@ -168,7 +181,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_turns),  cmocka_unit_test(test_shares),
 		cmocka_unit_test(test_spread), cmocka_unit_test(test_any),
-		cmocka_unit_test(test_large),
+		cmocka_unit_test(test_large),  cmocka_unit_test(test_skewed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
