@@ -171,18 +171,11 @@ struct make { /* Lives as long as the model. */
 	struct err e;          /* SHARD_OK: it is there. */
 };
 
-static uint32_t undo_places(const struct model *m)
-{
-	uint32_t held = place_kept_nr(&m->place, m->server->self),
-		 threads = m->server->conf->workers + 1;
-
-	return held == 0 ? 1 : held < threads ? held : threads;
-}
-
 static enum shard_status make_region(struct make *k, enum warm_region what, uint64_t bytes,
-				     enum shm_huge huge, struct shm *m, struct err *e)
+				     uint64_t room, enum shm_huge huge, struct shm *m,
+				     struct err *e)
 {
-	enum shard_status st = warm_make(k->place, k->id, what, bytes, huge, m, e);
+	enum shard_status st = warm_make(k->place, k->id, what, bytes, room, huge, m, e);
 
 	if (st != SHARD_OK && k->store.huge != SHM_HUGE_REQUIRE && /* which it may be that lack */
 	    warm_full(k->place, k->id, k->parked_bytes, k->store.name, e))
@@ -191,7 +184,7 @@ static enum shard_status make_region(struct make *k, enum warm_region what, uint
 }
 
 static enum shard_status map_region(void *arg, enum store_region what, uint64_t bytes,
-				    struct shm *m, struct err *e)
+				    uint64_t room, struct shm *m, struct err *e)
 {
 	static const enum warm_region regions[] = {[STORE_STATE] = WARM_STATE,
 						   [STORE_SUMS] = WARM_SUMS,
@@ -200,8 +193,8 @@ static enum shard_status map_region(void *arg, enum store_region what, uint64_t 
 	struct make *k = arg;
 
 	return k->found != NULL
-		       ? warm_map(k->place, k->id, regions[what], bytes, k->store.huge, m, e)
-		       : make_region(k, regions[what], bytes, k->store.huge, m, e);
+		       ? warm_map(k->place, k->id, regions[what], bytes, room, k->store.huge, m, e)
+		       : make_region(k, regions[what], bytes, room, k->store.huge, m, e);
 }
 
 /* Bytes that the models that are being made will still take of the place of warm/warm.h. The bytes
@@ -237,7 +230,9 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 		.layout = m->layout,
 		.place = m->place,
 		.self = s->self,
-		.undo_nr = k->found != NULL ? k->found->undo_nr : undo_places(m),
+		.nodes_nr = s->nodes_nr,
+		.undo_nr = k->found != NULL ? k->found->undo_nr
+					    : meta_undo_nr(m->layout, s->conf->workers + 1),
 		.core_bytes = core_warm_bytes(k->core),
 		.spec_bytes = k->found != NULL ? k->found->spec_bytes
 					       : shard__model__get_packed_size(m->spec),
@@ -264,7 +259,7 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 	return SHARD_OK;
 }
 
-static void store_conf(struct make *k)
+static enum shard_status store_conf(struct make *k, struct err *e)
 {
 	struct model *m = k->m;
 	struct server *s = m->server;
@@ -284,6 +279,12 @@ static void store_conf(struct make *k)
 				       .max_world = m->set.max_world,
 				       .huge = s->conf->huge_pages,
 				       .given_up = &k->given_up};
+	if (k->found == NULL)
+		return SHARD_OK;
+	k->store.first = meta_first(k->found, m->layout->chunks_nr, &k->store.first_nodes);
+	if (k->store.first != NULL && k->store.first_nodes <= s->nodes_nr)
+		return SHARD_OK;
+	return err_set(e, SHARD_MISMATCH, "it does not say which chunks it was made with");
 }
 
 static enum shard_status make_meta(struct make *k, struct err *e)
@@ -326,7 +327,7 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 static enum shard_status make_once(struct make *k)
 {
 	if (k->store.warm != NULL && k->found == NULL &&
-	    make_region(k, WARM_META, k->warm.meta, SHM_HUGE_NO, &k->region, &k->e) != SHARD_OK)
+	    make_region(k, WARM_META, k->warm.meta, 0, SHM_HUGE_NO, &k->region, &k->e) != SHARD_OK)
 		return k->e.status;
 	return store_init(&k->memory, &k->store, &k->e);
 }
@@ -456,8 +457,7 @@ static enum shard_status make_begin(struct make *k, struct err *e)
 		return st;
 	if ((k->core = core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
-	store_conf(k);
-	return SHARD_OK;
+	return store_conf(k, e);
 }
 
 /* The account of it. SHARD_AGAIN: there will be room when the models that end, or may have ended,

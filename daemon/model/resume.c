@@ -232,7 +232,7 @@ static enum shard_status take(struct server *s, uint32_t id, struct meta_found *
 
 	*found = (struct meta_found){.undo_nr = 0};
 	if ((st = warm_try(s->warm, id, e)) == SHARD_OK)
-		st = warm_map(s->warm, id, WARM_META, 0, SHM_HUGE_NO, &found->shm, e);
+		st = warm_map(s->warm, id, WARM_META, 0, 0, SHM_HUGE_NO, &found->shm, e);
 	if (st != SHARD_OK)
 		return st;
 	st = meta_peek(found, id, e);

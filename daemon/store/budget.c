@@ -46,7 +46,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 
 	*s = (struct store_sizes){.held_elems = 0};
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
-		if (!place_keeps(&conf->place, c, conf->self))
+		if (!store_conf_first(conf, c))
 			continue;
 		s->held_elems += layout_chunk_elems(l, c);
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
@@ -93,6 +93,8 @@ static uint64_t fixed_bytes(const struct store_conf *conf, bool copied)
 static void need_of(struct budget_need *need, struct store_sizes s, const struct store_conf *conf,
 		    bool copied)
 {
+	uint16_t first_nodes = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
+
 	sizes_of(&s, conf);
 	*need = (struct budget_need){.total = 0};
 	need->bytes[BUDGET_STATE] =
@@ -109,7 +111,7 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] +
 			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
-	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
+	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (first_nodes - 1u), conf->huge);
 	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
@@ -120,12 +122,36 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 			       mapped(conf->warm->meta, conf->huge);
 }
 
+/* Memory of an earlier start counts as it was made, also where chunks have given pages back, and
+ * with it the chunks that came since. So it may be too much, and never too little. */
+static void add_room(struct budget_need *need, const struct store_conf *conf)
+{
+	static const enum budget_item item[] = {[STORE_STATE] = BUDGET_STATE,
+						[STORE_SUMS] = BUDGET_SUMS,
+						[STORE_SLOTS] = BUDGET_SLOTS,
+						[STORE_IMAGES] = BUDGET_IMAGE};
+
+	for (uint32_t c = 0; c < conf->layout->chunks_nr; c++) {
+		if (store_conf_first(conf, c) || !place_keeps(&conf->place, c, conf->self))
+			continue;
+		for (int w = 0; w < STORE_REGIONS; w++) {
+			uint64_t bytes = store_room_counted(conf, (enum store_region)w, c);
+
+			need->bytes[item[w]] += bytes;
+			need->total += bytes;
+			need->parked += conf->warm ? bytes : 0;
+		}
+	}
+}
+
 void budget_need(struct budget_need *need, const struct store_conf *conf)
 {
 	struct store_sizes s;
 
 	store_sizes(&s, conf);
 	need_of(need, s, conf, conf->place.holders != NULL);
+	if (conf->first != NULL)
+		add_room(need, conf);
 }
 
 /* How many chunks the node holds at least: its share by capacity, rounded down. A node that cannot
@@ -216,6 +242,45 @@ enum shard_status budget_reserve(struct budget *b, const struct budget_need *nee
 		return refuse(b, need, model, node, e);
 	b->used += need->total;
 	return SHARD_OK;
+}
+
+enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char *model,
+			      const char *node, struct err *e)
+{
+	uint64_t left = b->used < b->total ? b->total - b->used : 0;
+
+	if (bytes <= left)
+		return SHARD_OK;
+	return err_set(e, SHARD_BUDGET,
+		       "chunks that come to \"%s\" need %.1f MiB on node %s, %.1f of %.1f MiB are "
+		       "free: raise memory there",
+		       model, (double)bytes / (1 << 20), node, (double)left / (1 << 20),
+		       (double)b->total / (1 << 20));
+}
+
+void budget_more(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked)
+{
+	CHECK(parked <= bytes);
+	need->total += bytes;
+	need->parked += parked;
+	b->used += bytes;
+	if (!need->leaving)
+		return;
+	b->leaving += bytes;
+	b->leaving_parked += parked;
+}
+
+void budget_less(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked)
+{
+	CHECK(bytes <= need->total && parked <= need->parked && bytes <= b->used);
+	need->total -= bytes;
+	need->parked -= parked;
+	b->used -= bytes;
+	if (!need->leaving)
+		return;
+	CHECK(bytes <= b->leaving && parked <= b->leaving_parked);
+	b->leaving -= bytes;
+	b->leaving_parked -= parked;
 }
 
 void budget_leave(struct budget *b, struct budget_need *need)

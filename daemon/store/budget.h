@@ -57,6 +57,14 @@ void budget_least(struct budget_need *need, const struct store_conf *conf, uint3
  * GiB are free`. */
 enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,
 				 const char *model, const char *node, struct err *e);
+/* Is there room for so many bytes more, of chunks that come while a model trains (store/room.h)?
+ * SHARD_BUDGET says the figures. */
+enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char *model,
+			      const char *node, struct err *e);
+/* They are counted for the model from now on, or no more. The items of the need stay as they were
+ * when it was made. */
+void budget_more(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked);
+void budget_less(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked);
 /* The model ends. What it needed is given back when its threads are done. */
 void budget_leave(struct budget *b, struct budget_need *need);
 /* Will there be room for it when everything in .leaving is given back, and `more` bytes beside it?

@@ -23,6 +23,14 @@ struct store_sizes {
 	uint64_t image, arena;
 };
 
+/* In room.c: the address space that a region has for chunks that come, and what the budget counts
+ * for one of them. */
+uint64_t store_room_bytes(const struct store_conf *conf, enum store_region what);
+uint64_t store_room_counted(const struct store_conf *conf, enum store_region what, uint32_t chunk);
+/* How many bytes of it are of chunks whose arrays are whole huge pages. */
+uint64_t store_room_huge(const struct store_conf *conf, enum store_region what);
+/* In store.c: is it in the first part? */
+bool store_conf_first(const struct store_conf *conf, uint32_t chunk);
 void store_sizes(struct store_sizes *s, const struct store_conf *conf);
 
 #endif

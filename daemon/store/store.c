@@ -18,7 +18,7 @@
 
 static void unmap(struct shm *m)
 {
-	if (m->base)
+	if (m->base || m->room)
 		shm_unmap(m);
 	m->base = NULL;
 }
@@ -36,12 +36,24 @@ static enum shard_status map_region(struct store *st, enum store_region what, ui
 {
 	const struct store_park *warm = st->conf.warm;
 
-	if (bytes == 0)
+	uint64_t room = store_room_bytes(&st->conf, what);
+	enum shard_status rc = SHARD_OK;
+	struct shm *m = &st->region[what];
+
+	m->fd = -1;
+	if (bytes == 0 && room == 0)
 		return SHARD_OK;
 	if (given_up(&st->conf, e) != SHARD_OK)
 		return e->status;
-	return warm ? warm->map(warm->arg, what, bytes, &st->region[what], e)
-		    : shm_private(&st->region[what], bytes, st->conf.huge, e);
+	if (warm)
+		rc = warm->map(warm->arg, what, bytes, room, m, e);
+	else if (bytes > 0)
+		rc = shm_private(m, bytes, st->conf.huge, e);
+	if (rc == SHARD_OK && room > 0 && !warm)
+		rc = shm_room(m, room, e);
+	if (rc == SHARD_OK && room > 0)
+		shm_room_huge(m, store_room_huge(&st->conf, what));
+	return rc;
 }
 
 static void shared_name(char name[128], const struct store_conf *conf, const char *what)
@@ -87,6 +99,12 @@ static enum shard_status map_arena(struct store *st, uint32_t slot, struct err *
 	return rc;
 }
 
+bool store_conf_first(const struct store_conf *conf, uint32_t chunk)
+{
+	return conf->first ? conf->first[chunk / 8] >> chunk % 8 & 1
+			   : place_keeps(&conf->place, chunk, conf->self);
+}
+
 static void index_chunks(struct store *st)
 {
 	uint64_t held = 0, trained = 0, other = 0;
@@ -96,13 +114,17 @@ static void index_chunks(struct store *st)
 
 		st->held_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
 		if (place_keeps(&st->conf.place, c, st->conf.self)) {
+			st->held[c / 8] |= (uint8_t)(1u << c % 8);
+			st->owned++;
+		}
+		if (store_conf_first(&st->conf, c)) {
+			st->first[c / 8] |= (uint8_t)(1u << c % 8);
 			st->held_at[c] = held;
 			held += n;
 			if (layout_trained(st->conf.layout, c)) {
 				st->moment_at[c] = trained;
 				trained += n;
 			}
-			st->owned++;
 		} else {
 			st->else_at[c] = other;
 			other += n;
@@ -157,7 +179,13 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->held_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->moment_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
-	if (!st->held_at || !st->moment_at || !st->else_at) {
+	st->held = calloc(chunks_nr / 8 + 1, 1);
+	st->first = calloc(chunks_nr / 8 + 1, 1);
+	st->given = calloc(chunks_nr / 8 + 1, 1);
+	st->first_nodes = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
+	st->parked = conf->warm != NULL;
+	if (!st->held_at || !st->moment_at || !st->else_at || !st->held || !st->first ||
+	    !st->given) {
 		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"",
 			     conf->name);
 		goto err_store;
@@ -166,10 +194,11 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	if ((rc = map_region(st, STORE_STATE,
 			     st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) !=
 		    SHARD_OK ||
-	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (conf->nodes_nr - 1u), e)) !=
+	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (st->first_nodes - 1u), e)) !=
 		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SUMS, st->sizes.reduced + st->sizes.sums, e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK ||
+	    (conf->warm && conf->warm->there && (rc = store_room_again(st, e)) != SHARD_OK) ||
 	    (rc = map_image(st, e)) != SHARD_OK)
 		goto err_store;
 	for (uint32_t i = 0; i < conf->local_world; i++)
@@ -180,6 +209,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	else
 		store_reset(st);
 	st->conf.warm = NULL;
+	st->conf.first = NULL; /* Only until here. */
 	st->conf.given_up = NULL;
 	*out = st;
 	return SHARD_OK;
@@ -204,6 +234,9 @@ void store_free(struct store **stp)
 	free(st->held_at);
 	free(st->moment_at);
 	free(st->else_at);
+	free(st->held);
+	free(st->first);
+	free(st->given);
 	free(st);
 }
 
@@ -238,43 +271,86 @@ uint32_t store_owned(const struct store *st)
 bool store_holds(const struct store *st, uint32_t chunk)
 {
 	CHECK(chunk < st->conf.layout->chunks_nr);
-	return st->held_at[chunk] != NOT_HELD;
+	return st->held[chunk / 8] >> chunk % 8 & 1;
+}
+
+void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i)
+{
+	uint64_t at = i == 0 ? st->held_at[chunk] : st->moment_at[chunk];
+
+	if (at == NOT_HELD)
+		return NULL;
+	return (char *)st->region[STORE_STATE].base +
+	       (i == 0 ? 0 : st->sizes.master + (i - 1) * st->sizes.moment) + at * sizeof(float);
+}
+
+static void *first_in(const struct store *st, enum store_region what, uint64_t start,
+		      uint32_t chunk, size_t size)
+{
+	return st->held_at[chunk] == NOT_HELD
+		       ? NULL
+		       : (char *)st->region[what].base + start + st->held_at[chunk] * size;
+}
+
+void *store_first_slot(const struct store *st, uint32_t chunk, uint32_t i)
+{
+	return first_in(st, STORE_SLOTS, i * st->sizes.slot, chunk, dtype_bytes(st->conf.grad));
+}
+
+void *store_first_sum(const struct store *st, uint32_t chunk)
+{
+	return first_in(st, STORE_SUMS, 0, chunk, dtype_bytes(st->conf.grad));
+}
+
+void *store_first_image(const struct store *st, uint32_t chunk, uint32_t slot)
+{
+	return first_in(st, STORE_IMAGES, slot * (st->sizes.images / 2), chunk,
+			dtype_bytes(st->conf.image));
+}
+
+bool store_has_room(const struct store *st)
+{
+	return st->region[STORE_STATE].room != NULL && st->region[STORE_SLOTS].room != NULL;
 }
 
 float *store_master(struct store *st, uint32_t chunk)
 {
+	void *at = store_first_state(st, chunk, 0);
+
 	CHECK(store_holds(st, chunk));
-	return (float *)st->region[STORE_STATE].base + st->held_at[chunk];
+	return at != NULL ? at : store_room_at(st, STORE_STATE, chunk, 0);
 }
 
 float *store_state(struct store *st, uint32_t chunk, uint32_t i)
 {
 	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
-	if (i >= st->conf.optim->states_nr || st->moment_at[chunk] == NOT_HELD)
+	if (i >= st->conf.optim->states_nr || !layout_trained(st->conf.layout, chunk))
 		return NULL;
-	return (float *)(void *)((char *)st->region[STORE_STATE].base + st->sizes.master +
-				 i * st->sizes.moment) +
-	       st->moment_at[chunk];
+	return st->held_at[chunk] != NOT_HELD ? store_first_state(st, chunk, i + 1)
+					      : store_room_at(st, STORE_STATE, chunk, i + 1);
 }
 
 void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
 {
 	uint32_t i = node < st->conf.self ? node : node - 1u;
+	void *at;
 
 	CHECK(store_holds(st, chunk) && node < st->conf.nodes_nr && node != st->conf.self);
-	return (char *)st->region[STORE_SLOTS].base + i * st->sizes.slot +
-	       st->held_at[chunk] * dtype_bytes(st->conf.grad);
+	at = i < st->first_nodes - 1u ? store_first_slot(st, chunk, i) : NULL;
+	return at != NULL ? at : store_room_at(st, STORE_SLOTS, chunk, i);
 }
 
 void *store_sum(struct store *st, uint32_t chunk)
 {
 	size_t size = dtype_bytes(st->conf.grad);
 
-	if (store_holds(st, chunk))
-		return (char *)st->region[STORE_SUMS].base + st->held_at[chunk] * size;
-	return st->sizes.sums ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced +
-					st->else_at[chunk] * size
-			      : NULL;
+	if (st->conf.local_world == 1 && !store_holds(st, chunk))
+		return NULL;
+	if (st->held_at[chunk] != NOT_HELD)
+		return store_first_sum(st, chunk);
+	return st->conf.local_world > 1 ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced +
+						  st->else_at[chunk] * size
+					: store_room_at(st, STORE_SUMS, chunk, 0);
 }
 
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
@@ -294,10 +370,10 @@ const struct shm *store_region(const struct store *st, enum store_region what)
 static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
 {
 	CHECK(slot <= st->conf.staleness && store_holds(st, chunk));
-	return st->sizes.images == 0
-		       ? NULL
-		       : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
-				 st->held_at[chunk] * dtype_bytes(st->conf.image);
+	if (!st->parked || st->conf.staleness == 0)
+		return NULL;
+	return st->held_at[chunk] != NOT_HELD ? store_first_image(st, chunk, slot)
+					      : store_room_at(st, STORE_IMAGES, chunk, slot);
 }
 
 static size_t chunk_image_bytes(const struct store *st, uint32_t chunk)
@@ -325,14 +401,20 @@ bool store_where(const struct store *st, const void *at, enum store_region *regi
 		 uint64_t *offset)
 {
 	for (int i = STORE_SUMS; i <= STORE_SLOTS; i++) {
-		const char *base = st->region[i].base;
+		const struct shm *m = &st->region[i];
+		const char *base = m->base;
 
-		if (base == NULL || (const char *)at < base ||
-		    (const char *)at >= base + st->region[i].bytes)
-			continue;
 		*region = (enum store_region)i;
-		*offset = (uint64_t)((const char *)at - base);
-		return true;
+		if (base != NULL && (const char *)at >= base &&
+		    (const char *)at < base + m->bytes) {
+			*offset = (uint64_t)((const char *)at - base);
+			return true;
+		}
+		if (m->room != NULL && (const char *)at >= m->room &&
+		    (const char *)at < m->room + m->room_bytes) {
+			*offset = shm_room_start(m->bytes) + (uint64_t)((const char *)at - m->room);
+			return true;
+		}
 	}
 	return false;
 }
@@ -341,10 +423,18 @@ void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_
 {
 	if (region != STORE_SUMS && region != STORE_SLOTS)
 		return NULL;
-	if (st->region[region].base == NULL || offset > st->region[region].bytes ||
-	    bytes > st->region[region].bytes - offset || offset % 64 != 0)
+	const struct shm *m = &st->region[region];
+	uint64_t room = shm_room_start(m->bytes);
+
+	if (offset % 64 != 0)
 		return NULL;
-	return (char *)st->region[region].base + offset;
+	if (m->room != NULL && offset >= room)
+		return store_room_has(st, (enum store_region)region, offset - room, bytes)
+			       ? m->room + (offset - room)
+			       : NULL;
+	if (m->base == NULL || offset > m->bytes || bytes > m->bytes - offset)
+		return NULL;
+	return (char *)m->base + offset;
 }
 
 const struct shm *store_image_shm(const struct store *st)
@@ -583,14 +673,19 @@ bool store_void(struct store *st, uint32_t chunk)
 	return word != NULL && *word == STORE_VOID;
 }
 
+void store_void_set(struct store *st, uint32_t chunk)
+{
+	uint32_t *word = void_word(st, chunk);
+
+	if (word != NULL)
+		*word = STORE_VOID;
+}
+
 void store_reset(struct store *st)
 {
-	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
-		uint32_t *word = store_holds(st, c) ? void_word(st, c) : NULL;
-
-		if (word != NULL)
-			*word = STORE_VOID;
-	}
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		if (store_holds(st, c))
+			store_void_set(st, c);
 	no_versions(st);
 }
 

@@ -11,11 +11,12 @@
 #include "optim/optim.h"
 #include "wire/layout.h"
 
+/* Each has a first part, which the store is made with, and room for more (room.h). */
 enum store_region { STORE_STATE, STORE_SUMS, STORE_SLOTS, STORE_IMAGES, STORE_REGIONS };
 
 struct store_park { /* Where regions are that outlive the process. */
-	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, struct shm *m,
-				 struct err *e);
+	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, uint64_t room,
+				 struct shm *m, struct err *e);
 	void *arg;
 	bool there; /* They are of an earlier process, with what it wrote. */
 	/* The bytes of a further region that the model itself uses, for the budget. */
@@ -29,6 +30,10 @@ struct store_conf {
 	enum shard_dtype image, grad;
 	struct placement place; /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
+	/* Which chunks, a bit for each, and how many nodes the memory was made for, if that was an
+	 * earlier start. NULL, 0: what .place keeps here, and nodes_nr. */
+	const uint8_t *first;
+	uint16_t first_nodes;
 	uint32_t local_world; /* How many arenas there are. */
 	/* 0 or 1: so many more images, and so many more halves of each arena. */
 	uint32_t staleness;

@@ -29,15 +29,38 @@ struct store {
 	struct store_conf conf;
 	struct store_sizes sizes;
 	struct shm region[STORE_REGIONS], image;
-	uint64_t *held_at; /* [chunks_nr] The first element, among those held here, or NOT_HELD. */
-	/* [chunks_nr] The first element of its moments. NOT_HELD: there are none, also because all
-	 * of it is frozen. */
+	/* [chunks_nr] The first element, among the chunks that the store was made with, or
+	 * NOT_HELD. */
+	uint64_t *held_at;
+	/* [chunks_nr] The first element of its moments. NOT_HELD: there are none in the first part,
+	 * also because all of it is frozen. */
 	uint64_t *moment_at;
-	/* [chunks_nr] The first element, among those held elsewhere, or NOT_HELD. */
+	/* [chunks_nr] The first element, among the other chunks, or NOT_HELD. */
 	uint64_t *else_at;
+	/* [chunks_nr / 8] A bit for each chunk. held: it is held here now. first: the store was
+	 * made with it. given: it gave its pages back (of those in first), or was given at all. */
+	uint8_t *held, *first, *given;
+	uint16_t first_nodes; /* Of how many nodes there are slots in the first part. */
+	bool parked;          /* It outlives the process. */
+	bool pinned;          /* The first part keeps its pages. */
 	/* owned: how many chunks are held here. newest: the newest image. */
 	uint32_t owned, newest;
 	struct arena_slot arena[];
 };
+
+/* In store.c, for room.c: where arrays of a chunk lie in the first part. NULL: not there. */
+void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i); /* 0: the master. */
+void *store_first_slot(const struct store *st, uint32_t chunk, uint32_t i);
+void *store_first_sum(const struct store *st, uint32_t chunk);
+void *store_first_image(const struct store *st, uint32_t chunk, uint32_t slot);
+bool store_has_room(const struct store *st);
+void store_void_set(struct store *st, uint32_t chunk);
+/* In room.c, for store.c: an array of a chunk in the room, and whether a chunk that is held has all
+ * of a range there. */
+void *store_room_at(const struct store *st, enum store_region what, uint32_t chunk, uint32_t array);
+bool store_room_has(const struct store *st, enum store_region what, uint64_t offset,
+		    uint64_t bytes);
+/* Touches what is held of memory of a start before. */
+enum shard_status store_room_again(struct store *st, struct err *e);
 
 #endif

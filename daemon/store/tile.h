@@ -22,7 +22,7 @@ struct tile_undo { /* What one thread is overwriting in a chunk. */
 
 struct tiles {
 	_Atomic uint64_t *version; /* The stamp of each tile. */
-	/* [chunks_nr] The first tile of each chunk. A chunk held elsewhere has none. */
+	/* [chunks_nr] The first tile of each chunk, also of those that are held elsewhere now. */
 	uint32_t *first;
 	struct tile_undo *undo; /* [undo_nr] */
 	_Atomic uint8_t *used;  /* [undo_nr] Set while a thread of this process uses it. */

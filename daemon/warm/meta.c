@@ -25,6 +25,7 @@ enum {
 	AT_ZERO,
 	AT_VERSIONS,
 	AT_UNDO,
+	AT_FIRST,
 	AT_BLOBS,
 	AT_END,
 	AT_NR
@@ -36,19 +37,21 @@ struct meta_head {
 	uint64_t at[AT_NR]; /* In bytes from the start of the region. */
 	uint64_t spec_bytes, spec_sum, core_bytes, incarnation;
 	uint8_t from[16];
+	uint32_t first_nodes; /* The nodes that the memory was made for. */
+	uint32_t reserved;
 	_Atomic uint32_t core_now, mark_now;
 	struct meta_mark mark[2];
 };
 
 /* How many tiles there are. first: NULL, or the first one of each chunk. */
-static uint32_t tiles_held(const struct meta_conf *c, uint32_t *first)
+static uint32_t tiles_all(const struct meta_conf *c, uint32_t *first)
 {
 	uint32_t nr = 0;
 
 	for (uint32_t i = 0; i < c->layout->chunks_nr; i++) {
 		if (first != NULL)
 			first[i] = nr;
-		nr += place_keeps(&c->place, i, c->self) ? tile_count(c->layout, i) : 0;
+		nr += tile_count(c->layout, i);
 	}
 	return nr;
 }
@@ -66,6 +69,11 @@ static uint64_t core_step(uint64_t bytes) /* Distance between the two copies. */
 	return (bytes + 63) / 64 * 64;
 }
 
+static uint64_t first_bytes(uint32_t chunks_nr)
+{
+	return (chunks_nr + 7u) / 8;
+}
+
 static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 {
 	const struct layout *l = c->layout;
@@ -76,8 +84,9 @@ static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 	at[AT_FACTS_ID] = part(&end, sizeof(struct core_id), 64);
 	at[AT_FACTS] = part(&end, l->chunks_nr * sizeof(struct meta_fact), 64);
 	at[AT_ZERO] = part(&end, l->segments_nr, 64);
-	at[AT_VERSIONS] = part(&end, tiles_held(c, NULL) * sizeof(uint64_t), 64);
+	at[AT_VERSIONS] = part(&end, tiles_all(c, NULL) * sizeof(uint64_t), 64);
 	at[AT_UNDO] = part(&end, c->undo_nr * sizeof(struct tile_undo), 64);
+	at[AT_FIRST] = part(&end, first_bytes(l->chunks_nr), 64);
 	at[AT_BLOBS] = part(&end, c->blobs_bytes, PAGE);
 	at[AT_END] = part(&end, 0, PAGE);
 }
@@ -95,6 +104,11 @@ uint64_t meta_bytes(const struct meta_conf *c)
 	return at[AT_END];
 }
 
+uint32_t meta_undo_nr(const struct layout *l, uint32_t threads)
+{
+	return l->chunks_nr < threads ? l->chunks_nr : threads;
+}
+
 static void *in(const struct meta *m, uint32_t which)
 {
 	return (char *)m->shm.base + m->head->at[which];
@@ -108,7 +122,7 @@ static enum shard_status attach(struct meta *m, const struct meta_conf *c, struc
 	if (m->tiles.first == NULL || m->tiles.used == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the tiles of %u chunks",
 			       c->layout->chunks_nr);
-	(void)tiles_held(c, m->tiles.first);
+	(void)tiles_all(c, m->tiles.first);
 	m->facts_id = in(m, AT_FACTS_ID);
 	m->fact = in(m, AT_FACTS);
 	m->zero = in(m, AT_ZERO);
@@ -123,6 +137,7 @@ enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t 
 			    const void *spec, struct err *e)
 {
 	struct meta_head *h = m->shm.base;
+	uint8_t *first;
 
 	CHECK(m->shm.bytes >= meta_bytes(c) && c->undo_nr > 0 && c->undo_nr <= TILE_UNDO_MAX &&
 	      c->spec_bytes <= SPEC_MAX);
@@ -132,6 +147,11 @@ enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t 
 	h->undo_nr = c->undo_nr;
 	h->core_bytes = c->core_bytes;
 	h->incarnation = c->incarnation;
+	h->first_nodes = c->nodes_nr;
+	first = in(m, AT_FIRST);
+	for (uint32_t i = 0; i < c->layout->chunks_nr; i++)
+		if (place_keeps(&c->place, i, c->self))
+			first[i / 8] |= (uint8_t)(1u << i % 8);
 	h->spec_bytes = c->spec_bytes;
 	memcpy(in(m, AT_SPEC), spec, c->spec_bytes);
 	h->spec_sum = xxh_sum(spec, c->spec_bytes, META_MAGIC);
@@ -182,6 +202,18 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 	free(found->spec);
 	found->spec = NULL;
 	return err_set(e, SHARD_MISMATCH, "the sum over its definition is wrong");
+}
+
+const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr)
+{
+	const struct meta_head *h = found->shm.base;
+	uint64_t room = found->shm.bytes, at = h->at[AT_FIRST];
+
+	if (h->first_nodes == 0 || h->first_nodes > CORE_NODES_MAX || at > room ||
+	    first_bytes(chunks_nr) > room - at)
+		return NULL;
+	*nodes_nr = (uint16_t)h->first_nodes;
+	return (const uint8_t *)h + at;
 }
 
 enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct err *e)

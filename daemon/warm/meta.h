@@ -18,7 +18,7 @@
 struct meta_conf {
 	const struct layout *layout;
 	struct placement place;
-	uint16_t self;
+	uint16_t self, nodes_nr;
 	uint32_t undo_nr;
 	uint64_t core_bytes, spec_bytes, blobs_bytes;
 	/* Of the memory: a name that no other memory has. For meta_make() only. */
@@ -72,6 +72,8 @@ struct meta {
 /* True: this memory outlives the process. */
 bool meta_persistent(const struct meta *m);
 uint64_t meta_bytes(const struct meta_conf *c);
+/* How many places so many threads need, which never change a chunk together. */
+uint32_t meta_undo_nr(const struct layout *l, uint32_t threads);
 /* m->shm has to be mapped and zero. */
 enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t model,
 			    const void *spec, struct err *e);
@@ -79,6 +81,9 @@ enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t 
  * model, with that memory in m->shm. SHARD_MISMATCH says what is wrong. */
 enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err *e);
 enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct err *e);
+/* Which chunks the memory was made with, a bit for each, and for how many nodes (store_conf.first).
+ * NULL: what says so lies outside. */
+const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr);
 void meta_free(struct meta *m);                      /* Also unmaps m->shm. */
 void meta_from(struct meta *m, const uint8_t *uuid); /* UUID of the coordinator that defined it. */
 

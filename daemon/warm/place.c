@@ -143,7 +143,7 @@ bool warm_place_systemd(const struct config *conf)
 #endif
 
 static enum shard_status store_make(struct warm_place *p, const char *name, size_t bytes,
-				    enum shm_huge huge, struct shm *m, struct err *e)
+				    size_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
 	char full[WARM_NAME_BYTES + 16];
 	enum shard_status st;
@@ -151,7 +151,7 @@ static enum shard_status store_make(struct warm_place *p, const char *name, size
 
 	(void)p;
 	snprintf(full, sizeof(full), STORE_PREFIX "%s", name);
-	if ((st = shm_create(m, full, bytes, SHM_KEPT, huge, e)) != SHARD_OK)
+	if ((st = shm_keep(m, full, bytes, room, huge, e)) != SHARD_OK)
 		return st;
 	if ((rc = store(name, m->fd)) > 0)
 		return SHARD_OK;
@@ -161,7 +161,7 @@ static enum shard_status store_make(struct warm_place *p, const char *name, size
 }
 
 static enum shard_status store_take(struct warm_place *p, const char *name, uint64_t bytes,
-				    enum shm_huge huge, struct shm *m, struct err *e)
+				    uint64_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
 	int fd = -1, mine;
 	struct stat info;
@@ -177,7 +177,7 @@ static enum shard_status store_take(struct warm_place *p, const char *name, uint
 		return err_set(e, SHARD_NOT_FOUND, "it is not there");
 	if (fstat(fd, &info) != 0 || (mine = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0)
 		return err_set(e, SHARD_SYSTEM, "%s", strerror(errno));
-	return shm_again(m, mine, 1, bytes ? bytes : (uint64_t)info.st_size, huge, e);
+	return shm_again(m, mine, 1, bytes || room ? bytes : (uint64_t)info.st_size, room, huge, e);
 }
 
 static void store_remove(struct warm_place *p, const char *name)
@@ -310,7 +310,7 @@ static enum shard_status use_folder(struct warm_place *p, struct err *e)
 }
 
 static enum shard_status file_take(struct warm_place *p, const char *name, uint64_t bytes,
-				   enum shm_huge huge, struct shm *m, struct err *e)
+				   uint64_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
 	int fd = openat(p->dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	struct stat info;
@@ -320,7 +320,7 @@ static enum shard_status file_take(struct warm_place *p, const char *name, uint6
 			       errno == ENOENT ? "it is not there" : strerror(errno));
 	if (fstat(fd, &info) != 0 || info.st_size < 0)
 		info.st_size = 0;
-	return shm_again(m, fd, 0, bytes ? bytes : (uint64_t)info.st_size, huge, e);
+	return shm_again(m, fd, 0, bytes || room ? bytes : (uint64_t)info.st_size, room, huge, e);
 }
 
 static void sweep_folder(struct warm_place *p, bool (*keep)(void *arg, const char *name), void *arg)
@@ -444,20 +444,20 @@ void warm_place_close(struct warm_place *p)
 	*p = (struct warm_place){.dir = -1};
 }
 
-enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t bytes,
+enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t bytes, size_t room,
 				  enum shm_huge huge, struct shm *m, struct err *e)
 {
 	CHECK(name_ok(name));
 	if (p->mode == WARM_SYSTEMD)
-		return store_make(p, name, bytes, huge, m, e);
-	return shm_file(m, p->dir, name, bytes, huge, e);
+		return store_make(p, name, bytes, room, huge, m, e);
+	return shm_file(m, p->dir, name, bytes, room, huge, e);
 }
 
 enum shard_status warm_place_take(struct warm_place *p, const char *name, uint64_t bytes,
-				  enum shm_huge huge, struct shm *m, struct err *e)
+				  uint64_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
-	return p->mode == WARM_SYSTEMD ? store_take(p, name, bytes, huge, m, e)
-				       : file_take(p, name, bytes, huge, m, e);
+	return p->mode == WARM_SYSTEMD ? store_take(p, name, bytes, room, huge, m, e)
+				       : file_take(p, name, bytes, room, huge, m, e);
 }
 
 void warm_place_remove(struct warm_place *p, const char *name)

@@ -46,11 +46,12 @@ enum shard_status warm_place_use(struct warm_place *p, enum warm_mode mode, stru
 void warm_place_empty(struct warm_place *p); /* Empties both places and removes the folder. */
 void warm_place_close(struct warm_place *p);
 
-enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t bytes,
+enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t bytes, size_t room,
 				  enum shm_huge huge, struct shm *m, struct err *e);
-/* bytes 0: of any size. SHARD_NOT_FOUND: there is none. SHARD_MISMATCH: it cannot be used. */
+/* bytes and room 0: of any size, without room (net/shm.h). SHARD_NOT_FOUND: there is none.
+ * SHARD_MISMATCH: it cannot be used. */
 enum shard_status warm_place_take(struct warm_place *p, const char *name, uint64_t bytes,
-				  enum shm_huge huge, struct shm *m, struct err *e);
+				  uint64_t room, enum shm_huge huge, struct shm *m, struct err *e);
 void warm_place_remove(struct warm_place *p, const char *name); /* Does nothing if there is none. */
 void warm_place_sweep(struct warm_place *p, bool (*keep)(void *arg, const char *name), void *arg);
 /* In bytes; 0: there is none. */

@@ -25,7 +25,7 @@
 #define WARM_MAGIC 0x6b726170646873ull /* "shdpark" */
 /* Format of everything that is kept. It grows with each change of any part, also of the core's
  * memory. All releases from format 4 on can read the page itself. */
-#define WARM_FORMAT 7
+#define WARM_FORMAT 8
 #define WARM_TRIES_MAX                                                                             \
 	3 /* After so many starts that died while they took a model, it is not taken. */
 #define MEMBERS_BYTES 400
@@ -33,9 +33,10 @@
 struct warm_row {
 	_Atomic uint32_t kept; /* 1: the row counts. 0: it is free. Else it is damaged. */
 	uint32_t model;
-	_Atomic uint32_t tries;       /* Starts in a row that died while they took it up. */
-	_Atomic uint32_t dropped;     /* 1: its file is being removed or is gone. */
-	uint64_t bytes[WARM_REGIONS]; /* Size of each region; 0: there is none. */
+	_Atomic uint32_t tries;   /* Starts in a row that died while they took it up. */
+	_Atomic uint32_t dropped; /* 1: its file is being removed or is gone. */
+	/* Size of each region without its room. 0: there is none. 1: it is room alone. */
+	uint64_t bytes[WARM_REGIONS];
 };
 
 struct warm_page {
@@ -270,7 +271,7 @@ static enum shard_status check_page(struct warm *p, struct err *e)
 static enum shard_status take_page(struct warm *p, struct err *e)
 {
 	enum shard_status st = warm_place_take(&p->place, WARM_PAGE_NAME, sizeof(struct warm_page),
-					       SHM_HUGE_NO, &p->shm, e);
+					       0, SHM_HUGE_NO, &p->shm, e);
 
 	if (st == SHARD_OK)
 		p->page = p->shm.base;
@@ -289,7 +290,7 @@ static enum shard_status find(struct warm *p, struct err *e)
 static enum shard_status make_page(struct warm *p, struct err *e)
 {
 	enum shard_status st = warm_place_make(&p->place, WARM_PAGE_NAME, sizeof(struct warm_page),
-					       SHM_HUGE_NO, &p->shm, e);
+					       0, SHM_HUGE_NO, &p->shm, e);
 	struct warm_page *g = p->shm.base;
 
 	if (st != SHARD_OK)
@@ -577,16 +578,22 @@ bool warm_has(const struct warm *p, uint32_t model)
 
 /* --- regions --- */
 
+static uint64_t row_bytes(const struct shm *m)
+{
+	return m->bytes > 0 ? m->bytes : m->room_bytes > 0;
+}
+
 static enum shard_status take(struct warm *p, const struct warm_row *r, enum warm_region what,
-			      uint64_t bytes, enum shm_huge huge, struct shm *m, struct err *e)
+			      uint64_t bytes, uint64_t room, enum shm_huge huge, struct shm *m,
+			      struct err *e)
 {
 	char name[WARM_NAME_BYTES];
 	struct err why;
 	enum shard_status st;
 
 	region_name(name, r->model, what);
-	st = warm_place_take(&p->place, name, bytes, huge, m, &why);
-	if (st == SHARD_OK && m->bytes != r->bytes[what]) {
+	st = warm_place_take(&p->place, name, bytes, room, huge, m, &why);
+	if (st == SHARD_OK && row_bytes(m) != r->bytes[what]) {
 		shm_unmap(m);
 		st = err_set(&why, SHARD_MISMATCH, "it has %zu bytes, its page says %llu", m->bytes,
 			     (unsigned long long)r->bytes[what]);
@@ -597,22 +604,22 @@ static enum shard_status take(struct warm *p, const struct warm_row *r, enum war
 }
 
 enum shard_status warm_map(struct warm *p, uint32_t model, enum warm_region what, uint64_t bytes,
-			   enum shm_huge huge, struct shm *m, struct err *e)
+			   uint64_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
 	const struct warm_row *r = row_of(p, model);
 
 	CHECK(r != NULL);
-	return take(p, r, what, bytes, huge, m, e);
+	return take(p, r, what, bytes, room, huge, m, e);
 }
 
 enum shard_status warm_make(struct warm *p, uint32_t model, enum warm_region what, uint64_t bytes,
-			    enum shm_huge huge, struct shm *m, struct err *e)
+			    uint64_t room, enum shm_huge huge, struct shm *m, struct err *e)
 {
 	char name[WARM_NAME_BYTES];
 
-	CHECK(bytes > 0);
+	CHECK(bytes > 0 || room > 0);
 	region_name(name, model, what);
-	return warm_place_make(&p->place, name, bytes, huge, m, e);
+	return warm_place_make(&p->place, name, bytes, room, huge, m, e);
 }
 
 enum shard_status warm_try(struct warm *p, uint32_t model, struct err *e)
@@ -700,7 +707,7 @@ enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *re
 		r->model = model;
 		r->tries = r->dropped = 0;
 		for (uint32_t k = 0; k < WARM_REGIONS; k++)
-			r->bytes[k] = regions[k].bytes;
+			r->bytes[k] = row_bytes(&regions[k]);
 		atomic_store(&r->kept, 1);
 		return SHARD_OK;
 	}

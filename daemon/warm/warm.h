@@ -60,13 +60,13 @@ enum shard_status warm_try(struct warm *p, uint32_t model, struct err *e);
 void warm_taken(
 	struct warm *p,
 	uint32_t model); /* Everything of it was read and is right. What follows only computes. */
-/* Maps a region of a listed model. bytes 0: in its full size. */
+/* Maps a region of a listed model. room: as in net/shm.h. bytes and room 0: in its full size. */
 enum shard_status warm_map(struct warm *p, uint32_t model, enum warm_region what, uint64_t bytes,
-			   enum shm_huge huge, struct shm *m, struct err *e);
+			   uint64_t room, enum shm_huge huge, struct shm *m, struct err *e);
 /* Makes a new region for a model that warm_keep() has not listed, and whose old regions
  * warm_forget() has removed. Any thread may call, because this only reads where the place is. */
 enum shard_status warm_make(struct warm *p, uint32_t model, enum warm_region what, uint64_t bytes,
-			    enum shm_huge huge, struct shm *m, struct err *e);
+			    uint64_t room, enum shm_huge huge, struct shm *m, struct err *e);
 /* Bytes of the place that this model has taken so far. Another thread may be taking more. */
 uint64_t warm_taken_bytes(const struct warm *p, uint32_t model);
 enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model,

@@ -41,7 +41,7 @@
 	((size_t)16 << 20) /* Of one call, as it keeps other threads from mapping memory. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-enum { TOUCH_THREADS = 8 };
+enum { TOUCH_THREADS = 8, TOUCH_NOT = -1 };
 
 static size_t round_up(size_t bytes, size_t to)
 {
@@ -196,13 +196,50 @@ static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_
 	if (!(flags & MAP_HUGETLB) && thp && huge != SHM_HUGE_NO && bytes >= HUGE_BYTES &&
 	    thp_allowed(thp) && madvise(m->base, bytes, MADV_HUGEPAGE) == 0)
 		m->got = SHM_PAGES_THP;
-	if (touch(m->base, bytes, how) == 0)
+	if (how == TOUCH_NOT || touch(m->base, bytes, how) == 0)
 		return 0;
 	error = errno;
 	unmap_all(m->base, bytes);
 	m->base = NULL;
 	errno = error;
 	return -1;
+}
+
+uint64_t shm_room_start(uint64_t bytes)
+{
+	return round_up(bytes, HUGE_BYTES);
+}
+
+static size_t file_bytes(size_t bytes, size_t room)
+{
+	return room > 0 ? shm_room_start(bytes) + room : bytes;
+}
+
+/* Maps the room behind the first part of a file, and touches nothing. -1: errno says why. */
+static int map_room(struct shm *m, int fd, size_t room)
+{
+	void *at;
+
+	if (room == 0)
+		return 0;
+	at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+		  (off_t)shm_room_start(m->bytes));
+	if (at == MAP_FAILED)
+		return -1;
+	(void)madvise(at, room, MADV_DONTFORK);
+	/* A huge page would reach into chunks that are not held. */
+	(void)madvise(at, room, MADV_NOHUGEPAGE);
+	m->room = at;
+	m->room_bytes = room;
+	return 0;
+}
+
+static void unmap_both(struct shm *m)
+{
+	if (m->base != NULL)
+		CHECK(unmap_all(m->base, m->bytes) == 0);
+	if (m->room != NULL)
+		CHECK(munmap(m->room, m->room_bytes) == 0);
 }
 
 static int create_fd(const char *name, size_t bytes, unsigned flags)
@@ -219,16 +256,18 @@ static int create_fd(const char *name, size_t bytes, unsigned flags)
 }
 
 /* One attempt, with or without reserved huge pages. -1: errno says why, and nothing is left. */
-static int create_once(struct shm *m, const char *name, size_t bytes, enum shm_use use, bool tlb,
-		       enum shm_huge huge)
+static int create_once(struct shm *m, const char *name, size_t bytes, size_t room, enum shm_use use,
+		       bool tlb, enum shm_huge huge)
 {
-	int fd = create_fd(name, bytes, tlb ? MFD_HUGETLB : 0), error;
+	int fd = create_fd(name, file_bytes(bytes, room), tlb ? MFD_HUGETLB : 0), error;
 
 	if (fd < 0)
 		return -1;
-	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE,
-			MADV_POPULATE_WRITE) != 0)
+	if (bytes > 0 && map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE,
+				     MADV_POPULATE_WRITE) != 0)
 		goto err_fd;
+	if (map_room(m, fd, room) != 0)
+		goto err_map;
 	/* For the image, this mapping stays writable and no later one can be. */
 	if (fcntl(fd, F_ADD_SEALS, SEALS | (use == SHM_IMAGE ? F_SEAL_FUTURE_WRITE : 0)) != 0)
 		goto err_map;
@@ -238,7 +277,7 @@ static int create_once(struct shm *m, const char *name, size_t bytes, enum shm_u
 	return 0;
 err_map:
 	error = errno;
-	munmap(m->base, bytes);
+	unmap_both(m);
 	errno = error;
 err_fd:
 	error = errno;
@@ -249,24 +288,36 @@ err_fd:
 	return -1;
 }
 
-enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, enum shm_use use,
-			     enum shm_huge huge, struct err *e)
+static enum shard_status create(struct shm *m, const char *name, size_t bytes, size_t room,
+				enum shm_use use, enum shm_huge huge, struct err *e)
 {
 	bool tlb = use != SHM_ARENA &&
 		   (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES));
 
-	CHECK(bytes > 0);
+	CHECK(bytes > 0 || room > 0);
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
 	if (tlb) {
-		if (create_once(m, name, round_up(bytes, HUGE_BYTES), use, true, huge) == 0)
+		if (create_once(m, name, round_up(bytes, HUGE_BYTES), room, use, true, huge) == 0)
 			return SHARD_OK;
 		if (huge == SHM_HUGE_REQUIRE)
 			return no_huge(name, round_up(bytes, HUGE_BYTES), e);
 	}
 	bytes = round_up(bytes, page_bytes());
-	return create_once(m, name, bytes, use, false, huge) == 0 ? SHARD_OK
-								  : no_memory(name, bytes, e);
+	return create_once(m, name, bytes, room, use, false, huge) == 0 ? SHARD_OK
+									: no_memory(name, bytes, e);
+}
+
+enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, enum shm_use use,
+			     enum shm_huge huge, struct err *e)
+{
+	return create(m, name, bytes, 0, use, huge, e);
+}
+
+enum shard_status shm_keep(struct shm *m, const char *name, size_t bytes, size_t room,
+			   enum shm_huge huge, struct err *e)
+{
+	return create(m, name, bytes, room, SHM_KEPT, huge, e);
 }
 
 enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e)
@@ -292,6 +343,89 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 	return no_memory("private memory", bytes, e);
 }
 
+enum shard_status shm_room(struct shm *m, size_t room, struct err *e)
+{
+	void *at;
+
+	CHECK(m->fd < 0 && m->room == NULL && room > 0);
+	/* What may not be touched is not counted under strict overcommit. */
+	at = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		return no_memory("the address space of chunks that may come", room, e);
+	(void)madvise(at, room, MADV_DONTFORK);
+	(void)madvise(at, room, MADV_NOHUGEPAGE);
+	m->room = at;
+	m->room_bytes = room;
+	return SHARD_OK;
+}
+
+void shm_room_huge(const struct shm *m, size_t bytes)
+{
+	if (m->room != NULL && m->got == SHM_PAGES_THP && bytes > 0)
+		(void)madvise(m->room, bytes, MADV_HUGEPAGE);
+}
+
+static bool in_room(const struct shm *m, const char *at, size_t bytes)
+{
+	return m->room != NULL && at >= m->room && at < m->room + m->room_bytes &&
+	       bytes <= (size_t)(m->room + m->room_bytes - at);
+}
+
+static bool in_base(const struct shm *m, const char *at, size_t bytes)
+{
+	const char *base = m->base;
+
+	return base != NULL && at >= base && at < base + m->bytes &&
+	       bytes <= (size_t)(base + m->bytes - at);
+}
+
+enum shard_status shm_touch(const struct shm *m, void *at, size_t bytes, struct err *e)
+{
+	CHECK(bytes > 0 && (in_base(m, at, bytes) || in_room(m, at, bytes)));
+	return touch(at, bytes, MADV_POPULATE_READ) == 0
+		       ? SHARD_OK
+		       : no_memory("memory of the start before this one", bytes, e);
+}
+
+enum shard_status shm_more(const struct shm *m, void *at, size_t bytes, struct err *e)
+{
+	bool room = in_room(m, at, bytes);
+	enum shard_status st;
+
+	CHECK(bytes > 0 && (room || in_base(m, at, bytes)));
+	CHECK((uintptr_t)at % page_bytes() == 0);
+	if (room && m->fd < 0 && mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
+		return no_memory("chunks that come", bytes, e);
+	/* Kernels that do not know the call would find a full tmpfs by a signal. */
+	if (m->fd >= 0 && madvise(NULL, 0, MADV_POPULATE_WRITE) != 0) {
+		uint64_t from = room ? shm_room_start(m->bytes) + (uint64_t)((char *)at - m->room)
+				     : (uint64_t)((char *)at - (char *)m->base);
+
+		if (fallocate(m->fd, 0, (off_t)from, (off_t)bytes) != 0)
+			goto err;
+	}
+	if (touch(at, bytes, MADV_POPULATE_WRITE) == 0)
+		return SHARD_OK;
+err:
+	st = no_memory("chunks that come", bytes, e);
+	shm_less(m, at, bytes);
+	return st;
+}
+
+void shm_less(const struct shm *m, void *at, size_t bytes)
+{
+	bool room = in_room(m, at, bytes);
+
+	CHECK(bytes > 0 && (room || in_base(m, at, bytes)));
+	if (m->fd >= 0) {
+		(void)madvise(at, bytes, MADV_REMOVE);
+		return;
+	}
+	(void)madvise(at, bytes, MADV_DONTNEED);
+	if (room)
+		(void)mprotect(at, bytes, PROT_NONE);
+}
+
 /* The size of the pages of fd. 0: fd is not memory. */
 static size_t memory_pages(int fd)
 {
@@ -303,13 +437,16 @@ static size_t memory_pages(int fd)
 }
 
 static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes,
-				  enum shm_huge huge, int how, struct err *e)
+				  size_t room, enum shm_huge huge, int how, struct err *e)
 {
 	bool tlb = memory_pages(fd) > page_bytes();
 	enum shard_status st = SHARD_OK;
 
-	if (map_touched(m, fd, bytes, MAP_SHARED, tlb ? SHM_HUGE_NO : huge, SHMEM_HUGE, how) != 0) {
+	if ((bytes > 0 && map_touched(m, fd, bytes, MAP_SHARED, tlb ? SHM_HUGE_NO : huge,
+				      SHMEM_HUGE, how) != 0) ||
+	    map_room(m, fd, room) != 0) {
 		st = no_memory(name, bytes, e);
+		unmap_both(m);
 		close(fd);
 		memset(m, 0, sizeof(*m));
 		m->fd = -1;
@@ -324,20 +461,22 @@ static enum shard_status map_file(struct shm *m, int fd, const char *name, size_
 /* Makes all of it now, since a full tmpfs is a SIGBUS later. Where the kernel knows
  * MADV_POPULATE_WRITE (5.14), touching in threads finds that out as well, so ftruncate() is
  * enough. */
-static int make_bytes(int fd, size_t bytes)
+static int make_bytes(int fd, size_t bytes, size_t room)
 {
-	return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0 ? ftruncate(fd, (off_t)bytes)
-							  : fallocate(fd, 0, 0, (off_t)bytes);
+	if (bytes > 0 && madvise(NULL, 0, MADV_POPULATE_WRITE) != 0 &&
+	    fallocate(fd, 0, 0, (off_t)bytes) != 0)
+		return -1;
+	return ftruncate(fd, (off_t)file_bytes(bytes, room));
 }
 
-enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes,
+enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes, size_t room,
 			   enum shm_huge huge, struct err *e)
 {
 	int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	size_t unit = fd >= 0 ? memory_pages(fd) : 0;
 	enum shard_status st;
 
-	CHECK(bytes > 0);
+	CHECK(bytes > 0 || room > 0);
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
 	if (fd < 0)
@@ -350,16 +489,16 @@ enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t byte
 			     "%s: huge_pages = require, and this is a tmpfs: name a hugetlbfs, or "
 			     "set huge_pages = try",
 			     name);
-	else if (make_bytes(fd, bytes) != 0)
+	else if (make_bytes(fd, bytes, room) != 0)
 		st = no_memory(name, bytes, e);
 	else
-		return map_file(m, fd, name, bytes, huge, MADV_POPULATE_WRITE, e);
+		return map_file(m, fd, name, bytes, room, huge, MADV_POPULATE_WRITE, e);
 	close(fd);
 	return st;
 }
 
-enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge,
-			    struct err *e)
+enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, size_t room,
+			    enum shm_huge huge, struct err *e)
 {
 	size_t unit = memory_pages(fd);
 	struct stat st;
@@ -371,12 +510,12 @@ enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enu
 	else if (sealed ? (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS
 			: st.st_uid != geteuid() || (st.st_mode & 077) != 0)
 		err_set(e, SHARD_MISMATCH, "%s", sealed ? "it lacks seals" : "others may write it");
-	else if (bytes == 0 || (uint64_t)st.st_size != round_up(bytes, unit))
+	else if ((uint64_t)st.st_size != file_bytes(round_up(bytes, unit), room) || st.st_size == 0)
 		err_set(e, SHARD_MISMATCH, "it has %lld bytes, not %zu", (long long)st.st_size,
-			round_up(bytes, unit));
+			file_bytes(round_up(bytes, unit), room));
 	else
-		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size,
-				huge, MADV_POPULATE_READ, e);
+		return map_file(m, fd, "memory of the start before this one", round_up(bytes, unit),
+				room, huge, room > 0 ? TOUCH_NOT : MADV_POPULATE_READ, e);
 	close(fd);
 	return SHARD_MISMATCH;
 }
@@ -419,9 +558,10 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 
 void shm_unmap(struct shm *m)
 {
-	if (m->base)
-		CHECK(unmap_all(m->base, m->bytes) == 0);
-	if (m->base && m->fd >= 0)
+	bool there = m->base != NULL || m->room != NULL;
+
+	unmap_both(m);
+	if (there && m->fd >= 0)
 		close(m->fd);
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;

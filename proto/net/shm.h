@@ -19,6 +19,9 @@ struct shm {
 	void *base;
 	size_t bytes; /* Mapped, whole pages. */
 	enum shm_pages got;
+	/* Address space for more of it. It has no pages but those of shm_more(). NULL: none. */
+	char *room;
+	size_t room_bytes;
 };
 
 /* Who else maps it. A trainer that may write its arena may also punch holes into it. In a file of
@@ -37,15 +40,33 @@ enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, enum
 			     enum shm_huge huge, struct err *e);
 /* Private memory with the same huge page policy, for masters, moments and landing slots. */
 enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e);
+/* Adds room to private memory, or makes room alone where m is all zero with fd -1. */
+enum shard_status shm_room(struct shm *m, size_t room, struct err *e);
+/* As shm_create() for SHM_KEPT, with room. bytes may be 0 if room is not. */
+enum shard_status shm_keep(struct shm *m, const char *name, size_t bytes, size_t room,
+			   enum shm_huge huge, struct err *e);
 /* Memory that outlives the process, as a new file in a tmpfs or hugetlbfs folder. REQUIRE can only
  * be met on a hugetlbfs. */
-enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes,
+enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes, size_t room,
 			   enum shm_huge huge, struct err *e);
 /* Maps such a file again, or with sealed a memfd of shm_create(). Its type, owner or seals, and
  * size are checked before it is mapped, its contents are not. SHARD_MISMATCH: it is not that. Takes
- * over fd. */
-enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge,
-			    struct err *e);
+ * over fd. With room nothing is touched, because what was given back would be made again: the
+ * caller touches what there is. */
+enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, size_t room,
+			    enum shm_huge huge, struct err *e);
+/* The first so many bytes of the room may have transparent huge pages, if the first part has. */
+void shm_room_huge(const struct shm *m, size_t bytes);
+/* Makes each page of [at, at + bytes) present that was there before. */
+enum shard_status shm_touch(const struct shm *m, void *at, size_t bytes, struct err *e);
+/* Makes the pages of [at, at + bytes), which is in the room or in what shm_less() gave back. at is
+ * at a page. They are zero, or the call fails and leaves none. SHARD_BUDGET: there is no memory. */
+enum shard_status shm_more(const struct shm *m, void *at, size_t bytes, struct err *e);
+/* Gives these pages back. What lies there is lost. */
+void shm_less(const struct shm *m, void *at, size_t bytes);
+/* Bytes from the start of a file of so many bytes to its room. */
+uint64_t shm_room_start(uint64_t bytes);
+
 /* Client side. Checks seals and size before it maps, because a memfd that can shrink would be a
  * SIGBUS later. Takes over fd. */
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
