@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "link/peer.h"
+#include "store/room.h"
 #include "wire/ops.h"
 
 #include <stdio.h>
@@ -46,15 +47,6 @@ static uint32_t kinds(const struct mr *g)
 }
 
 /* --- what there is to register --- */
-
-static uint32_t first_of(const struct model *m, uint16_t node, bool held)
-{
-	uint32_t c = 0;
-
-	while (c < m->layout->chunks_nr && place_keeps(&m->place, c, node) != held)
-		c++;
-	return c;
-}
 
 /* The runs of chunks of an image that a peer has memory for and this node does not, so that the
  * peer may send them. If there are too many, they become one run from the first to the last. */
@@ -106,7 +98,6 @@ static bool want_image(const struct mr *g, uint16_t node, struct mr_item *i)
 static bool want_sums(const struct mr *g, struct mr_item *i)
 {
 	struct model *m = g->m;
-	uint32_t first = first_of(m, m->server->self, false);
 
 	if (m->place.holders != NULL) {
 		i->base = store_region(m->store, STORE_SUMS)->base;
@@ -114,8 +105,7 @@ static bool want_sums(const struct mr *g, struct mr_item *i)
 		return i->base != NULL;
 	}
 
-	i->base = first < m->layout->chunks_nr ? store_sum(m->store, first) : NULL;
-	i->bytes = (m->layout->elems - g->held[m->server->self]) * m->grad_bytes;
+	i->base = store_first_sums(m->store, &i->bytes);
 	return i->base != NULL;
 }
 
@@ -128,12 +118,9 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 
 	i->remote = false;
 	if (i->kind == MR_SLOTS) {
-		if (g->held[self] == 0)
-			return false;
-		i->base = store_slot(m->store, first_of(m, self, true), node);
-		i->bytes = g->held[self] * m->grad_bytes;
+		i->base = store_first_slots(m->store, node, &i->bytes);
 		i->remote = true;
-		return true;
+		return i->base != NULL;
 	}
 	if (i->kind == MR_SUMS)
 		return g->held[node] > 0 && want_sums(g, i);
@@ -262,6 +249,7 @@ static void submit(struct mr *g, uint16_t node, uint32_t nr)
 	j->nr = lacking(g, node, j->item);
 	CHECK(j->nr == nr);
 	g->peer[node].job = j;
+	store_room_pin(g->m->store);
 	s->rdma->jobs++;
 	CHECK(uv_queue_work(s->loop, &j->work, job_run, job_done) == 0);
 }
@@ -297,8 +285,10 @@ void mr_tell(struct mr *g, uint16_t node)
 		if (region == NULL || !wanted(g, node, &i) || !i.remote)
 			continue;
 		add_region(&r[kind], &all, kind == MR_SLOTS ? 1 : 2, region, &i);
-		if (kind == MR_SLOTS)
+		if (kind == MR_SLOTS) {
+			r[kind].placed = g->sum[m->server->self];
 			continue;
+		}
 		r[kind].image = (kind - MR_IMAGE) / MR_RUNS_MAX;
 		r[kind].first = run[(kind - MR_IMAGE) % MR_RUNS_MAX].first;
 		r[kind].chunks = run[(kind - MR_IMAGE) % MR_RUNS_MAX].chunks;
@@ -335,16 +325,40 @@ static void work_all(struct mr *g)
 
 static size_t held_index(const struct model *m, uint16_t node, uint32_t chunk)
 {
-	uint64_t keepers = place_keepers(&m->place, chunk);
+	uint64_t keepers = m->mr->keepers[chunk];
 	uint32_t before = (uint32_t)__builtin_popcountll(keepers & ((1ull << node) - 1));
 
-	CHECK(keepers >> node & 1 && before < m->set.replicas);
-	return (size_t)chunk * m->set.replicas + before;
+	CHECK(keepers >> node & 1 && before < m->mr->keepers_max);
+	return (size_t)chunk * m->mr->keepers_max + before;
 }
 
 uint64_t mr_held_at(const struct model *m, uint16_t node, uint32_t chunk)
 {
 	return m->mr->held_at[held_index(m, node, chunk)];
+}
+
+bool mr_held(const struct model *m, uint16_t node, uint32_t chunk)
+{
+	return m->mr->keepers[chunk] >> node & 1;
+}
+
+/* Which chunks memory was made for: this node's own as the store has it, which an earlier start
+ * may have made, and those of the others by the placement. */
+static bool make_keepers(struct mr *g)
+{
+	struct model *m = g->m;
+	uint32_t chunks = m->layout->chunks_nr;
+	uint64_t self = 1ull << m->server->self;
+
+	g->keepers = calloc(chunks, sizeof(*g->keepers));
+	for (uint32_t c = 0; g->keepers != NULL && c < chunks; c++) {
+		g->keepers[c] = place_keepers(&m->place, c) & ~self;
+		g->keepers[c] |= store_room_first(m->store, c) ? self : 0;
+		if ((uint32_t)__builtin_popcountll(g->keepers[c]) > g->keepers_max)
+			g->keepers_max = (uint32_t)__builtin_popcountll(g->keepers[c]);
+	}
+	g->held_at = calloc((size_t)chunks * g->keepers_max + 1, sizeof(*g->held_at));
+	return g->keepers != NULL && g->held_at != NULL;
 }
 
 enum shard_status mr_init(struct model *m, struct err *e)
@@ -357,9 +371,10 @@ enum shard_status mr_init(struct model *m, struct err *e)
 		goto err_memory;
 	list_init(&g->link);
 	g->m = m;
-	g->held_at = calloc((size_t)m->layout->chunks_nr * m->set.replicas, sizeof(*g->held_at));
-	if (g->held_at == NULL)
+	if (!make_keepers(g))
 		goto err_memory;
+	if (m->server->rdma != NULL)
+		store_room_pin(m->store); /* Before a chunk goes. */
 	for (uint16_t n = 0; n < nodes; n++) {
 		g->peer[n].runs_nr = runs_of(m, n, g->peer[n].run);
 		if ((g->peer[n].here = calloc(kinds(g), sizeof(struct rdma_region *))) == NULL)
@@ -367,8 +382,9 @@ enum shard_status mr_init(struct model *m, struct err *e)
 	}
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		for (uint16_t n = 0; n < nodes; n++) {
-			if (!place_keeps(&m->place, c, n))
+			if (!mr_held(m, n, c))
 				continue;
+			g->sum[n] = xxh_sum(&c, sizeof(c), g->sum[n]);
 			g->held_at[held_index(m, n, c)] = g->held[n];
 			g->held[n] += layout_chunk_elems(m->layout, c);
 		}
@@ -406,6 +422,7 @@ void mr_free(struct model *m)
 	}
 	list_remove(&g->link);
 	free(g->held_at);
+	free(g->keepers);
 	free(g);
 }
 
@@ -476,6 +493,9 @@ const char *mr_why(const struct peer *p)
 
 		if (g->peer[p->node].why[0] != 0)
 			return g->peer[p->node].why;
+		if (g->peer[p->node].elsewhere)
+			return "its memory was made before chunks moved: gradients to it go by "
+			       "TCP until it has started without its memory";
 	}
 	return NULL;
 }

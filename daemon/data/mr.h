@@ -45,6 +45,7 @@ struct mr_peer {
 	char why[ERR_TEXT_BYTES]; /* What could not be registered. Empty: everything could. */
 	/* The fields below are about memory on the peer. */
 	bool known, release_due;
+	bool elsewhere; /* Its memory was made for other chunks than this node computes. */
 	struct mr_place slots, image[2 * MR_RUNS_MAX];
 	uint32_t images_nr;
 	uint32_t posted; /* Frames to the peer that are not completed. */
@@ -53,9 +54,14 @@ struct mr_peer {
 struct mr {
 	struct list link; /* In server.mr, as long as there is memory. */
 	struct model *m;
-	/* [chunks_nr * replicas] The first element of each chunk among those that a node has memory
-	 * for, for each of these nodes in the order of their slots. */
+	/* [chunks_nr] The nodes that have memory for each chunk, as the placement was when this was
+	 * made. The memory of a peer was made for the same chunks, unless it says another sum. */
+	uint64_t *keepers;
+	/* [chunks_nr * keepers_max] The first element of each chunk among those that a node has
+	 * memory for, for each of these nodes in the order of their slots. */
 	uint64_t *held_at;
+	uint32_t keepers_max;
+	uint64_t sum[CONFIG_NODES_MAX];  /* [node] Over the chunks that it has memory for. */
 	uint64_t held[CONFIG_NODES_MAX]; /* [node] The elements that it has memory for. */
 	uint64_t arenas;                 /* The arenas in use. A bit for each slot. */
 	uint32_t arena_epoch[CONTRIB_LOCAL_MAX];
@@ -98,5 +104,7 @@ void mr_sent(struct model *m, uint16_t node);
  * element of a chunk among all that the node has memory for, of which this is one. */
 void mr_tell(struct mr *g, uint16_t node);
 uint64_t mr_held_at(const struct model *m, uint16_t node, uint32_t chunk);
+/* Is the chunk one of those that the node's memory was made with? */
+bool mr_held(const struct model *m, uint16_t node, uint32_t chunk);
 
 #endif

@@ -71,8 +71,13 @@ static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Re
 			st = take_image(g, r, to, e);
 			continue;
 		}
-		if (r->kind != 1 || to->slots.address != 0 || g->held[node] == 0)
+		if (r->kind != 1 || to->slots.address != 0 || (r->placed == 0 && !g->held[node]))
 			return bad(g, r, "there is nothing of that kind", e);
+		/* 0: it is of a release that moves no chunks. */
+		if (r->placed != 0 && r->placed != g->sum[node]) {
+			to->elsewhere = true;
+			continue;
+		}
 		if (r->bytes < g->held[node] * g->m->grad_bytes)
 			return bad(g, r, "too few for the chunks held there", e);
 		to->slots = (struct mr_place){.address = r->address, .rkey = r->rkey};
@@ -136,6 +141,7 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	first = !rp->known;
 	rp->known = true;
 	rp->slots = fresh.slots;
+	rp->elsewhere = fresh.elsewhere;
 	rp->images_nr = fresh.images_nr;
 	memcpy(rp->image, fresh.image, sizeof(rp->image));
 	if (first && rp->told)
@@ -179,7 +185,8 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 	const struct mr_peer *rp = &m->mr->peer[p->node];
 	size_t bytes = (size_t)layout_chunk_elems(m->layout, chunk) * m->grad_bytes;
 
-	if (rdma_link_queues(p) == NULL || !rp->known || rp->slots.address == 0)
+	if (rdma_link_queues(p) == NULL || !rp->known || rp->slots.address == 0 ||
+	    !mr_held(m, p->node, chunk))
 		return false;
 	if (CLOSING_BYTES + 5 * (size_t)absent > RDMA_BODY_MAX)
 		return false; /* Its last frame would not fit. */

@@ -256,6 +256,7 @@ void store_room_plan(struct store_room *r, const struct store *st, const uint32_
 struct making {
 	struct err *e;
 	const char *stop; /* Where a failure was. */
+	bool pinned;
 };
 
 static bool make_run(void *arg, const struct run *run)
@@ -274,6 +275,9 @@ static bool less_run(void *arg, const struct run *run)
 
 	if (run->at == k->stop)
 		return false;
+	if (k->pinned && run->at >= (char *)run->shm->base &&
+	    run->at < (char *)run->shm->base + run->shm->bytes)
+		return true; /* A device writes to these pages, not to those that would follow. */
 	shm_less(run->shm, run->at, run->bytes);
 	return true;
 }
@@ -288,7 +292,7 @@ static void unmake(const struct store_room *r, uint32_t nr, struct making *k)
 
 void store_room_make(struct store_room *r)
 {
-	struct making k = {.e = &r->e};
+	struct making k = {.e = &r->e, .pinned = r->store->pinned};
 
 	for (uint32_t i = 0; i < r->chunks_nr; i++) {
 		uint32_t chunk = r->chunk[i];
@@ -315,7 +319,7 @@ void store_room_make(struct store_room *r)
 
 void store_room_drop(struct store_room *r)
 {
-	struct making k = {.stop = NULL};
+	struct making k = {.pinned = r->store->pinned};
 
 	if (r->e.status == SHARD_OK)
 		unmake(r, r->chunks_nr, &k);

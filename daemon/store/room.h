@@ -35,5 +35,9 @@ uint64_t store_room_give(struct store *st, uint32_t chunk, uint64_t *parked);
 void store_room_pin(struct store *st);
 /* Was the store made with this chunk? Then it lies where every node can compute it. */
 bool store_room_first(const struct store *st, uint32_t chunk);
+/* What a device registers of the first part: the slots of a node, or the sums of the chunks that
+ * the store was not made with. NULL: there are none. */
+void *store_first_slots(const struct store *st, uint16_t node, uint64_t *bytes);
+void *store_first_sums(const struct store *st, uint64_t *bytes);
 
 #endif

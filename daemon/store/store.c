@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "node/limits.h"
+#include "store/room.h"
 #include "store/store_impl.h"
 
 #include <stdatomic.h>
@@ -365,6 +366,24 @@ void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
 const struct shm *store_region(const struct store *st, enum store_region what)
 {
 	return &st->region[what];
+}
+
+void *store_first_slots(const struct store *st, uint16_t node, uint64_t *bytes)
+{
+	uint32_t i = node < st->conf.self ? node : node - 1u;
+
+	*bytes = st->sizes.held_elems * dtype_bytes(st->conf.grad);
+	return *bytes > 0 && i < st->first_nodes - 1u
+		       ? (char *)st->region[STORE_SLOTS].base + i * st->sizes.slot
+		       : NULL;
+}
+
+void *store_first_sums(const struct store *st, uint64_t *bytes)
+{
+	*bytes = (st->conf.layout->elems - st->sizes.held_elems) * dtype_bytes(st->conf.grad);
+	return *bytes > 0 && st->sizes.sums > 0
+		       ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced
+		       : NULL;
 }
 
 static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
