@@ -27,6 +27,7 @@
 #include "model/lead.h"
 #include "link/peer.h"
 #include "model/resume.h"
+#include "model/tables.h"
 #include "control/seal.h"
 #include "link/session.h"
 #include "model/watch.h"
@@ -225,13 +226,18 @@ static const struct round_ops model_round; /* Defined below, after what it needs
 static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 {
 	struct wire_head h = {.op = OP_MODEL, .model = m->id, .generation = m->generation};
+	struct arena *a = &m->server->scratch.tx;
+	Shard__Model body = *m->spec;
+	Shard__Tables tables;
 	enum shard_status st;
 
-	m->spec->generation = m->generation;
-	m->spec->incarnation = m->memory.incarnation;
+	m->spec->generation = body.generation = m->generation;
+	/* These are no part of the definition. */
+	body.incarnation = m->memory.incarnation;
+	body.tables = tables_for_model(m, a, &tables);
 	m->control->told.ops = &model_round;
-	st = round_ask(&m->control->told, m->server, node, &h, &m->spec->base, NULL, e);
-	m->spec->incarnation = 0; /* It is not part of the definition. */
+	st = round_ask(&m->control->told, m->server, node, &h, &body.base, NULL, e);
+	arena_reset(a);
 	return st;
 }
 

@@ -317,3 +317,21 @@ void core_state(const struct core *c, struct core_state *s)
 	else if (step_undecided(&c->step) && !core_id_cmp(&m->waits_id, &c->step.id))
 		core_copy_text(s->waits, sizeof(s->waits), m->waits);
 }
+
+bool core_names(const struct core *c, const void *table)
+{
+	const struct placement *const kept[] = {&c->conf.place,          &c->member.place,
+						&c->member.next.place,   &c->coord.view.place,
+						&c->coord.durable.place, &c->coord.to};
+
+	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
+		if (place_names(kept[i], table))
+			return true;
+	}
+	return c->coord.to_room == table;
+}
+
+const struct placement *core_newest_place(const struct core *c)
+{
+	return core_coordinates(c) ? &c->coord.view.place : &c->member.place;
+}

@@ -118,6 +118,12 @@ struct core_state {
 	char moves[128];
 };
 void core_state(const struct core *c, struct core_state *s);
+/* Does any placement that the core keeps name this table, or may the core write to it? Otherwise
+ * the shell may free it. */
+bool core_names(const struct core *c, const void *table);
+/* The placement of the coordinator's newest view, durable or not. On other nodes: that of the view
+ * which is adopted here. */
+const struct placement *core_newest_place(const struct core *c);
 /* On the coordinator: how many trainers have joined from this process of that node. */
 uint32_t core_joined(const struct core *c, uint16_t node, uint32_t pid);
 

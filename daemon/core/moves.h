@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* moves.h: chunks that move between nodes while training goes on. A node that joins, one that is
  * drained and one that shall have more or less of a model are the same thing: another table of who
- * holds each chunk. Private to daemon/core, but for place_moving().
+ * holds each chunk. Private to daemon/core, but for place_moving() and
+ * place_names().
  *
  * A move takes two views of its own, and no step waits for it but at their boundaries.
  * - The first one has both tables, the old one and .to. Whoever has a chunk by either has memory
@@ -24,6 +25,13 @@
 /* Every node counts that the first table names. A shell that gets a view makes its placement. */
 struct placement place_moving(const uint16_t *primary, const uint64_t *holders,
 			      const uint16_t *to_primary, const uint64_t *to, uint32_t chunks_nr);
+
+/* Is this table one of the placement? */
+static inline bool place_names(const struct placement *p, const void *table)
+{
+	return p->primary == table || p->holders == table || p->to_primary == table ||
+	       p->to == table;
+}
 
 void moves_on_place(struct ctx *x, const struct core_event *e); /* CORE_EV_PLACE. */
 /* Does a view that begins or ends a move wait for the next boundary? No attempt begins then. */

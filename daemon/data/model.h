@@ -86,7 +86,8 @@ struct model {
 	struct model_settings set;
 	enum shard_dtype grad, image;
 	uint32_t grad_bytes, image_bytes; /* Per element. */
-	struct placement place;           /* Which node holds each chunk. */
+	struct placement place;           /* Who holds each chunk. model/model.c: with each view. */
+	struct model_tables tables;       /* Owner: model/tables.c. */
 	const char **node_names;
 	struct store *store;
 	struct tier *tier; /* It does the arithmetic on the chunks held here. */
@@ -94,7 +95,6 @@ struct model {
 	struct mr *mr;       /* data/mr.c: its memory, for RDMA. */
 	struct blobs *blobs; /* data/blobs.c */
 	struct meta meta;    /* warm/meta.c: what outlives the process beside the store. */
-
 	/* Owner: model/model.c. */
 	void *core_memory;
 	struct core *core;

@@ -54,4 +54,10 @@ struct writer { /* model/writer.c */
 	uint32_t now, *of;
 };
 
+/* The tables of all placements of the model. Owner: model/tables.c. */
+struct model_tables {
+	struct list kept;
+	struct placement defined; /* Those of the definition. Every node has them. */
+};
+
 #endif

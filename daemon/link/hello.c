@@ -6,6 +6,7 @@
 #include "link/hello.h"
 
 #include "base/check.h"
+#include "link/peer.h"
 #include "link/rdma.h"
 #include "link/secret.h"
 
@@ -65,6 +66,11 @@ uint32_t hello_capacity(const Shard__Hello *theirs)
 	uint32_t capacity = theirs->capacity == 0 ? 1 : theirs->capacity - 1;
 
 	return capacity < CONFIG_CAPACITY_MAX ? capacity : CONFIG_CAPACITY_MAX;
+}
+
+bool hello_can_move(const struct peer *p)
+{
+	return p->wire_minor >= 2;
 }
 
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,

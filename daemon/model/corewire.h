@@ -19,22 +19,35 @@ struct corewire_limits {
 	/* A view that has this slot names its member by this uuid. NULL: by any. */
 	uint16_t self;
 	const uint8_t *uuid;
-	/* The placement that the memory here was made for. A view that names another one is
-	 * refused. primary NULL: the caller compares it, and a view gets no table. */
+	/* The placement of the definition. A view that brings no tables has these, and is refused
+	 * if it names others. primary NULL: the caller compares it, and such a view gets no table.
+	 */
 	struct placement place;
 };
 
-/* Fills out, and in h the op and the ids of the attempt. SHARD_AGAIN: the arena is too small. */
-enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struct wire_head *h,
-				Shard__Core *out);
+/* Fills out, and in h the op and the ids of the attempt. defined: the sum of the tables of the
+ * definition, which a view need not bring. SHARD_AGAIN: the arena is too small. */
+enum shard_status corewire_pack(const struct core_msg *m, uint64_t defined, struct arena *a,
+				struct wire_head *h, Shard__Core *out);
 /* For a frame whose op is at least OP_CORE. The pointers in m point into the arena or into in. */
 enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in,
 				  const struct corewire_limits *l, struct arena *a,
 				  struct core_msg *m, struct err *e);
 
-/* The view alone, for the coordinator's file. */
-enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out);
+/* The view alone, for the coordinator's file. In one whose model is not known yet, chunks_nr of the
+ * limits is 0, and the tables that the view brings may be of any number of chunks. */
+enum shard_status corewire_pack_view(const struct core_view *v, uint64_t defined, struct arena *a,
+				     Shard__View *out);
 enum shard_status corewire_unpack_view(const Shard__View *in, const struct corewire_limits *l,
 				       struct arena *a, struct core_view *v, struct err *e);
+
+/* The tables alone. They lie in the arena, which needs corewire_tables_bytes() for them, and every
+ * number of them is checked, but for a view's members and masks. */
+enum shard_status corewire_pack_tables(const struct placement *p, struct arena *a,
+				       Shard__Tables *out);
+enum shard_status corewire_unpack_tables(const Shard__Tables *in, uint32_t chunks_nr,
+					 uint16_t nodes_nr, struct arena *a, struct placement *p,
+					 struct err *e);
+size_t corewire_tables_bytes(const Shard__Tables *in);
 
 #endif

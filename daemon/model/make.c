@@ -23,47 +23,13 @@
 #include "model/resume.h"
 #include "link/session.h"
 #include "model/watch.h"
-#include "model/placing.h"
+#include "model/tables.h"
 #include "model/spec.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-static enum shard_status make_settings(struct model *m, struct err *e)
-{
-	const Shard__Spec *spec = m->spec->spec;
-	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL, false};
-	const char *groups[SETTINGS_GROUPS_MAX];
-
-	m->grad = (enum shard_dtype)spec->grad;
-	m->image = (enum shard_dtype)spec->image;
-	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image) || spec->n_groups > SETTINGS_GROUPS_MAX)
-		return err_set(e, SHARD_PROTOCOL,
-			       "a definition with dtypes %u and %u and %zu groups", spec->grad,
-			       spec->image, spec->n_groups);
-	m->grad_bytes = (uint32_t)dtype_bytes(m->grad);
-	m->image_bytes = (uint32_t)dtype_bytes(m->image);
-	for (size_t g = 0; g < spec->n_groups; g++)
-		groups[g] = spec->groups[g]->name;
-	m->name = strdup(spec->name);
-	m->settings_text = strdup(spec->settings);
-	if (m->name == NULL || m->settings_text == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
-	if (settings_make(&m->set, &layer, 1, groups, (uint32_t)spec->n_groups, m->grad, e) !=
-	    SHARD_OK)
-		return e->status;
-	if (m->set.local_world > CONTRIB_LOCAL_MAX || m->set.max_world > CORE_RANKS_MAX)
-		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d",
-			       m->set.max_world, m->set.local_world, CORE_RANKS_MAX,
-			       CONTRIB_LOCAL_MAX);
-	if (m->spec->chunk_elems != m->set.chunk_elems)
-		return err_set(e, SHARD_PROTOCOL,
-			       "a definition with chunks of %u elements whose settings say %u",
-			       m->spec->chunk_elems, m->set.chunk_elems);
-	return SHARD_OK;
-}
 
 static void conf_record(const struct model *m, struct record_conf *r)
 {
@@ -125,15 +91,20 @@ static struct core_conf *core_conf(struct model *m)
 static enum shard_status make_core(struct model *m, const struct core_conf *conf,
 				   const struct core_view *view, bool there, struct err *e)
 {
+	struct core_view *own = NULL; /* Its tables are the model's. */
+
 	m->core_memory = aligned_alloc(64, (core_bytes(conf) + 63) & ~(size_t)63);
 	if (m->core_memory == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for \"%s\"", m->name);
-	if (view != NULL && view->place.sum != m->place.sum)
-		return err_set(e, SHARD_MISMATCH, "its view on disk places chunks elsewhere");
+	if (view != NULL && (own = tables_view(m, view, e)) == NULL)
+		return e->status;
 	memset(m->core_memory, 0, core_bytes(conf));
-	m->core = core_init(m->core_memory, conf, view, there ? meta_core(&m->meta) : NULL);
+	m->core = core_init(m->core_memory, conf, own, there ? meta_core(&m->meta) : NULL);
+	free(own);
 	if (m->core == NULL)
 		return err_set(e, SHARD_MISMATCH, "what its core knew is of another release");
+	if (meta_persistent(&m->meta) && !there)
+		meta_tables(&m->meta, &m->place, m->tables.defined.sum);
 	if (meta_persistent(&m->meta) && !there &&
 	    core_warm_save(m->core, meta_core_next(&m->meta)))
 		meta_core_switch(&m->meta);
@@ -415,19 +386,18 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		return st;
 	m->make->events = chunks + EVENTS_MORE;
 	return server_scratch(
-		s, 96 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
+		s, 192 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
 }
 
-static enum shard_status make_layout(struct model *m, struct err *e)
+static enum shard_status make_layout(struct model *m, const struct core_view *view, struct err *e)
 {
-	enum shard_status st = make_settings(m, e);
+	enum shard_status st = spec_read(m, e);
 
 	if (st == SHARD_OK && m->layout == NULL)
 		st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e);
 	if (st != SHARD_OK)
 		return st;
-	return placing_read(&m->place, m->spec, m->layout->chunks_nr, m->server->nodes_nr,
-			    m->set.replicas, e);
+	return tables_begin(m, view, m->make->found, e);
 }
 
 /* From here on the next start takes the model's memory over. */
@@ -446,10 +416,10 @@ static enum shard_status keep(struct model *m, struct err *e)
 }
 
 /* Everything that has to be known before the memory is made. */
-static enum shard_status make_begin(struct make *k, struct err *e)
+static enum shard_status make_begin(struct make *k, const struct core_view *view, struct err *e)
 {
 	struct model *m = k->m;
-	enum shard_status st = make_layout(m, e);
+	enum shard_status st = make_layout(m, view, e);
 
 	if (st == SHARD_OK)
 		st = persist_make(m, model_persisted, e);
@@ -560,7 +530,7 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 	enum shard_status st = model_new(&m, s, spec, view, found, e);
 
 	*out = NULL;
-	if (st == SHARD_OK && (st = make_begin(m->make, e)) == SHARD_OK &&
+	if (st == SHARD_OK && (st = make_begin(m->make, view, e)) == SHARD_OK &&
 	    (st = find_room(m->make, false, e)) == SHARD_OK) {
 		make_memory(m->make);
 		st = make_end(m->make, view, e);
@@ -634,7 +604,7 @@ enum shard_status model_make_later(struct model **out, struct server *s, Shard__
 		*layout = NULL;
 	}
 	if (st == SHARD_OK)
-		st = make_begin(m->make, e);
+		st = make_begin(m->make, NULL, e);
 	if (st == SHARD_OK)
 		st = find_room(m->make, true, e);
 	if (st != SHARD_OK && st != SHARD_AGAIN) {
@@ -740,7 +710,7 @@ static void free_rest(struct model *m)
 	free(m->img.coming);
 	free(m->img.staged_later);
 	writer_deinit(m);
-	placing_free(&m->place);
+	tables_free(m);
 	free(m->core_memory);
 	free(m->node_names);
 	free(m->name);

@@ -20,6 +20,7 @@
 #include "data/events.h"
 #include "model/lost.h"
 #include "model/note.h"
+#include "model/tables.h"
 #include "link/peer.h"
 #include "model/view_file.h"
 #include "data/mr.h"
@@ -324,9 +325,10 @@ static void act_send(struct model *m, const struct core_action *a)
 	struct err e;
 
 	/* Who asked for RANKS asks again. */
-	if (a->msg.op == CORE_RANKS && !blobs_tell(m, a->msg.to))
+	if (!tables_may_send(m, a->msg.to, a->msg.view) ||
+	    (a->msg.op == CORE_RANKS && !blobs_tell(m, a->msg.to)))
 		return;
-	if (corewire_pack(&a->msg, &s->scratch.tx, &h, &body) != SHARD_OK) {
+	if (corewire_pack(&a->msg, m->tables.defined.sum, &s->scratch.tx, &h, &body) != SHARD_OK) {
 		log_line(s->log, LOG_LEVEL_ERROR, "event=control_too_large model=%s op=%d", m->name,
 			 a->msg.op);
 	} else {
@@ -577,13 +579,11 @@ static void end_links(const struct model *m, uint64_t left)
 
 static void act_placed(struct model *m, const struct core_action *a)
 {
-	bool moved = m->place.learns != a->place->learns || m->place.gone != a->place->gone;
+	bool moved = !place_same(&m->place, a->place);
 
 	end_links(m, a->place->gone & ~m->place.gone);
-	m->place.learns = a->place->learns;
-	m->place.gone = a->place->gone;
-	/* The tables are those of the definition, because this shell never gives CORE_EV_PLACE. */
-	CHECK(a->place->sum == m->place.sum && a->place->moves == 0);
+	m->place = *a->place;
+	tables_tidy(m);
 	catchup_placed(m);
 	if (moved)
 		apply_placed(m);
@@ -614,13 +614,15 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and
- * decisions of the core. Before a vote, contrib_keep() first saves what is needed to apply its
- * chunks. */
+ * decisions of the core, and the tables that it names. Before a vote, contrib_keep() first saves
+ * what is needed to apply its chunks. */
 static void save_core(struct model *m, const struct core_out *out)
 {
 	for (uint32_t i = 0; i < out->nr && !m->again; i++)
 		if (out->act[i].type == CORE_ACT_OPEN)
 			contrib_keep(m, &out->act[i].id);
+		else if (out->act[i].type == CORE_ACT_PLACED)
+			meta_tables(&m->meta, out->act[i].place, m->tables.defined.sum);
 	if (core_warm_save(m->core, meta_core_next(&m->meta)))
 		meta_core_switch(&m->meta);
 }
@@ -756,7 +758,7 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 					 .nodes_nr = m->server->nodes_nr,
 					 .self = m->server->self,
 					 .uuid = static_uuid(m->server->dir),
-					 .place = m->place};
+					 .place = m->tables.defined};
 	struct core_event ev = {.type = CORE_EV_MSG, .node = p->node};
 	struct core_msg msg;
 	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->scratch.rx, &msg, e);
@@ -765,6 +767,9 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 		st = check_decision(m, &msg, e);
 	if (st != SHARD_OK || m->memory.there[p->node] == 0)
 		return st;
+	/* The core keeps the view. Without memory for its tables it is as if it were lost. */
+	if (msg.view != NULL && (msg.view = tables_view(m, msg.view, e)) == NULL)
+		return SHARD_OK;
 	if (msg.op == CORE_WAITING && msg.why != NULL) {
 		snprintf(m->waits, sizeof(m->waits), "%s", msg.why);
 		m->too_few = msg.too_few;
@@ -781,6 +786,8 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 		confirm(m, &msg);
 	if (msg.op == CORE_VIEW)
 		lost_follow(m);
+	tables_tidy(m);
+	free((void *)(uintptr_t)msg.view);
 	return SHARD_OK;
 }
 

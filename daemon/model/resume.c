@@ -285,7 +285,7 @@ static enum shard_status kept_one(struct server *s, uint32_t id, char name[72], 
 }
 
 /* True: the memory has the same definition as the file, except for the generation, which grows, and
- * was made for the same placement, because this release cannot move chunks. */
+ * was defined with the chunks on the same nodes. Where they are now the view says. */
 static bool same_definition(const Shard__Model *file, const struct meta_found *found)
 {
 	Shard__Model *kept = shard__model__unpack(NULL, found->spec_bytes, found->spec),
@@ -436,15 +436,35 @@ static enum shard_status check_view(const struct server *s, const char *name,
 	return SHARD_OK;
 }
 
+/* The view of a file whose model is not made yet. *room has its tables, and the caller frees it.
+ * How many chunks the model has is known later. */
+static enum shard_status read_view(struct server *s, const Shard__ModelFile *file,
+				   struct core_view *view, void **room, struct err *e)
+{
+	const Shard__Spec *spec = file->model->spec;
+	struct corewire_limits limits = {.nodes_nr = s->nodes_nr,
+					 .groups_nr =
+						 spec->n_groups > 0 ? (uint32_t)spec->n_groups : 1};
+	size_t bytes = file->view->tables != NULL ? corewire_tables_bytes(file->view->tables) : 0;
+	struct arena a;
+	enum shard_status st;
+
+	if ((*room = malloc(bytes + 1)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the view of \"%s\"", spec->name);
+	arena_init(&a, *room, bytes);
+	st = corewire_unpack_view(file->view, &limits, &a, view, e);
+	return st == SHARD_OK ? check_view(s, spec->name, view, e) : st;
+}
+
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				  struct err *e)
 {
 	struct server *s = arg;
 	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
 	struct core_view *view = calloc(1, sizeof(*view));
-	struct corewire_limits limits = {.nodes_nr = s->nodes_nr};
 	enum shard_status st = SHARD_OK;
 	struct model *m = NULL;
+	void *room = NULL;
 	char lost[512] = "";
 
 	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL ||
@@ -463,11 +483,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 		free(view);
 		return st;
 	} else {
-		limits.groups_nr =
-			file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
-		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
-		if (st == SHARD_OK)
-			st = check_view(s, file->model->spec->name, view, e);
+		st = read_view(s, file, view, &room, e);
 	}
 	if (st == SHARD_OK) {
 		WATCH_TELL(s, found, file, view, lost, sizeof(lost));
@@ -485,6 +501,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 	if (file != NULL)
 		shard__model_file__free_unpacked(file, NULL);
 	free(view);
+	free(room);
 	return st;
 }
 

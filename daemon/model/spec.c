@@ -244,6 +244,7 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 	a.incarnation = b.incarnation = 0;
 	a.n_place_runs = b.n_place_runs = 0;
 	a.n_holder_runs = b.n_holder_runs = 0;
+	a.tables = b.tables = NULL;
 	bytes = shard__model__get_packed_size(&a);
 	if (shard__model__get_packed_size(&b) != bytes)
 		return false;
@@ -284,7 +285,7 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 				"another user defined it, or its groups are written differently");
 		else if (!spec_same_place(m->spec, is))
 			err_set(&why, SHARD_EXISTS,
-				"its chunks lie on other nodes, and this release cannot move them");
+				"it was defined with its chunks on other nodes");
 	}
 	if (why.status == SHARD_OK)
 		return SHARD_OK;
@@ -368,6 +369,40 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	}
 	*out = m;
 	*layout = l;
+	return SHARD_OK;
+}
+
+enum shard_status spec_read(struct model *m, struct err *e)
+{
+	const Shard__Spec *spec = m->spec->spec;
+	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL, false};
+	const char *groups[SETTINGS_GROUPS_MAX];
+
+	m->grad = (enum shard_dtype)spec->grad;
+	m->image = (enum shard_dtype)spec->image;
+	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image) || spec->n_groups > SETTINGS_GROUPS_MAX)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a definition with dtypes %u and %u and %zu groups", spec->grad,
+			       spec->image, spec->n_groups);
+	m->grad_bytes = (uint32_t)dtype_bytes(m->grad);
+	m->image_bytes = (uint32_t)dtype_bytes(m->image);
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	m->name = strdup(spec->name);
+	m->settings_text = strdup(spec->settings);
+	if (m->name == NULL || m->settings_text == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	if (settings_make(&m->set, &layer, 1, groups, (uint32_t)spec->n_groups, m->grad, e) !=
+	    SHARD_OK)
+		return e->status;
+	if (m->set.local_world > CONTRIB_LOCAL_MAX || m->set.max_world > CORE_RANKS_MAX)
+		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d",
+			       m->set.max_world, m->set.local_world, CORE_RANKS_MAX,
+			       CONTRIB_LOCAL_MAX);
+	if (m->spec->chunk_elems != m->set.chunk_elems)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a definition with chunks of %u elements whose settings say %u",
+			       m->spec->chunk_elems, m->set.chunk_elems);
 	return SHARD_OK;
 }
 

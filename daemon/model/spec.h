@@ -33,7 +33,7 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 /* The same for a whole definition, as the coordinator sends it. SHARD_EXISTS: it differs from that
  * of the existing model. */
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
-/* Are both placed alike? The placement is not a part of the definition. */
+/* Were both defined with their chunks on the same nodes, wherever these are now? */
 bool spec_same_place(const Shard__Model *a, const Shard__Model *b);
 /* For a new model. SHARD_BAD_ARG: there are fewer nodes with capacity than the settings want copies
  * of each chunk, or min_copies is above what nobody has set. */
@@ -46,6 +46,9 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 			     const struct model_settings *set, struct err *e);
 void *spec_copy(const ProtobufCMessage *msg); /* A deep copy. NULL: no memory. */
 
+/* Fills the model's name, types and settings from its definition, which comes from the coordinator
+ * or from memory of an earlier start. */
+enum shard_status spec_read(struct model *m, struct err *e);
 /* Fills the answer to a definition, except `created` and the spec. */
 void spec_say(const struct model *m, Shard__Defined *body);
 

@@ -8,8 +8,10 @@
 #include "model/view_file.h"
 
 #include "base/check.h"
+#include "core/moves.h"
 #include "model/corewire.h"
 #include "model/model.h"
+#include "model/tables.h"
 #include "model/watch.h"
 
 #include <stdio.h>
@@ -78,7 +80,7 @@ static bool pack(struct persist *p)
 	Shard__Run run;
 	Shard__View view;
 
-	CHECK(corewire_pack_view(&p->view, &m->server->scratch.tx, &view) ==
+	CHECK(corewire_pack_view(&p->view, m->tables.defined.sum, &m->server->scratch.tx, &view) ==
 	      SHARD_OK); /* The scratch memory has room for a view. */
 	file.model = m->spec;
 	file.view = &view;
@@ -237,6 +239,11 @@ void persist_cancel(struct model *m)
 	p->file = NULL;
 }
 
+bool persist_names(const struct model *m, const void *table)
+{
+	return m->persist != NULL && place_names(&m->persist->view.place, table);
+}
+
 bool persist_pending(const struct model *m)
 {
 	return m->persist->pending;
@@ -266,7 +273,7 @@ struct core_view *persist_read(struct model *m, const Shard__ModelFile *file, st
 					 .self = s->self,
 					 .groups_nr = m->set.groups_nr,
 					 .chunks_nr = m->layout->chunks_nr,
-					 .place = m->place};
+					 .place = m->tables.defined};
 	enum shard_status st = SHARD_OK;
 
 	if (view == NULL)
@@ -275,6 +282,8 @@ struct core_view *persist_read(struct model *m, const Shard__ModelFile *file, st
 		st = err_set(e, SHARD_PROTOCOL, "the file of the model has no view");
 	else
 		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
+	if (st == SHARD_OK)
+		st = tables_take(m, &view->place, e);
 	arena_reset(&s->scratch.rx);
 	if (st == SHARD_OK)
 		return view;

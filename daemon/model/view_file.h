@@ -34,6 +34,8 @@ struct core_id persist_id(const struct model *m);
 /* The core does not want the view any more, because this node does not lead. It may become durable
  * all the same. */
 void persist_cancel(struct model *m);
+/* Does that view name this table? */
+bool persist_names(const struct model *m, const void *table);
 bool persist_pending(const struct model *m); /* A view is on its way to the disk. */
 void persist_beat(struct model *m);
 void persist_free(struct model *m); /* CHECK: not busy */

@@ -7,19 +7,24 @@
  * that the head says. Fails with SHARD_MISMATCH, which says what differs. */
 #include "warm/meta.h"
 
+#include "base/arena.h"
 #include "base/check.h"
+#include "core/core.h"
+#include "core/moves.h"
+#include "wire/place.h"
 #include "wire/xxh.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define META_MAGIC 0x6174656d6473ull /* "sdmeta" */
+#define META_MAGIC 0x326174656d6473ull /* "sdmeta2" */
 #define PAGE       4096u
 #define SPEC_MAX   (64u << 20)
 
 enum {
 	AT_SPEC,
 	AT_CORE,
+	AT_TABLES,
 	AT_FACTS_ID,
 	AT_FACTS,
 	AT_ZERO,
@@ -29,6 +34,16 @@ enum {
 	AT_BLOBS,
 	AT_END,
 	AT_NR
+};
+
+enum { TABLES_HOLDERS = 1, TABLES_TO = 2, TABLES_ALL = 3 };
+
+/* One of two places for the tables of a placement. The words of holders follow, then those of .to,
+ * then the primaries, whether they count or not. */
+struct meta_tables {
+	_Atomic uint64_t sum; /* Names and checks what follows. It is set last. 0: nothing. */
+	uint64_t has;
+	uint64_t reserved[6];
 };
 
 struct meta_head {
@@ -74,6 +89,14 @@ static uint64_t first_bytes(uint32_t chunks_nr)
 	return (chunks_nr + 7u) / 8;
 }
 
+size_t meta_tables_bytes(uint32_t chunks_nr)
+{
+	size_t bytes = sizeof(struct meta_tables) +
+		       2 * (size_t)chunks_nr * (sizeof(uint64_t) + sizeof(uint16_t));
+
+	return (bytes + 63) / 64 * 64;
+}
+
 static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 {
 	const struct layout *l = c->layout;
@@ -81,6 +104,7 @@ static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 
 	at[AT_SPEC] = part(&end, c->spec_bytes, 64);
 	at[AT_CORE] = part(&end, 2 * core_step(c->core_bytes), 64);
+	at[AT_TABLES] = part(&end, 2 * meta_tables_bytes(l->chunks_nr), 64);
 	at[AT_FACTS_ID] = part(&end, sizeof(struct core_id), 64);
 	at[AT_FACTS] = part(&end, l->chunks_nr * sizeof(struct meta_fact), 64);
 	at[AT_ZERO] = part(&end, l->segments_nr, 64);
@@ -245,12 +269,99 @@ void meta_from(struct meta *m, const uint8_t *uuid)
 	memcpy(m->head->from, uuid, sizeof(m->head->from));
 }
 
-/* --- what is switched --- */
-
 static void *core_at(const struct meta *m, uint32_t which)
 {
 	return (char *)in(m, AT_CORE) + which * core_step(m->head->core_bytes);
 }
+
+/* --- tables of placement --- */
+
+/* The parts of a copy or a slot of tables. */
+static struct placement tables_at(void *at, uint32_t chunks_nr, uint64_t has)
+{
+	uint64_t *holders = (uint64_t *)(void *)((struct meta_tables *)at + 1),
+		 *to = holders + chunks_nr;
+	uint16_t *primary = (uint16_t *)(void *)(to + chunks_nr), *to_primary = primary + chunks_nr;
+
+	return (struct placement){.primary = primary,
+				  .holders = has & TABLES_HOLDERS ? holders : NULL,
+				  .to_primary = has & TABLES_TO ? to_primary : NULL,
+				  .to = has & TABLES_TO ? to : NULL,
+				  .chunks_nr = chunks_nr};
+}
+
+static void store_table(const void *to, const void *from, size_t bytes)
+{
+	memcpy((void *)(uintptr_t)to, from, bytes);
+}
+
+/* A kill between any two stores leaves the other slot whole, and this one without a name. */
+static void tables_store(struct meta_tables *t, const struct placement *p)
+{
+	uint64_t has = (p->holders ? TABLES_HOLDERS : 0u) | (p->to ? TABLES_TO : 0u);
+	struct placement to = tables_at(t, p->chunks_nr, has);
+
+	atomic_store(&t->sum, 0);
+	t->has = has;
+	store_table(to.primary, p->primary, p->chunks_nr * sizeof(*p->primary));
+	if (p->holders != NULL)
+		store_table(to.holders, p->holders, p->chunks_nr * sizeof(*p->holders));
+	if (p->to != NULL) {
+		store_table(to.to_primary, p->to_primary, p->chunks_nr * sizeof(*p->to_primary));
+		store_table(to.to, p->to, p->chunks_nr * sizeof(*p->to));
+	}
+	atomic_store(&t->sum, p->sum);
+}
+
+void meta_tables(struct meta *m, const struct placement *p, uint64_t defined)
+{
+	size_t step = meta_tables_bytes(p->chunks_nr);
+	struct meta_tables *slot[2] = {in(m, AT_TABLES), (void *)((char *)in(m, AT_TABLES) + step)};
+	struct core_warm_view now = {.place = defined};
+
+	if (p->sum == defined || slot[0]->sum == p->sum || slot[1]->sum == p->sum)
+		return;
+	/* A core that cannot be read has just been made, and names nothing. */
+	(void)core_warm_view(meta_core(m), m->head->core_bytes, &now);
+	tables_store(slot[slot[0]->sum == now.place], p);
+}
+
+/* Anybody may have written the slot, so it is copied before it is checked. */
+static bool tables_read(const struct meta_tables *slot, uint64_t sum, uint16_t nodes_nr,
+			uint32_t chunks_nr, void *copy, struct placement *p)
+{
+	struct meta_tables *head = copy;
+
+	memcpy(copy, slot, meta_tables_bytes(chunks_nr));
+	if (head->sum != sum || head->has & ~(uint64_t)TABLES_ALL)
+		return false;
+	*p = tables_at(copy, chunks_nr, head->has);
+	*p = p->to ? place_moving(p->primary, p->holders, p->to_primary, p->to, chunks_nr)
+		   : place_of(p->primary, p->holders, chunks_nr);
+	return p->sum == sum && place_wrong(p->primary, p->holders, chunks_nr, nodes_nr) == NULL &&
+	       (p->to == NULL || place_wrong(p->to_primary, p->to, chunks_nr, nodes_nr) == NULL);
+}
+
+enum shard_status meta_found_tables(const struct meta_found *found, uint64_t sum,
+				    uint32_t chunks_nr, uint16_t nodes_nr, struct arena *a,
+				    struct placement *p, struct err *e)
+{
+	const struct meta_head *h = found->shm.base;
+	uint64_t step = meta_tables_bytes(chunks_nr), at = h->at[AT_TABLES],
+		 room = found->shm.bytes;
+	void *copy = arena_take(a, step);
+
+	CHECK(copy != NULL);
+	for (uint64_t i = 0; i < 2 && at % 64 == 0 && at <= room && 2 * step <= room - at; i++)
+		if (tables_read((const void *)((const char *)h + at + i * step), sum, nodes_nr,
+				chunks_nr, copy, p))
+			return SHARD_OK;
+	return err_set(e, SHARD_MISMATCH,
+		       "the tables of its placement, of the sum %016lx, are not there",
+		       (unsigned long)sum);
+}
+
+/* --- what is switched --- */
 
 void *meta_core_next(struct meta *m)
 {

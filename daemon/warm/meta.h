@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* meta.h: what must outlive the process beside a model's tensors, in one region (see warm.h). This
- * is the model's definition, two copies of its core, what was applied, where the reduced gradients
+ * is the model's definition, two copies of its core, the tables of placement that they name, what
+ * was applied, where the reduced gradients
  * are that were voted for, the step of each tile, what is being overwritten, and blobs. A kill
  * keeps all stores that were executed, in order. Everything here is whole after a kill between any
  * two stores. */
@@ -58,6 +59,7 @@ struct meta_found { /* What the start before left, before it is known whether it
 };
 
 struct meta_head;
+struct arena;
 struct meta {
 	struct shm shm; /* .base NULL: the memory does not outlive the process. */
 	struct meta_head *head;
@@ -86,6 +88,17 @@ enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct e
 const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr);
 void meta_free(struct meta *m);                      /* Also unmaps m->shm. */
 void meta_from(struct meta *m, const uint8_t *uuid); /* UUID of the coordinator that defined it. */
+
+/* Keeps the tables of a placement that the next core names. Call it before meta_core_switch(). The
+ * tables of the core that counts stay. defined: the sum of those of the definition, which need no
+ * room here. */
+void meta_tables(struct meta *m, const struct placement *p, uint64_t defined);
+/* Reads the tables of this sum, of so many chunks and nodes, into the arena, which needs
+ * meta_tables_bytes(). SHARD_MISMATCH: they are not there, or not whole. */
+enum shard_status meta_found_tables(const struct meta_found *found, uint64_t sum,
+				    uint32_t chunks_nr, uint16_t nodes_nr, struct arena *a,
+				    struct placement *p, struct err *e);
+size_t meta_tables_bytes(uint32_t chunks_nr);
 
 void *meta_core_next(struct meta *m);        /* The copy that does not count. */
 void meta_core_switch(struct meta *m);       /* That copy counts from now on. */

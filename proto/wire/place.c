@@ -74,7 +74,7 @@ const char *place_decode_holders(uint64_t *holders, const uint16_t *primary, uin
 	for (size_t i = 0; i < runs_nr; i += 2) {
 		if (runs[i] & ~nodes)
 			return "holders: a node that is not in the cluster";
-		if ((uint32_t)__builtin_popcountll(runs[i]) != copies)
+		if (copies > 0 && (uint32_t)__builtin_popcountll(runs[i]) != copies)
 			return "holders: another number of copies than the settings say";
 		if (runs[i + 1] == 0 || runs[i + 1] > chunks_nr - at)
 			return "holders: runs do not fit the number of chunks";
@@ -85,4 +85,31 @@ const char *place_decode_holders(uint64_t *holders, const uint16_t *primary, uin
 		}
 	}
 	return at == chunks_nr ? NULL : "holders: chunks without a node";
+}
+
+uint32_t place_chunks(const uint32_t *runs, size_t runs_nr, uint32_t chunks_max)
+{
+	uint32_t nr = 0;
+
+	for (size_t i = 1; i < runs_nr; i += 2) {
+		if (runs[i] > chunks_max - nr)
+			return 0;
+		nr += runs[i];
+	}
+	return nr;
+}
+
+const char *place_wrong(const uint16_t *primary, const uint64_t *holders, uint32_t chunks_nr,
+			uint16_t nodes_nr)
+{
+	CHECK(nodes_nr > 0 && nodes_nr <= PLACE_NODES_MAX);
+	for (uint32_t c = 0; c < chunks_nr; c++) {
+		if (primary[c] >= nodes_nr)
+			return "placement: a node that is not in the cluster";
+		if (holders != NULL && holders[c] & ~(UINT64_MAX >> (PLACE_NODES_MAX - nodes_nr)))
+			return "holders: a node that is not in the cluster";
+		if (holders != NULL && !(holders[c] >> primary[c] & 1))
+			return "holders: a chunk whose primary does not hold it";
+	}
+	return NULL;
 }

@@ -65,7 +65,7 @@ static bool turn(const struct wire_head *h, const struct corewire_limits *l, con
 			worlds(m.world, l);
 		if (m.view)
 			names(&m.view->members, l);
-		CHECK(corewire_pack(&m, &a, out, &again) == SHARD_OK);
+		CHECK(corewire_pack(&m, l->place.sum, &a, out, &again) == SHARD_OK);
 		*packed_bytes = protobuf_c_message_get_packed_size(&again.base);
 		*packed = malloc(*packed_bytes + 1);
 		CHECK(*packed && protobuf_c_message_pack(&again.base, *packed) == *packed_bytes);

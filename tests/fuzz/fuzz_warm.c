@@ -50,11 +50,21 @@ enum phase { UNSEALED, SEALED, PREPARED, DECIDED, BEGUN, PHASES };
 struct head {
 	uint64_t magic;
 	uint32_t model, undo_nr;
-	uint64_t at[9], spec_bytes, spec_sum, core_bytes, incarnation;
+	uint64_t at[10], spec_bytes, spec_sum, core_bytes, incarnation;
 	uint8_t from[16];
 	uint32_t core_now, mark_now;
 };
-enum { AT_SPEC, AT_CORE, AT_FACTS_ID, AT_FACTS, AT_ZERO, AT_VERSIONS, AT_UNDO, AT_BLOBS };
+enum {
+	AT_SPEC,
+	AT_CORE,
+	AT_TABLES,
+	AT_FACTS_ID,
+	AT_FACTS,
+	AT_ZERO,
+	AT_VERSIONS,
+	AT_UNDO,
+	AT_BLOBS
+};
 
 struct node {
 	struct config conf;
@@ -389,7 +399,8 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	v->sealed = m->core->member.sealed;
 	if (v->sealed)
 		v->record = m->core->step.record;
-	CHECK(corewire_pack_view(v, &m->server->scratch.tx, &view) == SHARD_OK);
+	CHECK(corewire_pack_view(v, m->tables.defined.sum, &m->server->scratch.tx, &view) ==
+	      SHARD_OK);
 	file.model = spec;
 	file.view = &view;
 	file.format = PERSIST_FORMAT;

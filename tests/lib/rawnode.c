@@ -268,7 +268,7 @@ void rawnode_say(struct rawnode *x, const struct core_msg *m)
 	struct wire_head h;
 	Shard__Core body;
 
-	CHECK(corewire_pack(m, &x->packing, &h, &body) == SHARD_OK);
+	CHECK(corewire_pack(m, 0, &x->packing, &h, &body) == SHARD_OK);
 	h.model = x->model;
 	raw_send(&x->r[0], &h, &body.base);
 	arena_reset(&x->packing);

@@ -546,6 +546,46 @@ static void test_single_copies(void **state)
 	lone_deinit(&l);
 }
 
+/* The shell may free a table that no placement names which the core keeps. */
+static void test_names(void **state)
+{
+	static const uint64_t *const tables[] = {holders, to, other};
+	static uint64_t room[2];
+	struct core_view v = moving_of(TERM, 3, 4);
+	struct core_event e = {.type = CORE_EV_PLACE, .room = room};
+	struct placement want = place_of(b_alone, other, 2);
+	struct lone l;
+
+	(void)state;
+	recovered(&l, &v); /* Its first tables are those of the view, and do not move. */
+	assert_true(core_names(l.core, primary) && core_names(l.core, holders));
+	assert_true(core_names(l.core, to_primary) && core_names(l.core, to));
+	assert_false(core_names(l.core, other) || core_names(l.core, room));
+	assert_ptr_equal(core_newest_place(l.core), &l.core->coord.view.place);
+	e.to = &want;
+	lone_event(&l, e);
+	assert_true(core_names(l.core, other) && core_names(l.core, room));
+	for (size_t i = 0; i < NR(tables); i++) { /* Each of the placements alone. */
+		struct placement *const in[] = {
+			&l.core->conf.place,          &l.core->member.place,
+			&l.core->member.next.place,   &l.core->coord.view.place,
+			&l.core->coord.durable.place, &l.core->coord.to};
+
+		for (size_t k = 0; k < NR(in); k++)
+			*in[k] = (struct placement){.primary = b_alone};
+		assert_false(core_names(l.core, tables[i]));
+		for (size_t k = 0; k < NR(in); k++) {
+			in[k]->holders = tables[i];
+			assert_true(core_names(l.core, tables[i]));
+			in[k]->holders = NULL;
+			in[k]->to = tables[i];
+			assert_true(core_names(l.core, tables[i]));
+			in[k]->to = NULL;
+		}
+	}
+	lone_deinit(&l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -563,6 +603,7 @@ int main(void)
 		cmocka_unit_test(test_lost),
 		cmocka_unit_test(test_hold),
 		cmocka_unit_test(test_single_copies),
+		cmocka_unit_test(test_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,8 @@
 #include "model/corewire.h"
 
 #include "base/check.h"
+#include "core/moves.h"
+#include "wire/layout.h"
 #include <math.h>
 #include <string.h>
 
@@ -43,7 +45,7 @@ static void pack(struct fixture *f)
 					  .clip = 0.5,
 					  .resumed_step = 40,
 					  .resumed_skips = 4};
-	assert_int_equal(corewire_pack_view(&f->view, &f->arena, &f->wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f->view, 0, &f->arena, &f->wire), SHARD_OK);
 }
 
 static void test_view(void **state)
@@ -70,7 +72,7 @@ static void test_small(void **state)
 	do {
 		arena_init(&f.arena, f.memory, bytes);
 		bytes += 16;
-	} while (corewire_pack_view(&f.view, &f.arena, &f.wire) == SHARD_AGAIN &&
+	} while (corewire_pack_view(&f.view, 0, &f.arena, &f.wire) == SHARD_AGAIN &&
 		 bytes < sizeof(f.memory));
 	assert_true(bytes > 16 && bytes < sizeof(f.memory));
 }
@@ -90,7 +92,7 @@ static void test_refused(void **state)
 	pack(&f);
 	f.view.sealed = true;
 	f.view.record.groups_nr = 1;
-	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
 			 SHARD_PROTOCOL);
 	assert_non_null(strstr(f.e.text, "restoring"));
@@ -125,7 +127,7 @@ static void test_members(void **state)
 	f.view.members.coordinator = 1;
 	memset(&f.view.members.node[0], 0, sizeof(f.view.members.node[0]));
 	f.view.place.gone = ~2ull;
-	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(f.wire.n_incarnation, 1);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
@@ -173,7 +175,7 @@ static void test_names(void **state)
 	}
 }
 
-/* A view that moves chunks is refused where the memory is made already. */
+/* A view that brings no tables has those of the definition. */
 static void test_placement(void **state)
 {
 	static const uint16_t here[2] = {0, 1}, there[2] = {1, 0};
@@ -186,13 +188,319 @@ static void test_placement(void **state)
 	f.wire.place = place_of(there, NULL, 2).sum;
 	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e),
 			 SHARD_PROTOCOL);
-	assert_non_null(strstr(f.e.text, "this release cannot move chunks"));
+	assert_non_null(strstr(f.e.text, "not those of the definition"));
 	f.wire.place = mine.place.sum;
 	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_true(f.back.place.primary == here && f.back.place.sum == mine.place.sum);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_null(f.back.place.primary);
 	assert_int_equal(f.back.place.sum, mine.place.sum);
+}
+
+/* --- tables --- */
+
+enum { CHUNKS = 5, NODES = 4 };
+
+static const struct corewire_limits moved = {
+	.chunks_nr = CHUNKS, .groups_nr = 1, .nodes_nr = NODES};
+static const uint16_t was[CHUNKS] = {0, 0, 1, 1, 2}, will[CHUNKS] = {3, 3, 1, 1, 2};
+/* One move has given way to another, so the numbers differ. */
+static const uint64_t had[CHUNKS] = {0x3, 0x1, 0xf, 0x6, 0x4},
+		      has[CHUNKS] = {0x9, 0x8, 0x2, 0x2, 0x6};
+
+/* A sealed view of four nodes, in which chunks move to nodes 2 and 3. */
+static void pack_moving(struct fixture *f)
+{
+	pack(f);
+	f->view.restoring = false;
+	f->view.sealed = true;
+	f->view.record.id.generation = f->view.generation;
+	f->view.record.groups_nr = 1;
+	f->view.members = view_first(NODES, 0);
+	for (uint8_t n = 0; n < NODES; n++)
+		f->view.members.node[n] =
+			(struct view_node){.uuid = {(uint8_t)(1 + n)}, .incarnation = 7u + n};
+	f->view.place = place_moving(was, had, will, has, CHUNKS);
+	f->view.place.gone = ~f->view.members.nodes;
+	f->view.place.moves = 1u << 3;
+	f->view.place.learns = 1u << 2;
+	assert_int_equal(corewire_pack_view(&f->view, 1, &f->arena, &f->wire), SHARD_OK);
+}
+
+static void same_table(const void *a, const void *b, size_t bytes)
+{
+	assert_int_equal(a == NULL, b == NULL);
+	assert_true(a == NULL || (a != b && memcmp(a, b, bytes) == 0));
+}
+
+static void turns(struct fixture *f, const struct placement *p)
+{
+	struct placement want = *p;
+	Shard__View *again;
+	uint8_t packed[2048];
+	size_t bytes;
+
+	want.gone = f->view.place.gone;
+	want.learns = f->view.place.learns;
+	want.moves = f->view.place.moves;
+	f->view.place = want;
+	arena_reset(&f->arena);
+	assert_int_equal(corewire_pack_view(&f->view, 1, &f->arena, &f->wire), SHARD_OK);
+	bytes = shard__view__get_packed_size(&f->wire);
+	assert_true(bytes <= sizeof(packed));
+	shard__view__pack(&f->wire, packed);
+	again = shard__view__unpack(NULL, bytes, packed);
+	assert_non_null(again);
+	arena_reset(&f->arena);
+	if (corewire_unpack_view(again, &moved, &f->arena, &f->back, &f->e) != SHARD_OK)
+		fail_msg("%s", f->e.text);
+	assert_true(place_same(&f->back.place, &want));
+	same_table(f->back.place.primary, p->primary, sizeof(was));
+	same_table(f->back.place.holders, p->holders, sizeof(had));
+	same_table(f->back.place.to_primary, p->to_primary, sizeof(will));
+	same_table(f->back.place.to, p->to, sizeof(has));
+	assert_true(f->arena.used <= corewire_tables_bytes(again->tables));
+	/* The number of chunks may be read from the file. */
+	arena_reset(&f->arena);
+	assert_int_equal(
+		corewire_unpack_view(again,
+				     &(struct corewire_limits){.groups_nr = 1, .nodes_nr = NODES},
+				     &f->arena, &f->back, &f->e),
+		SHARD_OK);
+	assert_true(place_same(&f->back.place, &want));
+	shard__view__free_unpacked(again, NULL);
+}
+
+static void test_tables(void **state)
+{
+	static struct fixture f;
+	struct placement p = place_moving(was, NULL, will, has, CHUNKS);
+
+	(void)state;
+	pack_moving(&f);
+	turns(&f, &f.view.place);
+	f.view.place.learns = 0;
+	turns(&f, &p);
+	f.view.place.moves = 0;
+	p = place_of(will, has, CHUNKS);
+	turns(&f, &p);
+	p = place_of(was, NULL, CHUNKS);
+	turns(&f, &p);
+}
+
+/* Tables of the definition do not travel, and an unchanged cluster sends what it sent before. */
+static void test_tables_stay(void **state)
+{
+	static struct fixture f;
+	struct corewire_limits mine = moved;
+	size_t bytes;
+
+	(void)state;
+	pack_moving(&f);
+	f.view.place = place_of(was, had, CHUNKS);
+	f.view.place.gone = ~f.view.members.nodes;
+	assert_int_equal(corewire_pack_view(&f.view, f.view.place.sum, &f.arena, &f.wire),
+			 SHARD_OK);
+	assert_null(f.wire.tables);
+	bytes = shard__view__get_packed_size(&f.wire);
+	f.view.place.primary = NULL;
+	assert_int_equal(corewire_pack_view(&f.view, 1, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(shard__view__get_packed_size(&f.wire), bytes);
+	mine.place = place_of(was, had, CHUNKS);
+	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_ptr_equal(f.back.place.holders, had);
+}
+
+/* What is wrong with the tables of a view, one by one. Every sum is that of what came. */
+struct wrong {
+	uint16_t primary[CHUNKS], to_primary[CHUNKS];
+	uint64_t holders[CHUNKS], to[CHUNKS];
+	const char *why;
+};
+
+static void refuse(struct fixture *f, const char *why)
+{
+	arena_reset(&f->arena);
+	assert_int_equal(corewire_unpack_view(&f->wire, &moved, &f->arena, &f->back, &f->e),
+			 SHARD_PROTOCOL);
+	if (strstr(f->e.text, why) == NULL)
+		fail_msg("\"%s\", expected \"%s\"", f->e.text, why);
+}
+
+static void test_tables_refused(void **state)
+{
+	static const struct wrong wrong[] = {
+		{{0, 0, 1, 1, 4},
+		 {3, 3, 1, 1, 2},
+		 {3, 1, 15, 6, 16},
+		 {9, 8, 2, 2, 6},
+		 "a node that"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 4},
+		 {3, 1, 15, 6, 4},
+		 {9, 8, 2, 2, 16},
+		 "a node that"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 17, 15, 6, 4},
+		 {9, 8, 2, 2, 6},
+		 "a node that"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 1, 15, 6, 4},
+		 {9, 24, 2, 2, 6},
+		 "a node that"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 0, 15, 6, 4},
+		 {9, 8, 2, 2, 6},
+		 "primary does not"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 2, 15, 6, 4},
+		 {9, 8, 2, 2, 6},
+		 "primary does not"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 1, 15, 6, 4},
+		 {9, 8, 2, 0, 6},
+		 "primary does not"},
+		{{0, 0, 1, 1, 2},
+		 {3, 3, 1, 1, 2},
+		 {3, 1, 15, 6, 4},
+		 {9, 6, 2, 2, 6},
+		 "primary does not"},
+	};
+	static struct fixture f;
+
+	(void)state;
+	for (size_t i = 0; i < NR(wrong); i++) {
+		const struct wrong *w = &wrong[i];
+		static uint8_t at[4][CHUNKS * 16];
+		struct arena a;
+
+		pack_moving(&f);
+		arena_init(&a, at, sizeof(at));
+		f.view.place = place_moving(w->primary, w->holders, w->to_primary, w->to, CHUNKS);
+		assert_int_equal(corewire_pack_tables(&f.view.place, &a, f.wire.tables), SHARD_OK);
+		f.wire.place = f.view.place.sum;
+		refuse(&f, w->why);
+	}
+}
+
+/* Runs that are no table. */
+static void test_runs_refused(void **state)
+{
+	static struct fixture f;
+	static const uint32_t odd[] = {0, 5, 1}, many[] = {0, 5, 1, UINT32_MAX}, few[] = {0, 4};
+	static const uint64_t mask_few[] = {0xf, 4}, mask_many[] = {0xf, 5, 0xf, UINT64_MAX};
+	static uint8_t at[2][4096];
+	struct arena a;
+
+	(void)state;
+	for (int i = 0; i < 10; i++) {
+		Shard__Tables *t;
+
+		pack_moving(&f);
+		arena_init(&a, at,
+			   sizeof(at)); /* Runs that the unpacked tables do not overwrite. */
+		t = f.wire.tables;
+		assert_int_equal(corewire_pack_tables(&f.view.place, &a, t), SHARD_OK);
+		if (i < 6) {
+			*(i % 2 ? &t->to_primary : &t->primary) =
+				(uint32_t *)(uintptr_t)(i / 2 == 0   ? odd
+							: i / 2 == 1 ? many
+								     : few);
+			*(i % 2 ? &t->n_to_primary : &t->n_primary) = i / 2 == 0   ? NR(odd)
+								      : i / 2 == 1 ? NR(many)
+										   : NR(few);
+		} else {
+			*(i % 2 ? &t->to : &t->holders) =
+				(uint64_t *)(uintptr_t)(i / 2 == 3 ? mask_few : mask_many);
+			*(i % 2 ? &t->n_to : &t->n_holders) = i / 2 == 3 ? 2 : 4;
+		}
+		refuse(&f, "tables of 5 chunks");
+	}
+	pack_moving(&f);
+	f.wire.tables->n_to = 0;
+	refuse(&f, "move to no holders");
+	pack_moving(&f);
+	f.wire.tables->n_to_primary = 0;
+	refuse(&f, "tables of 5 chunks: placement");
+	pack_moving(&f);
+	f.wire.place++;
+	refuse(&f, "which names those of");
+	pack_moving(&f); /* Nobody says how many chunks there are, and nothing is allocated. */
+	f.wire.tables->n_primary = 2;
+	f.wire.tables->primary = (uint32_t[]){0, LAYOUT_CHUNKS_MAX + 1};
+	assert_int_equal(
+		corewire_unpack_view(&f.wire,
+				     &(struct corewire_limits){.groups_nr = 1, .nodes_nr = NODES},
+				     &f.arena, &f.back, &f.e),
+		SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "of no chunk, or of more than"));
+}
+
+/* The masks of a view fit its members and its tables. */
+static void test_moves(void **state)
+{
+	static const struct {
+		uint64_t moves, learns, members;
+		bool sealed, to;
+		const char *why;
+	} bad[] = {
+		{8, 8, 15, true, true, "chunks move to the nodes 0x8"},
+		{8, 4, 7, true, true, "chunks move to the nodes 0x8"},
+		{8, 0, 15, false, true, "chunks move to the nodes 0x8"},
+		{8, 0, 15, true, false, "chunks move to the nodes 0x8"},
+		{8, 1, 15, true, true, "has no copy"}, /* Of the second chunk. */
+		{8, 0, 14, true, true, "has no copy"},
+		{0, 9, 15, true, true, "has no copy"},
+	};
+	static struct fixture f;
+
+	(void)state;
+	for (size_t i = 0; i < NR(bad); i++) {
+		pack_moving(&f);
+		f.view.members.nodes = bad[i].members;
+		f.view.members.coordinator = 1;
+		f.view.sealed = bad[i].sealed;
+		f.view.place = bad[i].to ? place_moving(was, had, will, has, CHUNKS)
+					 : place_of(was, had, CHUNKS);
+		f.view.place.moves = bad[i].moves;
+		f.view.place.learns = bad[i].learns;
+		assert_int_equal(corewire_pack_view(&f.view, 1, &f.arena, &f.wire), SHARD_OK);
+		assert_int_equal(corewire_unpack_view(&f.wire, &moved, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
+		if (strstr(f.e.text, bad[i].why) == NULL)
+			fail_msg("%zu: \"%s\"", i, f.e.text);
+	}
+}
+
+/* Wherever the memory ends, a view with tables is not packed and not unpacked in part. */
+static void test_tables_small(void **state)
+{
+	static struct fixture f;
+	static uint8_t small[1 << 16];
+	struct arena a;
+	size_t bytes = 0, unpacked = 0;
+	enum shard_status st;
+
+	(void)state;
+	pack_moving(&f);
+	do {
+		arena_init(&a, small, unpacked);
+		unpacked += 16;
+		st = corewire_unpack_view(&f.wire, &moved, &a, &f.back, &f.e);
+		assert_true(st == SHARD_OK || strstr(f.e.text, "larger than this node's") != NULL);
+	} while (st != SHARD_OK && unpacked < sizeof(small));
+	assert_true(unpacked > 4 * 16 && unpacked < sizeof(small));
+	do {
+		arena_init(&a, small, bytes);
+		bytes += 16;
+	} while (corewire_pack_view(&f.view, 1, &a, &f.wire) == SHARD_AGAIN &&
+		 bytes < sizeof(small));
+	assert_true(bytes > unpacked && bytes < sizeof(small));
 }
 
 /* Who catches up is a member, and only weights can be caught up with. */
@@ -210,7 +518,7 @@ static void test_learns(void **state)
 	f.view.record.id.generation = f.view.generation;
 	f.view.record.groups_nr = 1;
 	f.view.place.learns = 2;
-	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
 	f.wire.learns = 4;
@@ -235,7 +543,7 @@ static void test_content(void **state)
 					.bad_rank = -1,
 					.groups_nr = 1,
 					.world.size = 1};
-	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_int_equal(f.back.record.content, 6);
 	f.wire.record->content = 9;
@@ -259,7 +567,7 @@ static void test_generation(void **state)
 	f.view.restoring = false;
 	f.view.sealed = true;
 	f.view.record = (struct record){.id.generation = 2, .groups_nr = 1, .world.size = 1};
-	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	for (size_t i = 0; i < NR(wrong); i++) {
 		f.wire.generation = wrong[i].view;
@@ -282,7 +590,7 @@ static void test_answer(void **state)
 
 	(void)state;
 	pack(&f);
-	assert_int_equal(corewire_pack(&m, &f.arena, &h, &wire), SHARD_OK);
+	assert_int_equal(corewire_pack(&m, 0, &f.arena, &h, &wire), SHARD_OK);
 	assert_int_equal(corewire_unpack(&h, &wire, &limits, &f.arena, &back, &f.e), SHARD_OK);
 	assert_memory_equal(back.answer, &answer, sizeof(answer));
 }
@@ -290,11 +598,14 @@ static void test_answer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_view),    cmocka_unit_test(test_small),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_content),
-		cmocka_unit_test(test_answer),  cmocka_unit_test(test_members),
-		cmocka_unit_test(test_names),   cmocka_unit_test(test_placement),
-		cmocka_unit_test(test_learns),  cmocka_unit_test(test_generation)};
+		cmocka_unit_test(test_view),           cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused),        cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),         cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),          cmocka_unit_test(test_placement),
+		cmocka_unit_test(test_learns),         cmocka_unit_test(test_generation),
+		cmocka_unit_test(test_tables),         cmocka_unit_test(test_tables_stay),
+		cmocka_unit_test(test_tables_refused), cmocka_unit_test(test_runs_refused),
+		cmocka_unit_test(test_moves),          cmocka_unit_test(test_tables_small)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

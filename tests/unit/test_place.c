@@ -69,11 +69,57 @@ static void test_holders(void **state)
 	assert_non_null(holders((uint64_t[]){0x9, 3, 0x3 | 1ull << 63, 2}, 4, 3));
 }
 
+/* While one move gives way to another, chunks have different numbers of holders. */
+static void test_any_number(void **state)
+{
+	const uint64_t want[] = {0xf, 0x8, 0x1, 0x6, 0x6};
+	uint64_t runs[10], back[5];
+	const uint16_t primary[] = {3, 3, 0, 1, 1};
+
+	(void)state;
+	assert_int_equal(place_encode_holders(runs, 5, want, 5), 4);
+	assert_null(place_decode_holders(back, primary, 5, 4, 0, runs, 8));
+	assert_memory_equal(back, want, sizeof(want));
+	assert_non_null(holders(runs, 8, 2));
+	assert_non_null(holders((uint64_t[]){0, 5}, 2, 0));
+	assert_non_null(holders((uint64_t[]){0x8, 5}, 2, 0)); /* Not at primary 0. */
+	assert_non_null(holders((uint64_t[]){0x1f, 5}, 2, 0));
+}
+
+/* How many chunks a table is of may be read from it. */
+static void test_chunks(void **state)
+{
+	(void)state;
+	assert_int_equal(place_chunks((uint32_t[]){3, 3, 0, 1, 1, 2}, 6, 6), 6);
+	assert_int_equal(place_chunks((uint32_t[]){3, 3, 0, 1, 1, 2}, 6, 5), 0);
+	assert_int_equal(place_chunks((uint32_t[]){3, 3, 0, UINT32_MAX, 1, 2}, 6, 6), 0);
+	assert_int_equal(place_chunks((uint32_t[]){3, 3, 0}, 3, 6), 3); /* Decoding refuses it. */
+	assert_int_equal(place_chunks(NULL, 0, 6), 0);
+}
+
+/* Tables that another process left are checked as those of a peer are. */
+static void test_wrong(void **state)
+{
+	uint16_t primary[] = {3, 3, 0};
+	uint64_t masks[] = {0x8, 0xf, 0x1};
+
+	(void)state;
+	assert_null(place_wrong(primary, masks, 3, 4));
+	assert_null(place_wrong(primary, NULL, 3, 4));
+	assert_non_null(place_wrong(primary, NULL, 3, 3));
+	masks[1] |= 1ull << 63;
+	assert_non_null(place_wrong(primary, masks, 3, 4));
+	assert_null(place_wrong(primary, masks, 3, 64));
+	masks[1] = 0x7;
+	assert_non_null(place_wrong(primary, masks, 3, 4));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_runs),
-		cmocka_unit_test(test_holders),
+		cmocka_unit_test(test_runs),       cmocka_unit_test(test_holders),
+		cmocka_unit_test(test_any_number), cmocka_unit_test(test_chunks),
+		cmocka_unit_test(test_wrong),
 	};
 
 	return cmocka_run_group_tests_name("place", tests, NULL, NULL);
