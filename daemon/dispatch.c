@@ -24,6 +24,8 @@
 #include "link/events.h"
 #include "link/session.h"
 #include "control/manage.h"
+#include "control/move.h"
+#include "model/rooms.h"
 #include "model/model.h"
 #include "model/lead.h"
 #include "model/join.h"
@@ -70,6 +72,20 @@ static enum shard_status on_held(struct peer *p, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e)
 {
 	return have_held(p, h, (const Shard__Memory *)msg, e);
+}
+
+static enum shard_status on_room(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	return rooms_asked(model_find(p->server, h->model), p, h, (const Shard__Tables *)msg, e);
+}
+
+static enum shard_status on_capacity(struct peer *p, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h, (void)e;
+	move_capacity(p, (const Shard__Capacity *)msg);
+	return SHARD_OK;
 }
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
@@ -312,6 +328,7 @@ static const struct op {
 		       offsetof(Shard__Attach, cred), offsetof(Shard__Attach, name)},
 	[OP_BLOB] = {&shard__blob__descriptor, blob_request, on_blob, true, READS},
 
+	[OP_MOVE] = {&shard__move__descriptor, move_request, move_node_request, true, NO_MODEL},
 	[OP_STATUS] = {NULL, on_status, NULL, true, NO_MODEL},
 	[OP_WAITS] = {NULL, on_waits, NULL, true, READS},
 	[OP_JOIN] = {&shard__join__descriptor, join_request, NULL, true, WRITES},
@@ -337,6 +354,8 @@ static const struct op {
 	[OP_GRAD] = {&shard__grad__descriptor, NULL, on_grad, false},
 	[OP_HELD] = {&shard__memory__descriptor, NULL, on_held, false},
 	[OP_COPY_ASK] = {NULL, NULL, on_copy_ask, false},
+	[OP_ROOM] = {&shard__tables__descriptor, NULL, on_room, true},
+	[OP_CAPACITY] = {&shard__capacity__descriptor, NULL, on_capacity, false},
 };
 
 /* May the requester do this with the model that the frame names? If there is no such model here,

@@ -18,6 +18,7 @@
 #include "link/accept.h"
 #include "link/call.h"
 #include "control/manage.h"
+#include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
 #include "obs/http.h"
@@ -77,9 +78,9 @@ static void give_back(struct server *s)
 
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
-static const struct model_watch *const watches[] = {
-	&scrape_watch, &transfer_watch, &seal_watch,    &manage_watch,
-	&blob_watch,   &ckpt_watch,     &control_watch, NULL};
+static const struct model_watch *const watches[] = {&scrape_watch, &transfer_watch, &seal_watch,
+						    &manage_watch, &blob_watch,     &ckpt_watch,
+						    &moving_watch, &control_watch,  NULL};
 
 static void on_beat(struct server *s, uint64_t now)
 {
@@ -204,6 +205,7 @@ static enum shard_status start(struct server *s, struct err *e)
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
 		return st;
 	s->incarnation = s->start = s->term = static_start(s->dir);
+	s->drained = static_drained(s->dir);
 	if ((st = lead_init(s, e)) != SHARD_OK)
 		return st;
 	warm = (struct warm_conf){.conf = s->conf,

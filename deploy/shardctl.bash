@@ -4,6 +4,10 @@ _shardctl_models()
 {
 	"${COMP_WORDS[0]}" model list --json --timeout 1 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
 }
+_shardctl_nodes()
+{
+	"${COMP_WORDS[0]}" members --json --timeout 1 2>/dev/null | grep -o '"name": *"[^"]*", *"address"' | cut -d'"' -f4
+}
 _shardctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
@@ -34,7 +38,7 @@ _shardctl()
 		--name | --model | --settings | --step | --max-shard-size) return ;;
 	*)
 		case $command in
-		"") words="status members top model kick save verify restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="status members top model kick drain rebalance save verify restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -51,6 +55,12 @@ _shardctl()
 			esac ;;
 		kick)
 			words="--why $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		drain)
+			words="--undo --no-wait $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_nodes) ;;
+		rebalance)
+			words="--dry-run --no-wait $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		save)
 			words="--dir --tag --force $common"

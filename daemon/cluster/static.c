@@ -403,6 +403,22 @@ enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, 
 	return st;
 }
 
+bool static_drained(const struct static_dir *d)
+{
+	return faccessat(d->fd, "drained", F_OK, 0) == 0;
+}
+
+enum shard_status static_set_drained(struct static_dir *d, bool drained, struct err *e)
+{
+	uint8_t one = 1;
+
+	if (drained)
+		return save(d, "drained", &one, sizeof(one), e);
+	if (unlinkat(d->fd, "drained", 0) != 0 && errno != ENOENT)
+		return sys_error(d, "drained", "cannot be removed", e);
+	return fsync(d->fd) == 0 ? SHARD_OK : sys_error(d, "drained", "cannot be synced", e);
+}
+
 enum shard_status static_warm(struct static_dir *d, struct static_warm *w, struct err *e)
 {
 	return load_small(d, "warm", w, offsetof(struct static_warm, root), sizeof(*w), e);

@@ -36,6 +36,10 @@ uint64_t static_start(const struct static_dir *d); /* Number of this start; the 
 uint64_t static_member(const struct static_dir *d);
 enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, struct err *e);
 
+/* Is this node drained: shall it hold no chunks? Durable once it is set. */
+bool static_drained(const struct static_dir *d);
+enum shard_status static_set_drained(struct static_dir *d, bool drained, struct err *e);
+
 /* The folder on a tmpfs in which this node's memory outlives its process. Its name is drawn at
  * random, so that nobody can take it before this node does. */
 struct static_warm {

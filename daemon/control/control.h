@@ -36,6 +36,7 @@ struct model_control {
 	struct list reads;      /* READs that wait for a step boundary. */
 	struct model_manage manage;
 	struct model_blobs blob;
+	struct moving *moving; /* moving.c. NULL: no chunk was ever to move. */
 	struct caller *sealer; /* Of the SEAL that is being handled; NULL: there is none. */
 	struct round written;  /* Of that seal: the nodes that still count, this one included. */
 	struct store_missing missing;

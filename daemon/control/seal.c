@@ -77,7 +77,7 @@ static void count_turn(void *args)
 /* A restore reads the same file for every copy, and its bytes have been checked. */
 static bool compares(const struct count *c)
 {
-	return c->m->place.holders != NULL && c->load == 0;
+	return (c->m->place.holders != NULL || c->m->place.to != NULL) && c->load == 0;
 }
 
 static void count_chunk(struct count *c, uint32_t chunk)

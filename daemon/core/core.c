@@ -287,6 +287,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term;
 	s->sealed = m->sealed;
 	s->learning = core_fetches(c);
+	s->caught = c->step.caught;
 	s->held = c->coord.held;
 	s->seals = coordinates && (c->coord.view.sealed || c->coord.want_seal);
 	s->restoring = m->restoring;

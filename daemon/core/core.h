@@ -101,6 +101,7 @@ struct core_state {
 	bool lost; /* Weights that were sealed are gone, and no checkpoint restores them. */
 	/* This node has memory for chunks whose copies do not count yet. */
 	bool learning;
+	bool caught;  /* All of these copies are here, at the last record. */
 	bool unheard; /* Coordinator: a node that is linked has not said DONE of the last record. */
 	struct core_tune tune; /* The tune of the view that is adopted here. */
 	uint64_t term;

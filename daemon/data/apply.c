@@ -101,6 +101,16 @@ static void answer_early(struct model *m)
 	m->img.asked_early = 0;
 }
 
+/* Learns what had to wait until no chunk is being published. */
+static bool learn_later(struct model *m)
+{
+	const struct record *r = m->img.apply_left == 0 ? catchup_due(m) : NULL;
+
+	if (r != NULL)
+		apply_learn(m, r);
+	return r != NULL;
+}
+
 void apply_maybe_done(struct model *m)
 {
 	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 || m->img.sends > 0 ||
@@ -110,6 +120,7 @@ void apply_maybe_done(struct model *m)
 	m->img.applying = false;
 	m->img.apply_ns = clock_ns() - m->img.began_ns;
 	answer_early(m);
+	(void)learn_later(m); /* A decision that waited with it came first. */
 	m->server->data->applied(m);
 }
 
@@ -209,16 +220,6 @@ bool apply_makes_older(const struct model *m)
 	return m->set.max_staleness > 0 && m->content_old != m->content_step;
 }
 
-/* Learns what had to wait until no chunk is being published. */
-static bool learn_later(struct model *m)
-{
-	const struct record *r = m->img.apply_left == 0 ? catchup_due(m) : NULL;
-
-	if (r != NULL)
-		apply_learn(m, r);
-	return r != NULL;
-}
-
 /* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
  * early for this chunk. While a vote is out, the verdict may overwrite the older image at any time,
  * so nobody is sent that one. */
@@ -235,7 +236,7 @@ static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 		return;
 	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
-	if (learn_later(m))
+	if (!m->img.applying && learn_later(m))
 		return;
 	stage_later(m);
 	if (!m->img.applying || m->dropping)
@@ -458,7 +459,7 @@ void apply_settle(struct model *m)
 
 void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
 {
-	*all = m->memory.settle.on ? store_owned(m->store) : 0;
+	*all = m->memory.settle.on ? catchup_count(m) : 0;
 	*done = *all > 0 ? *all - m->img.apply_left : 0;
 }
 
@@ -467,7 +468,7 @@ void apply_seal(struct model *m, const struct record *r)
 	CHECK(r->outcome == RECORD_SEAL || r->id.generation > 0);
 	m->record = *r;
 	m->sealed = true;
-	m->img.sealing = store_owned(m->store) > 0; /* Otherwise nothing ends it. */
+	m->img.sealing = catchup_count(m) > 0; /* Otherwise nothing ends it. */
 	m->generation = r->id.generation;
 	m->step = r->id.step;
 	/* If r is a skipped step, this is an older one. */
@@ -494,6 +495,11 @@ void apply_learn(struct model *m, const struct record *r)
 		return;
 	}
 	CHECK(!m->img.applying && m->img.apply_left == 0);
+	if (m->sealed && m->sealed_without == 0 && core_id_cmp(&m->record.id, &r->id) == 0) {
+		catchup_start(m, false); /* The images are those of this record. */
+		count_lacking(m);
+		return;
+	}
 	m->record = *r;
 	m->sealed = true;
 	m->sealed_without = 0;
@@ -506,7 +512,7 @@ void apply_learn(struct model *m, const struct record *r)
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
 	m->img.old_lacking = 0;
 	store_image_generation(m->store, m->generation);
-	catchup_start(m);
+	catchup_start(m, true);
 	apply_landings(m);
 	count_lacking(m);
 	image_moved(m);
@@ -551,6 +557,8 @@ void apply_image_ask(struct model *m, uint64_t now_ns)
 
 void apply_placed(struct model *m)
 {
+	if (m->sealed)
+		count_lacking(m);
 	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
 		apply_image_ask(m, clock_ns());
 }

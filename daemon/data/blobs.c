@@ -79,7 +79,7 @@ size_t blobs_memory_bytes(uint32_t local_nr, uint32_t ranks_nr, bool copied)
 
 bool blobs_copied(const struct model *m)
 {
-	return m->place.holders != NULL;
+	return m->set.replicas > 1;
 }
 
 /* Does this node keep the blob of that rank when it is committed? */
@@ -270,7 +270,7 @@ static uint32_t rank_of_part(const struct model *m, uint32_t chunk, uint32_t i)
 
 uint32_t blobs_parts(const struct model *m, uint32_t chunk)
 {
-	uint32_t ranks = m->blobs->ranks_nr;
+	uint32_t ranks = blobs_copied(m) ? m->blobs->ranks_nr : 0;
 
 	CHECK(chunk < m->layout->chunks_nr);
 	return chunk < ranks ? (ranks - 1 - chunk) / m->layout->chunks_nr + 1 : 0;
@@ -360,6 +360,12 @@ void blobs_reset(struct model *m)
 {
 	blobs_drop(m);
 	memset((void *)m->blobs->kept, 0, m->blobs->ranks_nr * sizeof(*m->blobs->kept));
+}
+
+void blobs_forget(struct model *m, uint32_t chunk)
+{
+	for (uint32_t i = 0; i < blobs_parts(m, chunk); i++)
+		m->blobs->kept[rank_of_part(m, chunk, i)] = (struct kept){0, 0};
 }
 
 void blobs_free(struct model *m)

@@ -39,7 +39,10 @@ void blobs_pending(struct model *m, uint32_t i, const Shard__Ready *body);
 void blobs_decided(struct model *m, uint64_t step, bool in_hand);
 void blobs_begin(struct model *m); /* Attempt m->attempt.id begins. */
 void blobs_drop(struct model *m);  /* The attempt is over without effect. */
-void blobs_reset(struct model *m); /* LOST: nothing of the older generation counts. */
+void blobs_reset(struct model *m);
+/* The committed blobs that lie where this chunk does are not here any more. */
+void blobs_forget(struct model *m,
+		  uint32_t chunk); /* LOST: nothing of the older generation counts. */
 
 /* Several copies. Sends that node the blobs of this node's ranks that it keeps, before it is sent
  * RANKS of the attempt in hand. False: it has not got all of them, so RANKS must wait, too. With

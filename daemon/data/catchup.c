@@ -100,8 +100,6 @@ enum shard_status catchup_init(struct model *m, struct err *e)
 	uint32_t chunks = m->layout->chunks_nr;
 	struct catchup *l;
 
-	if (m->place.holders == NULL)
-		return SHARD_OK;
 	if ((l = calloc(1, sizeof(*l))) == NULL)
 		goto none;
 	m->catchup = l;
@@ -144,13 +142,24 @@ static bool learns(const struct model *m)
 	return m->catchup != NULL && m->catchup->on;
 }
 
+/* Has this node memory for the chunk, and no copy that counts, by that placement? */
+static bool fetches_by(const struct model *m, const struct placement *p, uint32_t chunk)
+{
+	return place_keeps(p, chunk, m->server->self) && !place_holds(p, chunk, m->server->self);
+}
+
+static bool fetches(const struct model *m, uint32_t chunk)
+{
+	return fetches_by(m, &m->place, chunk);
+}
+
 static void count_missing(struct model *m)
 {
 	struct catchup *l = m->catchup;
 
 	l->missing = 0;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		l->missing += store_holds(m->store, c) && l->at[c] != m->step;
+		l->missing += fetches(m, c) && l->at[c] != m->step;
 }
 
 static void ask(struct model *m, uint16_t node)
@@ -177,7 +186,7 @@ static void ask_all(struct model *m)
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		uint16_t n = place_primary(&m->place, c);
 
-		if (!store_holds(m->store, c) || l->at[c] != CATCHUP_NONE || n >= CORE_NODES_MAX ||
+		if (!fetches(m, c) || l->at[c] != CATCHUP_NONE || n >= CORE_NODES_MAX ||
 		    asked >> n & 1)
 			continue;
 		asked |= 1ull << n;
@@ -186,63 +195,88 @@ static void ask_all(struct model *m)
 	}
 }
 
-void catchup_start(struct model *m)
+static void ask_nobody(struct catchup *l)
+{
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
+		l->fetch[n].chunk = CATCHUP_NOBODY;
+}
+
+void catchup_start(struct model *m, bool anew)
 {
 	struct catchup *l = m->catchup;
+	uint32_t nr = 0;
 
 	CHECK(l != NULL);
 	l->on = true;
 	l->due = false;
 	l->told = CATCHUP_NONE;
+	ask_nobody(l);
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		if (!anew && fetches(m, c) && l->at[c] == m->step)
+			continue;
 		l->at[c] = CATCHUP_NONE;
 		l->own[c] = 0;
+		if (!fetches(m, c))
+			continue;
+		blobs_forget(m, c); /* They come with the chunk. */
+		nr++;
 	}
-	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
-		l->fetch[n].chunk = CATCHUP_NOBODY;
-	blobs_reset(m); /* They come with the chunks. */
-	count_missing(m);
+	l->missing = nr;
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=learning model=%s step=%lu chunks=%u",
-		 m->name, (unsigned long)m->step, l->missing);
+		 m->name, (unsigned long)m->step, nr);
 	ask_all(m);
 }
 
-void catchup_placed(struct model *m)
+/* A copy that counted until now is that of m->record. One that is new is not here. Of the others
+ * nothing changes. */
+static bool placed_chunk(struct model *m, const struct placement *before, bool caught, uint32_t c)
 {
 	struct catchup *l = m->catchup;
+	uint16_t self = m->server->self;
+	bool here = place_holds(before, c, self) || (l->on && l->own[c]);
 
-	if (l == NULL)
-		return;
-	if (m->place.learns >> m->server->self & 1 && !l->on) {
-		l->on = true;
-		l->told = CATCHUP_NONE;
-		for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-			l->own[c] = store_holds(m->store, c);
-			l->at[c] = l->own[c] ? m->step : CATCHUP_NONE;
-		}
-		count_missing(m);
+	if (place_keeps(before, c, self) && !place_keeps(&m->place, c, self))
+		blobs_forget(m, c);
+	if (!fetches(m, c)) {
+		l->own[c] = 0;
+		l->at[c] = CATCHUP_NONE;
+		return false;
+	}
+	if (fetches_by(m, before, c))
+		return true;
+	l->own[c] = here && (!m->again || caught);
+	l->at[c] = l->own[c] ? m->step : CATCHUP_NONE;
+	return true;
+}
+
+void catchup_placed(struct model *m, const struct placement *before, bool caught)
+{
+	struct catchup *l = m->catchup;
+	bool was = l->on, any = false;
+
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		any |= placed_chunk(m, before, caught, c);
+	l->on = any;
+	if (!any) {
+		l->due = false;
+		ask_nobody(l);
+		if (was && m->sealed)
+			log_line(m->server->log, LOG_LEVEL_INFO, "event=learned model=%s step=%lu",
+				 m->name, (unsigned long)m->step);
 		return;
 	}
-	if (!l->on)
-		return;
-	if (m->place.learns >> m->server->self & 1) {
-		/* Who was asked may not be the primary any more. */
-		for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
-			uint32_t c = l->fetch[n].chunk;
+	l->told = CATCHUP_NONE;
+	count_missing(m);
+	/* Who was asked may not be the primary any more, or the chunk not wanted. */
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
+		uint32_t c = l->fetch[n].chunk;
 
-			if (c != CATCHUP_NOBODY && place_primary(&m->place, c) != n)
-				l->fetch[n].chunk = CATCHUP_NOBODY;
-		}
-		ask_all(m);
-		return;
+		if (c != CATCHUP_NOBODY && (place_primary(&m->place, c) != n || !fetches(m, c) ||
+					    l->at[c] != CATCHUP_NONE))
+			l->fetch[n].chunk = CATCHUP_NOBODY;
 	}
-	l->on = l->due = false;
-	/* If the model was LOST, some are still asked for. */
-	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
-		l->fetch[n].chunk = CATCHUP_NOBODY;
-	if (m->sealed)
-		log_line(m->server->log, LOG_LEVEL_INFO, "event=learned model=%s step=%lu", m->name,
-			 (unsigned long)m->step);
+	if (was)
+		ask_all(m); /* Else it is asked when the core says from which record on. */
 }
 
 void catchup_later(struct model *m, const struct record *r)
@@ -263,17 +297,15 @@ const struct record *catchup_due(struct model *m)
 bool catchup_has(const struct model *m, uint32_t chunk)
 {
 	return place_holds(&m->place, chunk, m->server->self) ||
-	       (learns(m) && m->catchup->own[chunk]);
+	       (learns(m) && m->catchup->own[chunk] && fetches(m, chunk));
 }
 
 uint32_t catchup_count(const struct model *m)
 {
 	uint32_t nr = 0;
 
-	if (!learns(m))
-		return store_owned(m->store);
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr += m->catchup->own[c];
+		nr += store_holds(m->store, c) && catchup_has(m, c);
 	return nr;
 }
 
@@ -285,7 +317,7 @@ void catchup_record(struct model *m, uint64_t before, bool skip)
 		return;
 	l->told = CATCHUP_NONE;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-		if (!store_holds(m->store, c))
+		if (!fetches(m, c))
 			continue;
 		if (l->at[c] == before) {
 			l->at[c] = m->step;
@@ -304,8 +336,7 @@ bool catchup_caught(const struct model *m)
 	if (!learns(m) || m->catchup->missing > 0 || m->img.applying)
 		return false;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		if (store_holds(m->store, c) &&
-		    store_image_chunk(m->store, m->img.slot, c) != data_version(m))
+		if (fetches(m, c) && store_image_chunk(m->store, m->img.slot, c) != data_version(m))
 			return false;
 	return true;
 }
@@ -350,10 +381,11 @@ void catchup_beat(struct model *m, uint64_t now_ns)
 
 void catchup_progress(const struct model *m, uint32_t *here, uint32_t *all)
 {
-	*all = learns(m) ? store_owned(m->store) : 0;
-	*here = 0;
-	for (uint32_t c = 0; *all > 0 && c < m->layout->chunks_nr; c++)
-		*here += store_holds(m->store, c) && m->catchup->at[c] != CATCHUP_NONE;
+	*all = *here = 0;
+	for (uint32_t c = 0; learns(m) && c < m->layout->chunks_nr; c++) {
+		*all += fetches(m, c);
+		*here += fetches(m, c) && m->catchup->at[c] != CATCHUP_NONE;
+	}
 }
 
 /* The last part of a chunk has come, of the record id. */
@@ -408,6 +440,7 @@ enum shard_status catchup_part(struct model *m, struct peer *p, const struct wir
 	f = &m->catchup->fetch[p->node];
 	/* It was asked for by an earlier question, or its beginning was missed. */
 	if (f->chunk == CATCHUP_NOBODY || f->chunk != h->chunk ||
+	    !store_holds(m->store, h->chunk) ||
 	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
 		return SHARD_OK;
 	if ((st = take_part(m, h, part, body, e)) != SHARD_OK)

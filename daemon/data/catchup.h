@@ -14,23 +14,25 @@
 
 struct model;
 struct peer;
+struct placement;
 struct record;
 
-/* Nothing is made for a model with one copy of each chunk. Such a model never learns. */
 enum shard_status catchup_init(struct model *m, struct err *e);
 void catchup_free(struct model *m);
 
 /* --- the node that catches up --- */
 
-/* No copy here counts. Fetches all of them, beginning at m->record. */
-void catchup_start(struct model *m);
+/* Fetches the chunks whose copies here do not count, beginning at m->record. anew: also those that
+ * are here. Otherwise those that are at m->record stay. */
+void catchup_start(struct model *m, bool anew);
 /* Takes catchup_start() up later, with this record, because the images are being made again.
  * catchup_due() gives it then, once. NULL: nothing is due. */
 void catchup_later(struct model *m, const struct record *r);
 const struct record *catchup_due(struct model *m);
-/* The placement has changed. If the copies of this node count now, it has caught up. If they do not
- * count any more, they are still those of m->record, unless catchup_start() follows. */
-void catchup_placed(struct model *m);
+/* The placement has changed, and was `before`. A copy that counts now is caught up. One that does
+ * not count any more is still that of m->record, unless catchup_start() follows. caught: at a warm
+ * start, the copies that do not count are all here. */
+void catchup_placed(struct model *m, const struct placement *before, bool caught);
 /* Does this node apply records to the chunk and make its image? A holder does. A node that catches
  * up does for the chunks that it has fetched. */
 bool catchup_has(const struct model *m, uint32_t chunk);

@@ -25,9 +25,10 @@
 
 static const struct send_source grad_chunks; /* It is defined below. */
 
+/* No chunk has another copy, nor shall one have. */
 static bool single(const struct model *m)
 {
-	return m->reduced.out == NULL;
+	return m->place.holders == NULL && m->place.to == NULL;
 }
 
 static uint32_t outs_nr(const struct model *m)
@@ -42,8 +43,6 @@ enum shard_status grad_init(struct model *m, struct err *e)
 	enum shard_status st = SHARD_OK;
 	bool made;
 
-	if (m->place.holders == NULL)
-		return SHARD_OK;
 	CHECK(g->out == NULL);
 	made = parts_init(&g->parts_in, chunks, data_parts(m, 0, m->grad_bytes));
 	g->out = calloc(outs, sizeof(*g->out));
@@ -91,7 +90,7 @@ void grad_begin(struct model *m)
 
 void grad_drop(struct model *m)
 {
-	for (uint32_t i = 0; !single(m) && i < outs_nr(m); i++)
+	for (uint32_t i = 0; i < outs_nr(m); i++)
 		send_queue_drop(&m->reduced.out[i]);
 }
 
@@ -102,19 +101,19 @@ static struct send_queue *queue_of(const struct model *m, uint16_t node, uint32_
 
 void grad_node_drop(struct model *m, uint16_t node)
 {
-	for (uint32_t i = 0; !single(m) && i < m->server->conf->connections; i++)
+	for (uint32_t i = 0; i < m->server->conf->connections; i++)
 		send_queue_drop(queue_of(m, node, i));
 }
 
 void grad_node_gone(struct model *m, uint16_t node)
 {
-	for (uint32_t i = 0; !single(m) && i < m->server->conf->connections; i++)
+	for (uint32_t i = 0; i < m->server->conf->connections; i++)
 		send_queue_detach(queue_of(m, node, i));
 }
 
 void grad_node_back(struct model *m, uint16_t node)
 {
-	for (uint32_t i = 0; !single(m) && i < m->server->conf->connections; i++)
+	for (uint32_t i = 0; i < m->server->conf->connections; i++)
 		send_queue_attach(queue_of(m, node, i), &m->server->peer[node]->conns[i].lane);
 }
 

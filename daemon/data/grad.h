@@ -23,7 +23,7 @@ struct grad_said { /* What the primary said of a chunk that it reduced. */
 };
 
 struct grad {
-	struct send_queue *out; /* [nodes_nr * connections] NULL: the model has one copy. */
+	struct send_queue *out; /* [nodes_nr * connections] */
 	uint64_t *sent;        /* [chunks_nr] The nodes that it was sent to, with a bit for each. */
 	struct parts parts_in; /* [chunks_nr] Parts that came of its primary. */
 	struct grad_said *said; /* [chunks_nr] */

@@ -112,7 +112,7 @@ struct model {
 	struct model_flow contrib_in; /* Of the step in hand. */
 
 	struct grad reduced;     /* Owner: data/grad.c. */
-	struct catchup *catchup; /* data/catchup.c. NULL: each chunk has one copy. */
+	struct catchup *catchup; /* data/catchup.c. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */
@@ -134,6 +134,7 @@ struct model {
 	bool keep;  /* It is freed, and its memory outlives this process. */
 	struct model_memory memory;
 	struct persist *persist; /* Coordinator: a view on its way to the disk. */
+	struct rooms *rooms;
 
 	/* Owner: model/lost.c. */
 	char lost[512];   /* Why the last weights are gone. Empty: they are not. */
@@ -145,8 +146,7 @@ struct model {
 
 	/* Owner: control/define.c and control/drop.c. */
 	bool defining; /* Its memory, or on the coordinator that of another node, is not there. */
-	/* On server.drops: nothing finds it, and its memory is about to be given back. */
-	bool dropping;
+	bool dropping; /* On server.drops: nothing finds it. Its memory is given back. */
 
 	struct model_control *control; /* control/ */
 	struct ckpt_model *ckpt;       /* ckpt/ */

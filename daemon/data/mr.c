@@ -373,7 +373,7 @@ enum shard_status mr_init(struct model *m, struct err *e)
 	g->m = m;
 	if (!make_keepers(g))
 		goto err_memory;
-	if (m->server->rdma != NULL)
+	if (m->server->rdma != NULL && rdma_local_here(m->server))
 		store_room_pin(m->store); /* Before a chunk goes. */
 	for (uint16_t n = 0; n < nodes; n++) {
 		g->peer[n].runs_nr = runs_of(m, n, g->peer[n].run);

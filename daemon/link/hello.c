@@ -48,7 +48,7 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	hello->member_seq = s->member_seq;
 	if (WIRE_MINOR >= 1) {
 		hello->wire_minor = WIRE_MINOR;
-		hello->capacity = s->conf->capacity + 1;
+		hello->capacity = server_capacity(s) + 1;
 	}
 	hello->pid = (uint32_t)getpid();
 	hello->connection = connection;

@@ -21,6 +21,7 @@
 #include "model/view_file.h"
 #include "data/mr.h"
 #include "model/resume.h"
+#include "model/rooms.h"
 #include "link/session.h"
 #include "model/watch.h"
 #include "model/tables.h"
@@ -381,7 +382,7 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
 	if ((st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
 	    (st = catchup_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
-	    (st = mr_init(m, e)) != SHARD_OK ||
+	    (st = mr_init(m, e)) != SHARD_OK || (st = rooms_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
 		return st;
 	m->make->events = chunks + EVENTS_MORE;
@@ -642,7 +643,7 @@ void model_make_beat(struct server *s, uint64_t now_ns)
 
 bool model_working(const struct model *m)
 {
-	return m->make != NULL && m->make->working;
+	return (m->make != NULL && m->make->working) || rooms_making(m);
 }
 
 void model_give_up(struct model *m)
@@ -686,6 +687,7 @@ static void leave(struct model *m)
 	tier_close(&m->tier);
 	grad_free(m);
 	catchup_free(m);
+	rooms_free(m);
 	contrib_free(m);
 	mr_free(m);
 	if (m->server->warm != NULL && !m->keep)

@@ -20,6 +20,7 @@
 #include "data/events.h"
 #include "model/lost.h"
 #include "model/note.h"
+#include "model/rooms.h"
 #include "model/tables.h"
 #include "link/peer.h"
 #include "model/view_file.h"
@@ -558,35 +559,15 @@ static void act_held(struct model *m, const struct core_action *a)
 	WATCH_TELL(m->server, held, m, a->record);
 }
 
-/* Frames of a node that is no member any more are judged by their attempt. What it writes by RDMA
- * nobody judges, so its queue pairs end with the link. It dials again, and is taken in over new
- * ones. */
-static void end_links(const struct model *m, uint64_t left)
-{
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		struct peer *p = m->server->peer[n];
-		struct err e;
-
-		if (p == NULL || !(left >> n & 1) || !p->up || rdma_link_queues(p) == NULL)
-			continue;
-		err_set(&e, SHARD_CLOSED,
-			"node %s is out of the view of \"%s\": what it still writes by RDMA must "
-			"not arrive",
-			members_name(m->server, n), m->name);
-		peer_close(p, &e);
-	}
-}
-
 static void act_placed(struct model *m, const struct core_action *a)
 {
-	bool moved = !place_same(&m->place, a->place);
+	rooms_placed(m, a->place);
+}
 
-	end_links(m, a->place->gone & ~m->place.gone);
-	m->place = *a->place;
-	tables_tidy(m);
-	catchup_placed(m);
-	if (moved)
-		apply_placed(m);
+static void act_moved(struct model *m, const struct core_action *a)
+{
+	(void)a;
+	WATCH_TELL(m->server, moved, m);
 }
 
 static void act_learn(struct model *m, const struct core_action *a)
@@ -610,7 +591,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_EXPEL] = act_expel,       [CORE_ACT_LEFT] = act_left,
 	[CORE_ACT_HELD] = act_held,         [CORE_ACT_TUNED] = act_tuned,
 	[CORE_ACT_LEARN] = act_learn,       [CORE_ACT_PLACED] = act_placed,
-	[CORE_ACT_RESIGNED] = act_resigned,
+	[CORE_ACT_RESIGNED] = act_resigned, [CORE_ACT_MOVED] = act_moved,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and
@@ -748,6 +729,18 @@ static void confirm(struct model *m, const struct core_msg *msg)
 		m->memory.doubted = false;
 }
 
+/* Is there memory for what the view gives to this node? If not, it is as if the view were lost, and
+ * it comes again. If there is no room at all, this node cannot be a member. */
+static bool view_room(struct model *m, struct peer *p, const struct core_view *v)
+{
+	struct err e;
+	enum shard_status st = v->place.primary != NULL ? rooms_for(m, &v->place, &e) : SHARD_OK;
+
+	if (st != SHARD_OK && st != SHARD_AGAIN)
+		peer_close(p, &e);
+	return st == SHARD_OK;
+}
+
 enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h,
 				   const Shard__Core *body, struct err *e)
 {
@@ -768,6 +761,8 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 	if (st != SHARD_OK || m->memory.there[p->node] == 0)
 		return st;
 	/* The core keeps the view. Without memory for its tables it is as if it were lost. */
+	if (msg.view != NULL && !view_room(m, p, msg.view))
+		return SHARD_OK;
 	if (msg.view != NULL && (msg.view = tables_view(m, msg.view, e)) == NULL)
 		return SHARD_OK;
 	if (msg.op == CORE_WAITING && msg.why != NULL) {
@@ -797,4 +792,5 @@ void model_beat(struct model *m, uint64_t now_ns)
 	WATCH_TELL(m->server, beat, m, now_ns);
 	apply_image_beat(m, now_ns);
 	catchup_beat(m, now_ns);
+	rooms_beat(m, now_ns);
 }

@@ -21,7 +21,7 @@ void placing_capacity(const struct server *s, uint64_t *capacity)
 {
 	memset(capacity, 0, CORE_NODES_MAX * sizeof(*capacity));
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		capacity[n] = s->peer[n] != NULL ? s->peer[n]->capacity : s->conf->capacity;
+		capacity[n] = s->peer[n] != NULL ? s->peer[n]->capacity : server_capacity(s);
 }
 
 static uint32_t nodes_of(const uint64_t *capacity)

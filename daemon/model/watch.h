@@ -35,6 +35,8 @@ struct model_watch {
 	void (*readable)(struct model *m);
 	/* The core holds training after that record, as CORE_EV_HOLD asked. */
 	void (*held)(struct model *m, const struct record *r);
+	/* On the coordinator: chunks lie as CORE_EV_PLACE wanted. */
+	void (*moved)(struct model *m);
 	/* A change by MANAGE is in force. */
 	void (*tuned)(struct model *m);
 	/* About once a second. */

@@ -54,6 +54,7 @@ struct server {
 	/* Counts every start of this node, and is the term of a coordinator. */
 	uint64_t start;
 	uint64_t started_ns;
+	bool drained; /* Owner: control/move.c. This node shall hold no chunks. */
 	struct conn_listener *tcp, *local;
 	struct http *http;                        /* NULL: off. */
 	bool made_folder;                         /* This start made the unix socket's folder. */
@@ -112,6 +113,12 @@ struct server {
 static inline uint16_t server_coordinator(const struct server *s)
 {
 	return s->coordinator;
+}
+
+/* The share of a model that this node shall hold. 0: none. */
+static inline uint32_t server_capacity(const struct server *s)
+{
+	return s->drained ? 0 : s->conf->capacity;
 }
 
 static inline bool server_leads(const struct server *s)

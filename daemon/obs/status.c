@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "control/access.h"
+#include "control/moving.h"
 #include "data/apply.h"
 #include "data/catchup.h"
 #include "base/clock.h"
@@ -70,7 +71,7 @@ static void member_json(json_t *o, const struct server *s, uint16_t n)
 	uuid_text(text, uuid);
 	json_object_set_new(o, "uuid", json_string(text));
 	json_object_set_new(o, "capacity",
-			    json_integer(p == NULL ? s->conf->capacity : p->capacity));
+			    json_integer(p == NULL ? server_capacity(s) : p->capacity));
 	if (lead_on(s))
 		json_object_set_new(o, "votes", json_boolean(lead_votes(s, n)));
 	json_object_set_new(o, "release", json_string(p == NULL ? SHARD_RELEASE : p->release));
@@ -236,6 +237,7 @@ static json_t *chunks_json(const struct model *m)
 static void view_json(json_t *o, const struct model *m)
 {
 	json_t *members = json_array(), *learns = json_array();
+	struct core_state core;
 	uint32_t here, all;
 
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
@@ -243,7 +245,7 @@ static void view_json(json_t *o, const struct model *m)
 
 		if (place_is_member(&m->place, n))
 			json_array_append(members, name);
-		if (m->place.learns >> n & 1)
+		if ((m->place.learns | m->place.moves) >> n & 1)
 			json_array_append(learns, name);
 		json_decref(name);
 	}
@@ -252,6 +254,12 @@ static void view_json(json_t *o, const struct model *m)
 	catchup_progress(m, &here, &all);
 	if (all > 0)
 		json_object_set_new(o, "fetched", json_integer((json_int_t)here));
+	if (moving_on(m) || moving_trouble(m)[0] != 0) {
+		core_state(m->core, &core);
+		json_object_set_new(
+			o, "moving",
+			json_pack("{s:s, s:s}", "waits", core.moves, "trouble", moving_trouble(m)));
+	}
 }
 
 /* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */

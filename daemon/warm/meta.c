@@ -84,17 +84,17 @@ static uint64_t core_step(uint64_t bytes) /* Distance between the two copies. */
 	return (bytes + 63) / 64 * 64;
 }
 
-static uint64_t first_bytes(uint32_t chunks_nr)
-{
-	return (chunks_nr + 7u) / 8;
-}
-
 size_t meta_tables_bytes(uint32_t chunks_nr)
 {
 	size_t bytes = sizeof(struct meta_tables) +
 		       2 * (size_t)chunks_nr * (sizeof(uint64_t) + sizeof(uint16_t));
 
 	return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t first_bytes(uint32_t chunks_nr)
+{
+	return (chunks_nr + 7u) / 8;
 }
 
 static void plan(const struct meta_conf *c, uint64_t at[AT_NR])

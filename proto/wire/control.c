@@ -58,6 +58,9 @@ static const struct type_row types[OP_CORE] = {
 	[OP_REGION] = {M(regions), NULL},
 	[OP_GRAD] = {M(grad), NULL},
 	[OP_HELD] = {M(memory), NULL},
+	[OP_MOVE] = {M(move), M(text)},
+	[OP_ROOM] = {M(tables), NULL},
+	[OP_CAPACITY] = {M(capacity), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

@@ -46,6 +46,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_RESTORE] = {"restore", CTRL, T | C | N, 0, WHOLE},
 	[OP_BLOB] = {"blob", CTRL, T | N, 0, BLOB},
 	[OP_VERIFY] = {"verify", CTRL, T | C | N, 0, LIST},
+	[OP_MOVE] = {"move", CTRL, T | C | N, 2, LIST},
 	[OP_PROGRESS] = {"progress", CTRL, N, 0, SMALL},
 
 	[OP_ATTEMPT] = {"attempt", CTRL, 0, 0, SMALL},
@@ -79,6 +80,8 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_MEMBER] = {"member", BULK, N, 1, PART},
 	[OP_VERIFY_PART] = {"verify_part", CTRL, N, 0, WHOLE},
 	[OP_BLOB_DATA] = {"blob_data", BULK, N, 0, PART},
+	[OP_ROOM] = {"room", CTRL, N, 2, WHOLE},
+	[OP_CAPACITY] = {"capacity", CTRL, N, 0, SMALL},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

@@ -41,6 +41,7 @@ enum wire_op {
 	OP_PROGRESS,
 	/* Attach -> Text (JSON), after PROGRESS. Relayed to the coordinator. */
 	OP_VERIFY,
+	OP_MOVE, /* Move -> Text (JSON). Passed on to the coordinator, or to the node it names. */
 	/* The step, between trainer and daemon. */
 	OP_ATTEMPT = 30, /* daemon -> trainer: Attempt. The trainer may write its arena. */
 	OP_PUSH_DATA,    /* trainer -> daemon over TCP: part of a chunk's gradient. */
@@ -97,6 +98,9 @@ enum wire_op {
 	/* Raw bytes: the blob of rank head.chunk that goes with the attempt, for a node that keeps
 	 * a copy of it. */
 	OP_BLOB_DATA,
+	/* coordinator -> node: Tables -> empty, when the node has memory for what they give it. */
+	OP_ROOM,
+	OP_CAPACITY,   /* node -> node: Capacity. It has changed. */
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

@@ -14,6 +14,7 @@
 // needs: daemon/cluster/*.c daemon/warm/*.c daemon/link/*.c daemon/data/*.c daemon/model/*.c
 // clang-format on
 #include "base/check.h"
+#include "core/moves.h"
 #include "core/inner.h"
 #include "data/apply.h"
 #include "data/blobs.h"
@@ -50,9 +51,9 @@ enum phase { UNSEALED, SEALED, PREPARED, DECIDED, BEGUN, PHASES };
 struct head {
 	uint64_t magic;
 	uint32_t model, undo_nr;
-	uint64_t at[10], spec_bytes, spec_sum, core_bytes, incarnation;
+	uint64_t at[11], spec_bytes, spec_sum, core_bytes, incarnation;
 	uint8_t from[16];
-	uint32_t core_now, mark_now;
+	uint32_t first_nodes, reserved, core_now, mark_now;
 };
 enum {
 	AT_SPEC,
@@ -63,6 +64,7 @@ enum {
 	AT_ZERO,
 	AT_VERSIONS,
 	AT_UNDO,
+	AT_FIRST,
 	AT_BLOBS
 };
 
@@ -79,7 +81,8 @@ struct node {
 struct left {
 	struct node *node;
 	char *at[FILES];
-	size_t bytes[FILES];
+	size_t bytes[FILES]; /* Of .at: the beginning of the file. */
+	size_t whole[FILES];
 	void *file; /* Of the state folder. NULL: there is none. */
 	size_t file_bytes;
 };
@@ -218,7 +221,7 @@ static void node_run(struct node *n)
 /* --- what a process leaves --- */
 
 static void write_file(const struct node *n, const char *name, const char *at, size_t bytes,
-		       mode_t mode)
+		       size_t whole, mode_t mode)
 {
 	char path[700];
 	int fd;
@@ -226,7 +229,7 @@ static void write_file(const struct node *n, const char *name, const char *at, s
 	snprintf(path, sizeof(path), "%s/%s", n->dir, name);
 	(void)unlink(path);
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && fchmod(fd, mode) == 0);
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)whole) == 0 && fchmod(fd, mode) == 0);
 	for (size_t i = 0; i < bytes; i += 4096) {
 		static const char zeros[4096];
 		size_t part = bytes - i < 4096 ? bytes - i : 4096;
@@ -247,10 +250,12 @@ static void read_file(struct left *l, int i)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	CHECK(fstat(fd, &s) == 0 && s.st_size <= FILE_BYTES_MAX);
-	l->bytes[i] = (size_t)s.st_size;
+	CHECK(fstat(fd, &s) == 0);
+	/* Behind the memory that was made lies room without pages. It stays as it is. */
+	l->whole[i] = (size_t)s.st_size;
+	l->bytes[i] = l->whole[i] < FILE_BYTES_MAX ? l->whole[i] : FILE_BYTES_MAX;
 	l->at[i] = malloc(l->bytes[i] + 1);
-	CHECK(l->at[i] && read(fd, l->at[i], l->bytes[i]) == s.st_size);
+	CHECK(l->at[i] && read(fd, l->at[i], l->bytes[i]) == (ssize_t)l->bytes[i]);
 	close(fd);
 }
 
@@ -308,6 +313,22 @@ static void name_members(const struct model *m, struct view_members *v)
 
 	v->node[1 - self] = (struct view_node){.uuid = {1}, .incarnation = 1};
 	v->node[self] = model_node(m, self, m->memory.incarnation);
+}
+
+/* The view that is adopted has tables of its own, which say the same as those of the definition. */
+static void move_chunks(struct model *m)
+{
+	static uint64_t holders[16];
+	struct placement p;
+
+	CHECK(m->layout->chunks_nr <= NR(holders));
+	for (uint32_t i = 0; i < m->layout->chunks_nr; i++)
+		holders[i] = 1ull << m->place.primary[i];
+	p = place_moving(m->place.primary, holders, m->place.primary, holders,
+			 m->layout->chunks_nr);
+	p.gone = ~m->core->member.members.nodes;
+	member_place(m->core, &p);
+	meta_tables(&m->meta, &p, m->tables.defined.sum);
 }
 
 /* Brings the model to where it has weights, was sealed at step 4, and is in step 5 as far as the
@@ -378,6 +399,8 @@ static void bring_to(struct model *m, enum phase phase)
 		u->chunk = m->server->self; /* A chunk that is here, on either node. */
 		u->undo.at = 32 << 8 | 8;
 	}
+	if (m->set.max_staleness > 0)
+		move_chunks(m);
 	meta_mark(&m->meta, &mark);
 	CHECK(core_warm_save(c, meta_core_next(&m->meta)));
 	meta_core_switch(&m->meta);
@@ -618,7 +641,9 @@ static void lay_down(const struct found *f)
 	(void)mkdir(n->dir, 0700);
 	for (int i = 0; i < FILES; i++)
 		if (f->at[i] != NULL && f->mode[i] != 0)
-			write_file(n, names[i], f->at[i], f->bytes[i], f->mode[i]);
+			write_file(n, names[i], f->at[i], f->bytes[i],
+				   f->bytes[i] == f->l->bytes[i] ? f->l->whole[i] : f->bytes[i],
+				   f->mode[i]);
 }
 
 /* The coordinator comes back to a node that does not coordinate. A memory belongs to the folder of

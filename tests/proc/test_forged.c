@@ -386,7 +386,7 @@ static void test_names(void **state)
 	static const char *const part[] = {
 		"node 1, which is this one, by a uuid that is not its own",
 		"nodes 0 and 1 by the same uuid", "node 0 has no uuid",
-		"this release cannot move chunks"};
+		"are not those of the definition"};
 	struct rawnode x;
 	struct core_view v;
 	struct core_msg m = {.op = CORE_VIEW, .view = &v};

@@ -106,7 +106,7 @@ static void test_definition(void **state)
 	refused(&x, "its chunks have 2048 elements, not 1024");
 	the_same(&x);
 	memcpy(is.runs, (uint32_t[]){1, 1, 0, 1}, sizeof(is.runs));
-	refused(&x, "its chunks lie on other nodes");
+	refused(&x, "it was defined with its chunks on other nodes");
 	the_same(&x);
 	other.known = true;
 	other.uid = 5;

@@ -69,6 +69,7 @@ static const struct {
 	[OP_SAVE] = {WRITES, &save_body.base},
 	[OP_RESTORE] = {WRITES, &restore_body.base},
 	[OP_VERIFY] = {WRITES, &verify_body.base},
+	[OP_MOVE] = {NONE}, /* Only root may, whatever the model: test_moves. */
 	[OP_BLOB] = {READS},
 	[OP_PUSH_DATA] = {NONE},
 	[OP_PUSH] = {NONE},

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl rebalance` and `shardctl drain`. The daemon answers what is wanted, and this command
+ * then looks at its status until the chunks lie that way, with a line whenever that changes. It
+ * ends with 1 if nothing changes for --timeout (60 s where it is not given). Stopping it stops no
+ * move. */
+#include "ctl/json.h"
+#include "base/clock.h"
+#include "ctl/saves.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { DRY_RUN, NO_WAIT, UNDO };
+enum { PLAN = 1, REBALANCE, DRAIN, DRAIN_END }; /* enum move_action of the daemon */
+
+#define STILL_NS  (60 * NS_PER_SEC)
+#define LOOK_NS   (200 * NS_PER_MS)
+#define SETTLE_NS (3 * NS_PER_SEC) /* By then the coordinator has looked at what is wanted. */
+
+const struct argp_option ctl_rebalance_options[] = {
+	{"dry-run", CTL_KEY + DRY_RUN, NULL, 0, "say what would move, and move nothing", 0},
+	{"no-wait", CTL_KEY + NO_WAIT, NULL, 0, "do not wait until the chunks have moved", 0},
+	{0},
+};
+const struct argp_option ctl_drain_options[] = {
+	{"undo", CTL_KEY + UNDO, NULL, 0, "the node holds its share of chunks again", 0},
+	{"no-wait", CTL_KEY + NO_WAIT, NULL, 0, "do not wait until the chunks have moved", 0},
+	{0},
+};
+
+/* --- the request --- */
+
+static enum shard_status ask(shard_client *c, Shard__Move *q, int timeout_ms, json_t **out)
+{
+	struct request *r = request_new(c, OP_MOVE, 0);
+	enum shard_status rc = r != NULL ? SHARD_OK : SHARD_SYSTEM;
+	struct ckpt_ask a = {.name = q->name, .timeout_ms = timeout_ms};
+	Shard__Text *t = NULL;
+	struct wait w;
+
+	wait_begin(c, &w, timeout_ms);
+	if (rc == SHARD_OK)
+		rc = request_send(r, (struct wire_head){0}, &q->base, &w);
+	if (rc == SHARD_OK)
+		rc = ckpt_answer_wait(r, &a, &w);
+	if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "shardd at %s did not answer within %.1f s", c->address,
+			  wait_seconds(&w));
+	if (rc == SHARD_OK && (t = shard__text__unpack(NULL, r->body_bytes, r->body)) != NULL)
+		*out = json_loads(t->text, 0, NULL);
+	if (rc == SHARD_OK && !json_is_object(*out))
+		rc = text_fail(SHARD_PROTOCOL, "shardd at %s answered with what cannot be read",
+			       c->address);
+	if (t != NULL)
+		shard__text__free_unpacked(t, NULL);
+	request_free(r);
+	return rc;
+}
+
+static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t **out)
+{
+	shard_client *c = NULL;
+	enum ctl_exit exit = saves_connect(o, &c);
+	enum shard_status rc;
+
+	if (c == NULL)
+		return exit;
+	pthread_mutex_lock(&c->lock);
+	rc = ask(c, q, (int)(o->timeout_ns / NS_PER_MS), out);
+	pthread_mutex_unlock(&c->lock);
+	shard_disconnect(&c);
+	return rc == SHARD_OK ? CTL_OK
+			      : ctl_fail(ctl_exit_of(rc), "%s: %s", shard_name(rc), shard_error());
+}
+
+/* --- until it is so --- */
+
+static bool moves(const json_t *model)
+{
+	return json_object_get(model, "moving") != NULL;
+}
+
+/* How many chunks the node has of all models that this user may see, and what each model that moves
+ * waits for. */
+static long long held(const json_t *status, const char *node, char *text, size_t bytes, bool *any)
+{
+	long long nr = 0;
+	size_t i, used = 0;
+	json_t *m;
+
+	text[0] = 0;
+	*any = false;
+	json_array_foreach(json_object_get(status, "models"), i, m) {
+		const json_t *move = json_object_get(m, "moving"),
+			     *per = json_object_get(json_object_get(m, "chunks"), "per_node");
+		const char *why = ctl_text(move, "trouble"), *waits = ctl_text(move, "waits");
+
+		nr += node != NULL ? ctl_whole(per, node) : 0;
+		if (!moves(m))
+			continue;
+		*any = true;
+		if (used < bytes)
+			used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s",
+						 used > 0 ? "; " : "", ctl_text(m, "name"),
+						 why[0] != 0     ? why
+						 : waits[0] != 0 ? waits
+								 : "nodes make room");
+	}
+	return nr;
+}
+
+/* Does each node have as many chunks as the plan says? */
+static bool as_planned(const json_t *status, const json_t *plan)
+{
+	size_t i, k, j;
+	json_t *m, *n, *now;
+
+	json_array_foreach(json_object_get(status, "models"), i, now)
+		json_array_foreach(json_object_get(plan, "models"), k, m) {
+			const json_t *per =
+				json_object_get(json_object_get(now, "chunks"), "per_node");
+
+			if (strcmp(ctl_text(now, "name"), ctl_text(m, "name")) != 0)
+				continue;
+			json_array_foreach(json_object_get(m, "nodes"), j, n)
+				if (ctl_whole(per, ctl_text(n, "node")) != ctl_whole(n, "then"))
+					return false;
+		}
+	return true;
+}
+
+/* Until the node has no chunks, or the plan is carried out. Both NULL: until nothing moves. */
+static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
+				json_t **status)
+{
+	uint64_t began = clock_ns(), changed = began, still = STILL_NS;
+	char last[1024] = "", now[1024];
+	const struct timespec look = {.tv_nsec = LOOK_NS};
+	struct err e;
+
+	if (o->timeout_ns != 5 * NS_PER_SEC)
+		still = o->timeout_ns;
+	for (;;) {
+		long long nr;
+		bool any;
+
+		json_decref(*status);
+		if (ctl_ask_status(o, status, &e) != SHARD_OK)
+			return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status),
+					e.text);
+		nr = held(*status, node, now, sizeof(now), &any);
+		if (!any && (node != NULL   ? nr == 0
+			     : plan != NULL ? as_planned(*status, plan)
+					    : clock_ns() - began > SETTLE_NS))
+			return CTL_OK;
+		if (strcmp(now, last) != 0) {
+			changed = clock_ns();
+			snprintf(last, sizeof(last), "%s", now);
+			if (!o->json && now[0] != 0)
+				fprintf(stderr, "%s\n", now);
+		}
+		if (clock_ns() - changed > still)
+			return ctl_fail(CTL_FAILED,
+					"nothing has changed for %.0f s%s%s: it goes on without "
+					"this command; --timeout says how long to wait",
+					(double)still / NS_PER_SEC, now[0] != 0 ? ": " : "", now);
+		nanosleep(&look, NULL);
+	}
+}
+
+/* --- rebalance --- */
+
+static void print_model(const json_t *m)
+{
+	char bytes[CTL_NUMBER_BYTES];
+	size_t i;
+	json_t *n;
+
+	if (json_object_get(m, "error") != NULL) {
+		printf("\"%s\": %s\n", ctl_text(m, "name"), ctl_text(m, "error"));
+		return;
+	}
+	printf("\"%s\": %lld copies to make, %s; %lld chunks get another primary\n",
+	       ctl_text(m, "name"), ctl_whole(m, "copies"),
+	       ctl_bytes(bytes, (double)ctl_whole(m, "bytes")), ctl_whole(m, "primaries"));
+	json_array_foreach(json_object_get(m, "nodes"), i, n)
+		printf("  %-16s %8lld -> %lld chunks\n", ctl_text(n, "node"),
+		       ctl_whole(n, "chunks"), ctl_whole(n, "then"));
+}
+
+static bool any_error(const json_t *plan)
+{
+	size_t i;
+	json_t *m;
+
+	json_array_foreach(json_object_get(plan, "models"), i, m)
+		if (json_object_get(m, "error") != NULL)
+			return true;
+	return false;
+}
+
+enum ctl_exit ctl_rebalance(const struct ctl_options *o)
+{
+	Shard__Move q = SHARD__MOVE__INIT;
+	bool dry = o->value[DRY_RUN] != NULL;
+	json_t *plan = NULL, *status = NULL, *m;
+	enum ctl_exit exit;
+	size_t i;
+
+	q.action = dry ? PLAN : REBALANCE;
+	if (o->words_nr > 0)
+		q.name = o->words[0];
+	if ((exit = request(o, &q, &plan)) != CTL_OK)
+		return exit;
+	if (o->json)
+		saves_print(json_incref(plan));
+	json_array_foreach(json_object_get(plan, "models"), i, m)
+		if (!o->json)
+			print_model(m);
+	if (any_error(plan))
+		exit = CTL_REFUSED;
+	else if (!dry && o->value[NO_WAIT] == NULL)
+		exit = wait_moved(o, NULL, plan, &status);
+	json_decref(plan);
+	json_decref(status);
+	return exit;
+}
+
+/* --- drain --- */
+
+enum ctl_exit ctl_drain(const struct ctl_options *o)
+{
+	Shard__Move q = SHARD__MOVE__INIT;
+	bool undo = o->value[UNDO] != NULL;
+	json_t *answer = NULL, *status = NULL;
+	enum ctl_exit exit;
+
+	q.action = undo ? DRAIN_END : DRAIN;
+	q.node = o->words[0];
+	if ((exit = request(o, &q, &answer)) != CTL_OK)
+		return exit;
+	if (o->value[NO_WAIT] == NULL)
+		exit = wait_moved(o, undo ? NULL : q.node, NULL, &status);
+	if (o->json)
+		saves_print(json_incref(answer));
+	else if (exit == CTL_OK && undo)
+		printf("node %s holds its share of chunks again\n", q.node);
+	else if (exit == CTL_OK)
+		printf("node %s is drained: it holds no chunks%s\n", q.node,
+		       o->value[NO_WAIT] != NULL ? " as soon as they have moved"
+						 : ", and may be stopped");
+	json_decref(answer);
+	json_decref(status);
+	return exit;
+}

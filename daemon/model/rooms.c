@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for chunks that move to this node, and from it. Happy path: the coordinator asks (ROOM),
+ * the budget agrees, a thread makes the memory, and the answer says so. Then a view gives the
+ * chunks to this node, and it takes the memory. Another view takes chunks away, and their memory
+ * goes back when no job or frame reads it. Memory that no view asks for goes back after a while. A
+ * node that was away may get such a view without having been asked. The view then waits until the
+ * memory is there. It fails if the budget or the system has no room. */
+#include "model/rooms.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "data/apply.h"
+#include "data/catchup.h"
+#include "link/call.h"
+#include "link/caller.h"
+#include "link/peer.h"
+#include "data/model.h"
+#include "data/data.h"
+#include "model/corewire.h"
+#include "model/tables.h"
+#include "store/room.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+
+#define ROOMS_KEPT_NS (60 * NS_PER_SEC) /* So long it waits for a view that gives it a use. */
+
+struct rooms {
+	struct model *m;
+	struct job job;
+	struct store_room room;
+	uint32_t *chunk; /* [chunks_nr] Those of .room. */
+	bool making;     /* A thread makes .room. */
+	bool made;       /* It is there, and reserved. */
+	bool give_due;   /* Chunks that are held here are not this node's any more. */
+	uint64_t made_ns;
+	rooms_made_fn *done;
+	struct caller who; /* Who asked by ROOM. */
+};
+
+enum shard_status rooms_init(struct model *m, struct err *e)
+{
+	struct rooms *r = calloc(1, sizeof(*r));
+
+	m->rooms = r;
+	if (r != NULL)
+		r->chunk = calloc(m->layout->chunks_nr, sizeof(*r->chunk));
+	if (r == NULL || r->chunk == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to keep track of the chunks of \"%s\"",
+			       m->name);
+	r->m = m;
+	return SHARD_OK;
+}
+
+bool rooms_making(const struct model *m)
+{
+	return m->rooms != NULL && m->rooms->making;
+}
+
+void rooms_free(struct model *m)
+{
+	struct rooms *r = m->rooms;
+
+	m->rooms = NULL;
+	if (r == NULL)
+		return;
+	CHECK(!r->making); /* What was made goes with the store, and its account with the model's.
+			    */
+	free(r->chunk);
+	free(r);
+}
+
+/* --- more --- */
+
+static void reserve(struct rooms *r)
+{
+	budget_more(&r->m->server->budget, &r->m->need, r->room.bytes, r->room.parked);
+}
+
+static void unreserve(struct rooms *r)
+{
+	budget_less(&r->m->server->budget, &r->m->need, r->room.bytes, r->room.parked);
+}
+
+static void make_run(struct job *j)
+{
+	store_room_make(&list_of(j, struct rooms, job)->room);
+}
+
+static void tell(struct rooms *r, const struct err *e)
+{
+	rooms_made_fn *done = r->done;
+
+	r->done = NULL;
+	if (done != NULL)
+		done(r->m, e);
+}
+
+static void made(struct rooms *r)
+{
+	struct model *m = r->m;
+	struct err e;
+
+	r->made = r->room.e.status == SHARD_OK;
+	r->made_ns = clock_ns();
+	if (r->made) {
+		tell(r, NULL);
+		return;
+	}
+	unreserve(r);
+	err_set(&e, r->room.e.status, "\"%s\" gets no room for %u chunks on node %s: %.300s",
+		m->name, r->room.chunks_nr, members_name(m->server, m->server->self),
+		r->room.e.text);
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=no_room model=%s why=%s", m->name, e.text);
+	tell(r, &e);
+}
+
+static void make_done(struct job *j)
+{
+	struct rooms *r = list_of(j, struct rooms, job);
+	struct model *m = r->m;
+
+	r->making = false;
+	if (m->dropping || m->server->stop.on) {
+		r->done = NULL;
+		server_wake(m->server, 1);
+		return;
+	}
+	made(r);
+	server_wake(m->server, 0); /* A view may have waited for it, or the end of the model. */
+}
+
+static void undo(struct rooms *r)
+{
+	CHECK(r->made && !r->making);
+	r->made = false;
+	store_room_drop(&r->room);
+	unreserve(r);
+}
+
+static bool wants(const struct model *m, const uint64_t *holders, uint32_t chunk)
+{
+	return holders[chunk] >> m->server->self & 1 && !store_holds(m->store, chunk);
+}
+
+/* Has it been made already, all of it? */
+static bool covers(const struct rooms *r, const uint64_t *holders)
+{
+	uint32_t wanted = 0, there = 0;
+
+	for (uint32_t c = 0; c < r->m->layout->chunks_nr; c++)
+		wanted += wants(r->m, holders, c);
+	for (uint32_t i = 0; r->made && i < r->room.chunks_nr; i++)
+		there += wants(r->m, holders, r->chunk[i]);
+	return wanted == there;
+}
+
+/* Fills in what is to be made. Zero chunks: nothing is. */
+static enum shard_status plan(struct rooms *r, const uint64_t *holders, struct err *e)
+{
+	struct model *m = r->m;
+	uint32_t nr = 0;
+
+	if (r->making)
+		return err_set(e, SHARD_BUSY, "node %s makes other room for \"%s\" now",
+			       members_name(m->server, m->server->self), m->name);
+	if (covers(r, holders))
+		return SHARD_OK;
+	if (r->made)
+		undo(r);
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (wants(m, holders, c))
+			r->chunk[nr++] = c;
+	store_room_plan(&r->room, m->store, r->chunk, nr);
+	if (budget_room(&m->server->budget, r->room.bytes, m->name,
+			members_name(m->server, m->server->self), e) != SHARD_OK)
+		return e->status;
+	reserve(r);
+	return SHARD_AGAIN;
+}
+
+static void begin(struct rooms *r)
+{
+	struct model *m = r->m;
+
+	r->making = true;
+	job_begin(&r->job, m->server, r->room.bytes <= JOB_SMALL_BYTES ? JOB_SMALL : JOB_MEMORY,
+		  make_run, make_done);
+}
+
+enum shard_status rooms_make(struct model *m, const uint64_t *holders, rooms_made_fn *done,
+			     struct err *e)
+{
+	enum shard_status st = plan(m->rooms, holders, e);
+
+	if (st != SHARD_OK && st != SHARD_AGAIN)
+		return st;
+	CHECK(m->rooms->done == NULL);
+	m->rooms->done = done;
+	if (st == SHARD_AGAIN)
+		begin(m->rooms);
+	else
+		tell(m->rooms, NULL);
+	return SHARD_OK;
+}
+
+static void asked_made(struct model *m, const struct err *e)
+{
+	struct caller *who = &m->rooms->who;
+
+	if (e != NULL)
+		caller_refuse(m->server, who, e);
+	else
+		caller_answer(m->server, who, &(struct wire_head){.op = OP_ROOM, .model = m->id},
+			      NULL);
+}
+
+static enum shard_status make_asked(struct model *m, struct peer *p, uint32_t tag,
+				    const Shard__Tables *body, struct err *e)
+{
+	struct caller before = m->rooms->who;
+	size_t bytes = corewire_tables_bytes(body);
+	void *memory = malloc(bytes);
+	struct placement to;
+	enum shard_status st;
+	struct arena a;
+
+	if (memory == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a table of chunks");
+	arena_init(&a, memory, bytes);
+	st = corewire_unpack_tables(body, m->layout->chunks_nr, m->server->nodes_nr, &a, &to, e);
+	if (st == SHARD_OK && to.holders == NULL)
+		st = err_set(e, SHARD_PROTOCOL, "a table without the holders of chunks");
+	m->rooms->who = caller_node(p, tag);
+	if (st == SHARD_OK)
+		st = rooms_make(m, to.holders, asked_made, e);
+	if (st != SHARD_OK)
+		m->rooms->who = before;
+	free(memory);
+	return st;
+}
+
+enum shard_status rooms_asked(struct model *m, struct peer *p, const struct wire_head *h,
+			      const Shard__Tables *body, struct err *e)
+{
+	if (m == NULL || m->defining || m->dropping)
+		return err_set(e, SHARD_NOT_FOUND, "node %s has no model %u",
+			       members_name(p->server, p->server->self), h->model);
+	if (p->node != server_coordinator(p->server))
+		return err_set(e, SHARD_BUSY, "node %s has not heard yet that node %s coordinates",
+			       members_name(p->server, p->server->self),
+			       members_name(p->server, p->node));
+	return make_asked(m, p, h->attempt, body, e);
+}
+
+enum shard_status rooms_for(struct model *m, const struct placement *p, struct err *e)
+{
+	struct rooms *r = m->rooms;
+	uint64_t *keepers;
+	enum shard_status st;
+	uint32_t lacks = 0;
+
+	for (uint32_t c = 0; c < p->chunks_nr; c++)
+		lacks += place_keeps(p, c, m->server->self) && !store_holds(m->store, c);
+	if (lacks == 0)
+		return SHARD_OK;
+	if ((keepers = malloc(p->chunks_nr * sizeof(*keepers))) == NULL)
+		return err_set(e, SHARD_AGAIN, "no memory to look for room");
+	for (uint32_t c = 0; c < p->chunks_nr; c++)
+		keepers[c] = place_keepers(p, c);
+	st = r->making ? SHARD_AGAIN : plan(r, keepers, e);
+	free(keepers);
+	if (st == SHARD_AGAIN && !r->making)
+		begin(r);
+	return st;
+}
+
+/* --- less --- */
+
+static void give(struct rooms *r)
+{
+	struct model *m = r->m;
+	uint64_t bytes = 0, parked = 0, of;
+	uint32_t nr = 0;
+
+	r->give_due = m->attempt.busy > 0 || m->attempt.on;
+	if (r->give_due)
+		return;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		if (!store_holds(m->store, c) || place_keeps(&m->place, c, m->server->self))
+			continue;
+		bytes += store_room_give(m->store, c, &of);
+		parked += of;
+		nr++;
+	}
+	budget_less(&m->server->budget, &m->need, bytes, parked);
+	if (nr > 0)
+		log_line(m->server->log, LOG_LEVEL_INFO,
+			 "event=room_given_back model=%s chunks=%u bytes=%lu", m->name, nr,
+			 (unsigned long)bytes);
+}
+
+static void placed(struct model *m)
+{
+	struct rooms *r = m->rooms;
+
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		bool keeps = place_keeps(&m->place, c, m->server->self);
+
+		if (keeps && !store_holds(m->store, c)) {
+			/* rooms_for() has seen this view, or rooms_make() what it is made of. */
+			CHECK(r->made);
+			r->made = false;
+			store_room_take(m->store, &r->room);
+			CHECK(store_holds(m->store, c));
+		}
+		r->give_due |= !keeps && store_holds(m->store, c);
+	}
+	if (r->give_due)
+		give(r);
+}
+
+/* Frames of a node that is no member any more are judged by their attempt. What it writes by RDMA
+ * nobody judges, so its queue pairs end with the link. It dials again, and is taken in over new
+ * ones. */
+static void end_links(const struct model *m, uint64_t left)
+{
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		struct peer *p = m->server->peer[n];
+		struct err e;
+
+		if (p == NULL || !(left >> n & 1) || !p->up || rdma_link_queues(p) == NULL)
+			continue;
+		err_set(&e, SHARD_CLOSED,
+			"node %s is out of the view of \"%s\": what it still writes by RDMA must "
+			"not arrive",
+			members_name(m->server, n), m->name);
+		peer_close(p, &e);
+	}
+}
+
+void rooms_placed(struct model *m, const struct placement *p)
+{
+	struct placement before = m->place;
+	struct core_state core;
+
+	if (place_same(&m->place, p))
+		return;
+	core_state(m->core, &core);
+	end_links(m, p->gone & ~before.gone);
+	m->place = *p;
+	placed(m);
+	catchup_placed(m, &before, core.caught);
+	apply_placed(m);
+	tables_tidy(m); /* Last: `before` names tables, too. */
+}
+
+void rooms_beat(struct model *m, uint64_t now_ns)
+{
+	struct rooms *r = m->rooms;
+
+	if (r->give_due)
+		give(r);
+	if (r->made && now_ns - r->made_ns > ROOMS_KEPT_NS)
+		undo(r);
+}

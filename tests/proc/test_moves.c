@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Chunks that move between real daemons while a crew trains: a node is drained and holds chunks
+ * again, the chunks of a node that does not come back get copies elsewhere, nodes are killed -9
+ * meanwhile, and a node without room refuses. At the end masters, moments and image equal the
+ * reference of the crew bit by bit on each node, and all copies are equal. All trainers are on
+ * node a. */
+#include "base/clock.h"
+#include "lib/crew.h"
+#include "lib/pace.h"
+#include "lib/proc.h"
+#include "lib/tool.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BEAT "[cluster]\nheartbeat_timeout = 5s\nlost_timeout = 60s\n"
+#define SOON "[cluster]\nheartbeat_timeout = 5s\nlost_timeout = 2s\n"
+
+static const char quorum[] =
+	"[cluster]\nmembership = quorum\nelection_timeout = 300ms\nheartbeat_timeout = 5s\n"
+	"lost_timeout = 60s\n";
+
+static struct cluster *cluster;
+static struct crew *crew;
+
+static void more(uint64_t steps)
+{
+	crew_wait_step(crew, crew_step(crew) + steps);
+}
+
+struct plan {
+	int nodes;
+	const char *conf, *extra;
+	uint32_t scale;
+	bool warm;
+};
+
+/* Waits until the node knows who leads. */
+static void wait_elected(int node)
+{
+	uint64_t until = pace_by(20);
+	char words[200];
+
+	snprintf(words, sizeof(words), "rebalance --dry-run --address %s",
+		 cluster->node[node].unix_address);
+	while (tool_run(NULL, "shardctl", words) != 0) {
+		if (clock_ns() > until)
+			fail_msg("node %c hears of no coordinator", 'a' + node);
+		usleep(10000);
+	}
+}
+
+static void begin(const struct plan *p)
+{
+	crew = test_calloc(1, sizeof(*crew));
+	crew_init(crew, "moved");
+	crew->extra = p->extra;
+	if (p->scale > 1)
+		crew_larger(crew, p->scale);
+	crew->pause_us = 2000;
+	cluster = cluster_make(p->nodes, NULL, p->conf);
+	if (p->warm)
+		cluster_warm(cluster, CLUSTER_TMPFS);
+	cluster_up(cluster);
+	for (int n = 0; n < p->nodes && p->conf == quorum; n++)
+		wait_elected(n);
+	for (int i = 0; i < 2; i++)
+		crew_add(crew, cluster->node[0].unix_address, 0);
+	crew_start(crew, UINT64_MAX);
+	more(5);
+}
+
+static int ctl(int node, const char *what)
+{
+	char words[600], *out = NULL;
+	int rc;
+
+	snprintf(words, sizeof(words), "%s --address %s", what, cluster->node[node].unix_address);
+	rc = tool_run(&out, "shardctl", words);
+	if (rc != 0)
+		fprintf(stderr, "shardctl %s: %d: %s\n", words, rc, out);
+	free(out);
+	return rc;
+}
+
+static void ends(bool copied)
+{
+	uint64_t last;
+
+	if (copied)
+		assert_int_equal(ctl(0, "verify moved"), 0);
+	last = crew_finish(crew);
+	for (int n = 0; n < cluster->nodes_nr; n++) {
+		if (cluster->node[n].pid == 0)
+			continue;
+		crew_check(crew, cluster->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(cluster, n, "event=lost"), 0);
+	}
+	cluster_done(&cluster);
+	test_free(crew);
+	crew = NULL;
+}
+
+/* How many chunks that node has, as this one says. */
+static long long held(int at, int node)
+{
+	char words[200], *out = NULL;
+	json_t *status, *m;
+	json_error_t e;
+	long long nr;
+
+	snprintf(words, sizeof(words), "status --json --address %s",
+		 cluster->node[at].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	if ((status = json_loads(out, 0, &e)) == NULL)
+		fail_msg("%s", out);
+	m = json_array_get(json_object_get(status, "models"), 0);
+	nr = json_integer_value(
+		json_object_get(json_object_get(json_object_get(m, "chunks"), "per_node"),
+				(char[]){(char)('a' + node), 0}));
+	json_decref(status);
+	free(out);
+	return nr;
+}
+
+static void wait_held(int at, int node, long long from, long long to)
+{
+	uint64_t until = pace_by(30);
+	long long nr;
+
+	while ((nr = held(at, node)) < from || nr > to) {
+		if (clock_ns() > until)
+			fail_msg("node %c has %lld chunks by node %c, not %lld to %lld", 'a' + node,
+				 nr, 'a' + at, from, to);
+		usleep(20000);
+	}
+}
+
+/* Waits until each chunk has two copies that count, so that the next node may be lost. */
+static void wait_copies(int at)
+{
+	uint64_t until = pace_by(30);
+	char words[200];
+	bool there = false;
+
+	snprintf(words, sizeof(words), "status --json --address %s",
+		 cluster->node[at].unix_address);
+	while (!there) {
+		char *out = NULL;
+
+		there = tool_run(&out, "shardctl", words) == 0 &&
+			strstr(out, "\"least\":2") != NULL;
+		free(out);
+		if (clock_ns() > until)
+			fail_msg("chunks have too few copies by node %c", 'a' + at);
+		usleep(10000);
+	}
+}
+
+/* Each node is drained in turn, the coordinator too, and holds its share again. */
+static void in_turn(const struct plan *p)
+{
+	char what[64];
+	long long share;
+
+	begin(p);
+	for (int n = p->nodes - 1; n >= 0; n--) {
+		share = held(0, n);
+		assert_true(share > 0);
+		snprintf(what, sizeof(what), "drain %c", 'a' + n);
+		assert_int_equal(ctl(n == 0 ? 1 : 0, what), 0);
+		assert_int_equal(held(0, n), 0);
+		cluster_wait_log(cluster, n, "event=room_given_back", 1);
+		more(5);
+		snprintf(what, sizeof(what), "drain --undo --no-wait %c", 'a' + n);
+		assert_int_equal(ctl(0, what), 0);
+		wait_held(0, n, share - 1, share + 1);
+		more(5);
+	}
+	ends(strstr(p->extra, "replicas=1") == NULL);
+}
+
+static void test_two_copies(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){3, BEAT, "replicas=2", 1, false});
+}
+
+static void test_large_chunks(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){3, BEAT, "replicas=2 chunk_elems=32768", 12, true});
+}
+
+static void test_three_copies(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){4, BEAT, "replicas=3", 4, true});
+}
+
+static void test_one_copy(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){2, BEAT, "replicas=1", 1, false});
+}
+
+static void test_staleness(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){3, BEAT, "replicas=2 max_staleness=1", 4, true});
+}
+
+static void test_elected(void **state)
+{
+	(void)state;
+	in_turn(&(struct plan){3, quorum, "replicas=2", 1, true});
+}
+
+/* A drained node may be killed for good, and training does not notice. */
+static void test_drained_is_killed(void **state)
+{
+	(void)state;
+	begin(&(struct plan){3, BEAT, "replicas=2", 1, false});
+	assert_int_equal(ctl(1, "drain c"), 0);
+	cluster_kill(cluster, 2);
+	more(10);
+	ends(true);
+}
+
+/* A drained node that starts again is still drained, with and without the memory before. */
+static void test_drained_starts_again(bool warm)
+{
+	begin(&(struct plan){3, BEAT, "replicas=2", 1, warm});
+	assert_int_equal(ctl(0, "drain c"), 0);
+	cluster_kill(cluster, 2);
+	more(3);
+	cluster_spawn(cluster, 2);
+	cluster_ready(cluster, 2);
+	more(10);
+	assert_int_equal(held(0, 2), 0);
+	assert_int_equal(ctl(2, "drain --undo --no-wait c"), 0);
+	wait_held(0, 2, 1, 1000);
+	ends(true);
+}
+
+static void test_drained_cold(void **state)
+{
+	(void)state;
+	test_drained_starts_again(false);
+}
+
+static void test_drained_warm(void **state)
+{
+	(void)state;
+	test_drained_starts_again(true);
+}
+
+/* All nodes are killed after a move and start again, with the memory before. */
+static void test_all_warm(void **state)
+{
+	(void)state;
+	begin(&(struct plan){3, BEAT, "replicas=2", 1, true});
+	for (int i = 0; i < 2; i++)
+		crew->member[i].reconnects = true;
+	assert_int_equal(ctl(0, "drain b"), 0);
+	more(3);
+	for (int n = 0; n < 3; n++)
+		cluster_kill(cluster, n);
+	for (int n = 0; n < 3; n++)
+		cluster_spawn(cluster, n);
+	for (int n = 0; n < 3; n++)
+		cluster_ready(cluster, n);
+	more(5);
+	assert_int_equal(held(0, 1), 0);
+	assert_int_equal(ctl(0, "drain --undo --no-wait b"), 0);
+	wait_held(0, 1, 1, 1000);
+	more(3);
+	ends(true);
+}
+
+/* A node does not come back: after lost_timeout the others have all copies, and the next one may
+ * be lost. */
+static void test_made_elsewhere(void **state)
+{
+	(void)state;
+	begin(&(struct plan){4, SOON, "replicas=2", 4, false});
+	cluster_kill(cluster, 3);
+	cluster_wait_log(cluster, 0, "event=moved", 1);
+	more(3);
+	assert_int_equal(ctl(0, "verify moved"), 0);
+	cluster_kill(cluster, 2);
+	cluster_wait_log(cluster, 0, "event=moved", 2);
+	more(3);
+	ends(true);
+}
+
+/* Nodes are killed at many moments of a move. */
+static void test_killed_meanwhile(void **state)
+{
+	(void)state;
+	begin(&(struct plan){4, BEAT, "replicas=2 chunk_elems=1024", 8, true});
+	for (int i = 0; i < 8; i++) {
+		int victim = 1 + i % 3;
+
+		assert_int_equal(ctl(0, i % 2 ? "drain --undo --no-wait d" : "drain --no-wait d"),
+				 0);
+		usleep((useconds_t)(3000 * i)); /* Some moment of it. */
+		cluster_kill(cluster, victim);
+		more(2);
+		cluster_spawn(cluster, victim);
+		cluster_ready(cluster, victim);
+		wait_copies(0);
+	}
+	wait_held(0, 3, 1, 1000);
+	ends(false);
+}
+
+/* The coordinator is killed at many moments of a move, and another one goes on with it. */
+static void test_coordinator_killed(void **state)
+{
+	(void)state;
+	begin(&(struct plan){4, quorum, "replicas=2 chunk_elems=1024", 8, true});
+	for (int i = 0; i < 2; i++)
+		crew->member[i].reconnects = true;
+	for (int i = 0; i < 6; i++) {
+		int victim = i % 3;
+
+		assert_int_equal(ctl(victim == 0 ? 1 : 0,
+				     i % 2 ? "drain --undo --no-wait d" : "drain --no-wait d"),
+				 0);
+		usleep((useconds_t)(5000 * i)); /* Some moment of it. */
+		cluster_kill(cluster, victim);
+		cluster_spawn(cluster, victim);
+		cluster_ready(cluster, victim);
+		more(3);
+	}
+	wait_held(0, 3, 1, 1000);
+	ends(false);
+}
+
+/* A save while chunks move is whole, and the model comes back from it. */
+static void test_saved(void **state)
+{
+	char what[200];
+
+	(void)state;
+	begin(&(struct plan){3, BEAT, "replicas=2", 4, false});
+	assert_int_equal(ctl(0, "drain --no-wait c"), 0);
+	snprintf(what, sizeof(what), "save moved --dir %s/saved", cluster->dir);
+	assert_int_equal(ctl(0, what), 0);
+	wait_held(0, 2, 0, 0);
+	assert_int_equal(ctl(0, what), 0);
+	snprintf(what, sizeof(what), "checkpoints --verify %s/saved", cluster->dir);
+	assert_int_equal(tool_run(NULL, "shardctl", what), 0);
+	ends(true);
+}
+
+/* Two nodes cannot hold two copies without one of them: the command says so and ends. */
+static void test_too_few(void **state)
+{
+	char words[200];
+
+	(void)state;
+	begin(&(struct plan){2, BEAT, "replicas=2", 1, false});
+	snprintf(words, sizeof(words), "drain b --timeout 3 --address %s",
+		 cluster->node[0].unix_address);
+	tool_expect(1, "add a node first", "shardctl", words);
+	more(3);
+	assert_int_equal(ctl(0, "drain --undo --no-wait b"), 0);
+	ends(true);
+}
+
+/* What is asked for wrongly is refused by name. */
+static void test_refused(void **state)
+{
+	char words[200];
+
+	(void)state;
+	begin(&(struct plan){2, BEAT, "replicas=2", 1, false});
+	snprintf(words, sizeof(words), "drain x --address %s", cluster->node[0].unix_address);
+	tool_expect(5, "no node \"x\"", "shardctl", words);
+	snprintf(words, sizeof(words), "drain b --address %s", cluster->node[0].tcp_address);
+	tool_expect(5, "only root", "shardctl", words);
+	snprintf(words, sizeof(words), "rebalance none --address %s",
+		 cluster->node[1].unix_address);
+	tool_expect(5, "no model \"none\"", "shardctl", words);
+	snprintf(words, sizeof(words), "rebalance --dry-run --address %s",
+		 cluster->node[1].unix_address);
+	tool_expect(0, "0 copies to make", "shardctl", words);
+	cluster_kill(cluster, 1);
+	snprintf(words, sizeof(words), "drain b --address %s", cluster->node[0].unix_address);
+	tool_expect(3, "node b", "shardctl", words);
+	cluster_spawn(cluster, 1);
+	cluster_wait_log(cluster, 1, "event=learned", 1);
+	ends(true);
+}
+
+static int cleanup(void **state)
+{
+	(void)state;
+	if (cluster != NULL)
+		cluster_put_away(&cluster);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_two_copies, cleanup),
+		cmocka_unit_test_teardown(test_large_chunks, cleanup),
+		cmocka_unit_test_teardown(test_three_copies, cleanup),
+		cmocka_unit_test_teardown(test_one_copy, cleanup),
+		cmocka_unit_test_teardown(test_staleness, cleanup),
+		cmocka_unit_test_teardown(test_elected, cleanup),
+		cmocka_unit_test_teardown(test_drained_is_killed, cleanup),
+		cmocka_unit_test_teardown(test_drained_cold, cleanup),
+		cmocka_unit_test_teardown(test_drained_warm, cleanup),
+		cmocka_unit_test_teardown(test_all_warm, cleanup),
+		cmocka_unit_test_teardown(test_made_elsewhere, cleanup),
+		cmocka_unit_test_teardown(test_killed_meanwhile, cleanup),
+		cmocka_unit_test_teardown(test_coordinator_killed, cleanup),
+		cmocka_unit_test_teardown(test_saved, cleanup),
+		cmocka_unit_test_teardown(test_too_few, cleanup),
+		cmocka_unit_test_teardown(test_refused, cleanup),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
