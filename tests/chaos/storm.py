@@ -9,6 +9,7 @@ come beside them at any time."""
 
 import os
 
+import pace
 from cluster import Failed
 from faults import Dice, kill, pause, trainers, wait
 
@@ -140,6 +141,28 @@ def full_disk(c, dice, most):
     d.disk_full = False
 
 
+def _order(c, dice, words):
+    """Gives an operator's command until it is taken. To give it twice does nothing more."""
+    limit = pace.Bound(60)
+    while True:
+        child = c.ctl(words, dice.random.choice(c.nodes), 5)
+        while child.poll() is None:
+            yield
+        if child.returncode == 0:
+            return
+        if limit.passed():
+            raise Failed(f"shardctl {' '.join(words)} is not taken: {c.last_line(child.out)}")
+        yield from wait(0.2)
+
+
+def drain_node(c, dice, most):
+    """Drains one node, and gives it chunks again, perhaps before it has none."""
+    node = dice.random.choice(c.nodes)
+    yield from _order(c, dice, ["drain", node, "--no-wait"])
+    yield from wait(dice.seconds("drain_node", 0.2, 6))
+    yield from _order(c, dice, ["drain", node, "--undo", "--no-wait"])
+
+
 LOSSES = [
     kill_node,
     cut_one_way,
@@ -152,7 +175,7 @@ LOSSES = [
     slow_link,
     pause_coordinator,
 ]
-OTHERS = [kill_trainer, full_disk, lose_etcd, pause_trainer]
+OTHERS = [kill_trainer, full_disk, drain_node, lose_etcd, pause_trainer]
 
 
 class Stream:
