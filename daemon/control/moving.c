@@ -449,6 +449,20 @@ void moving_order(struct model *m)
 	server_wake(m->server, 0);
 }
 
+/* Has this node adopted the newest view, and has a move that was ordered begun? Otherwise the
+ * chunks lie elsewhere soon, and memory that was made for them would be given back for other
+ * chunks. */
+static bool settled(const struct model *m)
+{
+	const struct moving *v = moving_of(m);
+	struct core_state core;
+
+	core_state(m->core, &core);
+	return core.coordinator && !core.recovering &&
+	       core_newest_place(m->core)->sum == m->place.sum &&
+	       (v == NULL || v->state == MOVING_IDLE || m->place.to != NULL);
+}
+
 static uint64_t seen_sum(const struct model *m, const uint64_t *capacity)
 {
 	return xxh_sum(capacity, CORE_NODES_MAX * sizeof(*capacity), m->place.sum) | 1;
@@ -471,7 +485,7 @@ static void moving_beat(struct model *m, uint64_t now_ns)
 	out = out_of_place(m, nr, capacity);
 	if (!due && !out && v != NULL)
 		v->why[0] = 0;
-	if ((!due && !out) || (v = moving_new(m)) == NULL)
+	if ((!due && !out) || !settled(m) || (v = moving_new(m)) == NULL)
 		return;
 	seen = seen_sum(m, capacity);
 	if (!due && (seen == v->seen || (seen == v->tried && now_ns < v->again_ns) || !all_here(m)))

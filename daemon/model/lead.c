@@ -16,6 +16,7 @@
 #include "model/corewire.h"
 #include "model/model.h"
 #include "model/register.h"
+#include "model/rooms.h"
 #include "model/view_file.h"
 #include "model/voters.h"
 #include "model/watch.h"
@@ -365,6 +366,10 @@ void lead_model(struct model *m)
 	if (k != NULL && (view = persist_read(m, k->file, &e)) == NULL) {
 		log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s", m->name,
 			 e.text);
+		return;
+	}
+	if (!rooms_led(m, view)) {
+		free(view);
 		return;
 	}
 	if (k != NULL) {

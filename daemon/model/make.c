@@ -461,6 +461,9 @@ static enum shard_status make_end(struct make *k, const struct core_view *view, 
 	}
 	if (st == SHARD_OK && meta_persistent(&m->meta) && k->found == NULL)
 		st = keep(m, e);
+	/* The view on disk may give this node more than its memory was made for. */
+	if (st == SHARD_OK && view != NULL)
+		st = rooms_now(m, core_newest_place(m->core), e);
 	free(k->core);
 	k->core = NULL;
 	return st;

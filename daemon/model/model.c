@@ -18,6 +18,7 @@
 #include "model/corewire.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "model/lead.h"
 #include "model/lost.h"
 #include "model/note.h"
 #include "model/rooms.h"
@@ -729,18 +730,6 @@ static void confirm(struct model *m, const struct core_msg *msg)
 		m->memory.doubted = false;
 }
 
-/* Is there memory for what the view gives to this node? If not, it is as if the view were lost, and
- * it comes again. If there is no room at all, this node cannot be a member. */
-static bool view_room(struct model *m, struct peer *p, const struct core_view *v)
-{
-	struct err e;
-	enum shard_status st = v->place.primary != NULL ? rooms_for(m, &v->place, &e) : SHARD_OK;
-
-	if (st != SHARD_OK && st != SHARD_AGAIN)
-		peer_close(p, &e);
-	return st == SHARD_OK;
-}
-
 enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h,
 				   const Shard__Core *body, struct err *e)
 {
@@ -761,7 +750,7 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 	if (st != SHARD_OK || m->memory.there[p->node] == 0)
 		return st;
 	/* The core keeps the view. Without memory for its tables it is as if it were lost. */
-	if (msg.view != NULL && !view_room(m, p, msg.view))
+	if (msg.view != NULL && !rooms_view(m, p, msg.view))
 		return SHARD_OK;
 	if (msg.view != NULL && (msg.view = tables_view(m, msg.view, e)) == NULL)
 		return SHARD_OK;
@@ -781,7 +770,8 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 		confirm(m, &msg);
 	if (msg.op == CORE_VIEW)
 		lost_follow(m);
-	tables_tidy(m);
+	if (msg.view != NULL)
+		tables_tidy(m);
 	free((void *)(uintptr_t)msg.view);
 	return SHARD_OK;
 }
@@ -793,4 +783,6 @@ void model_beat(struct model *m, uint64_t now_ns)
 	apply_image_beat(m, now_ns);
 	catchup_beat(m, now_ns);
 	rooms_beat(m, now_ns);
+	if (m->memory.unled)
+		lead_model(m);
 }

@@ -16,7 +16,6 @@
 #include "link/peer.h"
 #include "data/model.h"
 #include "data/data.h"
-#include "model/corewire.h"
 #include "model/tables.h"
 #include "store/room.h"
 #include "wire/ops.h"
@@ -215,34 +214,13 @@ static void asked_made(struct model *m, const struct err *e)
 			      NULL);
 }
 
-static enum shard_status make_asked(struct model *m, struct peer *p, uint32_t tag,
-				    const Shard__Tables *body, struct err *e)
-{
-	struct caller before = m->rooms->who;
-	size_t bytes = corewire_tables_bytes(body);
-	void *memory = malloc(bytes);
-	struct placement to;
-	enum shard_status st;
-	struct arena a;
-
-	if (memory == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for a table of chunks");
-	arena_init(&a, memory, bytes);
-	st = corewire_unpack_tables(body, m->layout->chunks_nr, m->server->nodes_nr, &a, &to, e);
-	if (st == SHARD_OK && to.holders == NULL)
-		st = err_set(e, SHARD_PROTOCOL, "a table without the holders of chunks");
-	m->rooms->who = caller_node(p, tag);
-	if (st == SHARD_OK)
-		st = rooms_make(m, to.holders, asked_made, e);
-	if (st != SHARD_OK)
-		m->rooms->who = before;
-	free(memory);
-	return st;
-}
-
 enum shard_status rooms_asked(struct model *m, struct peer *p, const struct wire_head *h,
 			      const Shard__Tables *body, struct err *e)
 {
+	struct placement to;
+	struct caller before;
+	enum shard_status st;
+
 	if (m == NULL || m->defining || m->dropping)
 		return err_set(e, SHARD_NOT_FOUND, "node %s has no model %u",
 			       members_name(p->server, p->server->self), h->model);
@@ -250,29 +228,95 @@ enum shard_status rooms_asked(struct model *m, struct peer *p, const struct wire
 		return err_set(e, SHARD_BUSY, "node %s has not heard yet that node %s coordinates",
 			       members_name(p->server, p->server->self),
 			       members_name(p->server, p->node));
-	return make_asked(m, p, h->attempt, body, e);
+	if ((st = tables_read(m, body, &to, e)) != SHARD_OK)
+		return st;
+	before = m->rooms->who;
+	m->rooms->who = caller_node(p, h->attempt); /* The answer may come at once. */
+	if (to.holders == NULL)
+		st = err_set(e, SHARD_PROTOCOL, "a table without the holders of chunks");
+	else
+		st = rooms_make(m, to.holders, asked_made, e);
+	if (st != SHARD_OK)
+		m->rooms->who = before;
+	tables_tidy(m);
+	return st;
 }
 
-enum shard_status rooms_for(struct model *m, const struct placement *p, struct err *e)
+/* As plan(), for all that a placement gives to this node, by either table. */
+static enum shard_status plan_all(struct model *m, const struct placement *p, struct err *e)
 {
-	struct rooms *r = m->rooms;
 	uint64_t *keepers;
 	enum shard_status st;
 	uint32_t lacks = 0;
 
-	for (uint32_t c = 0; c < p->chunks_nr; c++)
+	for (uint32_t c = 0; c < p->chunks_nr && p->primary != NULL; c++)
 		lacks += place_keeps(p, c, m->server->self) && !store_holds(m->store, c);
 	if (lacks == 0)
 		return SHARD_OK;
 	if ((keepers = malloc(p->chunks_nr * sizeof(*keepers))) == NULL)
-		return err_set(e, SHARD_AGAIN, "no memory to look for room");
+		return err_set(e, SHARD_BUSY, "no memory to look for room");
 	for (uint32_t c = 0; c < p->chunks_nr; c++)
 		keepers[c] = place_keepers(p, c);
-	st = r->making ? SHARD_AGAIN : plan(r, keepers, e);
+	st = plan(m->rooms, keepers, e);
 	free(keepers);
-	if (st == SHARD_AGAIN && !r->making)
-		begin(r);
 	return st;
+}
+
+/* Is there memory for all of that? SHARD_AGAIN: it is being made. */
+static enum shard_status rooms_for(struct model *m, const struct placement *p, struct err *e)
+{
+	enum shard_status st = plan_all(m, p, e);
+
+	if (st == SHARD_AGAIN)
+		begin(m->rooms);
+	return st == SHARD_BUSY ? SHARD_AGAIN : st;
+}
+
+bool rooms_view(struct model *m, struct peer *p, const struct core_view *v)
+{
+	struct core_state core;
+	enum shard_status st;
+	struct err e;
+
+	core_state(m->core, &core);
+	if (v->term < core.term || view_coordinator(&v->members) != p->node)
+		return true;
+	st = rooms_for(m, &v->place, &e);
+	if (st != SHARD_OK && st != SHARD_AGAIN)
+		peer_close(p, &e);
+	return st == SHARD_OK;
+}
+
+enum shard_status rooms_now(struct model *m, const struct placement *p, struct err *e)
+{
+	struct rooms *r = m->rooms;
+	enum shard_status st = plan_all(m, p, e);
+
+	if (st != SHARD_AGAIN)
+		return st;
+	store_room_make(&r->room);
+	r->made = r->room.e.status == SHARD_OK;
+	r->made_ns = clock_ns();
+	if (r->made)
+		return SHARD_OK;
+	unreserve(r);
+	*e = r->room.e;
+	return e->status;
+}
+
+bool rooms_led(struct model *m, const struct core_view *view)
+{
+	struct err e;
+	enum shard_status st = view != NULL ? rooms_for(m, &view->place, &e) : SHARD_OK;
+
+	if (st != SHARD_OK && !m->memory.unled)
+		log_line(m->server->log, st == SHARD_AGAIN ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR,
+			 "event=not_led model=%s why=%s", m->name,
+			 st == SHARD_AGAIN ? "memory is made first for the chunks that its view "
+					     "gives to this node"
+					   : e.text);
+	m->memory.unled = st != SHARD_OK;
+	return !m->memory.unled;
 }
 
 /* --- less --- */
@@ -355,12 +399,21 @@ void rooms_placed(struct model *m, const struct placement *p)
 	tables_tidy(m); /* Last: `before` names tables, too. */
 }
 
+/* Has this node, as the coordinator, a move that waits for its boundary? A save may hold it. */
+static bool ordered(const struct model *m)
+{
+	struct core_state core;
+
+	core_state(m->core, &core);
+	return core.moves[0] != 0;
+}
+
 void rooms_beat(struct model *m, uint64_t now_ns)
 {
 	struct rooms *r = m->rooms;
 
 	if (r->give_due)
 		give(r);
-	if (r->made && now_ns - r->made_ns > ROOMS_KEPT_NS)
+	if (r->made && now_ns - r->made_ns > ROOMS_KEPT_NS && !ordered(m))
 		undo(r);
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct core_view;
 struct model;
 struct peer;
 struct placement;
@@ -30,11 +31,20 @@ enum shard_status rooms_make(struct model *m, const uint64_t *holders, rooms_mad
  * memory is there. */
 enum shard_status rooms_asked(struct model *m, struct peer *p, const struct wire_head *h,
 			      const Shard__Tables *body, struct err *e);
-/* Is there memory for all that this placement gives to this node? SHARD_AGAIN: it is being made.
- * SHARD_BUDGET: there is no room. */
-enum shard_status rooms_for(struct model *m, const struct placement *p, struct err *e);
+/* A view has come from that node. False: this node lacks memory for what the view gives to it, so
+ * it is as if the view were lost, and it comes again. The memory is being made. If there is no room
+ * at all, the link ends, because this node cannot be a member. True also for a view that the core
+ * does not adopt anyway. */
+bool rooms_view(struct model *m, struct peer *p, const struct core_view *v);
+/* Before the loop runs: makes memory for what this placement gives to this node. SHARD_BUDGET:
+ * there is no room. */
+enum shard_status rooms_now(struct model *m, const struct placement *p, struct err *e);
+/* This node leads, and goes on from this view, or from none (NULL). False: it lacks memory for what
+ * the view gives to it, which is being made, or cannot be. Each beat asks again
+ * (model_memory.unled). */
+bool rooms_led(struct model *m, const struct core_view *view);
 /* CORE_ACT_PLACED: the model has another placement now. There is memory for it, because of
- * rooms_for() or rooms_make(). What it does not give to this node any more is given back as soon as
+ * rooms_view() and its kin. What it does not give to this node any more is given back as soon as
  * nothing reads it. */
 void rooms_placed(struct model *m, const struct placement *p);
 /* Gives back what is due: nothing uses the model's buffers, or time has passed. */

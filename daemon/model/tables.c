@@ -160,6 +160,28 @@ void tables_free(struct model *m)
 	m->place = m->tables.defined = (struct placement){.primary = NULL};
 }
 
+enum shard_status tables_read(struct model *m, const Shard__Tables *sent, struct placement *p,
+			      struct err *e)
+{
+	size_t bytes = corewire_tables_bytes(sent);
+	void *room = malloc(bytes);
+	enum shard_status st;
+	struct placement is;
+	struct arena a;
+
+	if (room == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for tables of %u chunks",
+			       m->layout->chunks_nr);
+	arena_init(&a, room, bytes);
+	st = corewire_unpack_tables(sent, m->layout->chunks_nr, m->server->nodes_nr, &a, &is, e);
+	if (st == SHARD_OK)
+		st = tables_take(m, &is, e);
+	if (st == SHARD_OK)
+		*p = is;
+	free(room);
+	return st;
+}
+
 /* --- what the memory is made for --- */
 
 static enum shard_status take_definition(struct model *m, struct err *e)
@@ -206,29 +228,6 @@ static enum shard_status take_found(struct model *m, const struct meta_found *fo
 	return st;
 }
 
-/* MODEL names them for memory that is made now. They are no part of the definition. */
-static enum shard_status take_sent(struct model *m, struct err *e)
-{
-	const Shard__Tables *sent = m->spec->tables;
-	size_t bytes = corewire_tables_bytes(sent);
-	void *room = malloc(bytes);
-	enum shard_status st = SHARD_OK;
-	struct placement p;
-	struct arena a;
-
-	if (room == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for tables of %u chunks",
-			       m->layout->chunks_nr);
-	arena_init(&a, room, bytes);
-	st = corewire_unpack_tables(sent, m->layout->chunks_nr, m->server->nodes_nr, &a, &p, e);
-	if (st == SHARD_OK)
-		st = tables_take(m, &p, e);
-	if (st == SHARD_OK)
-		m->place = p;
-	free(room);
-	return st;
-}
-
 enum shard_status tables_begin(struct model *m, const struct core_view *view,
 			       const struct meta_found *found, struct err *e)
 {
@@ -247,7 +246,7 @@ enum shard_status tables_begin(struct model *m, const struct core_view *view,
 		/* No view is adopted yet. */
 		m->place.learns = m->place.moves = m->place.gone = 0;
 	} else if (m->spec->tables != NULL) {
-		st = take_sent(m, e);
+		st = tables_read(m, m->spec->tables, &m->place, e);
 	}
 	if (m->spec->tables != NULL)
 		shard__tables__free_unpacked(m->spec->tables, NULL);

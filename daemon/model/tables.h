@@ -25,6 +25,10 @@ enum shard_status tables_begin(struct model *m, const struct core_view *view,
  * If p has none, its sum has to be that of the definition, whose tables it gets. After a failure p
  * is as it was. */
 enum shard_status tables_take(struct model *m, struct placement *p, struct err *e);
+/* The same for tables that another node sent: MODEL names those that memory is to be made for, and
+ * ROOM those that it is to be made for next. After a failure p is as it was. */
+enum shard_status tables_read(struct model *m, const Shard__Tables *sent, struct placement *p,
+			      struct err *e);
 /* A copy of the view with tables of the model, which the caller frees. NULL: see tables_take(). */
 struct core_view *tables_view(struct model *m, const struct core_view *view, struct err *e);
 /* A word for each chunk, for CORE_EV_PLACE. No other placement shares it. NULL: no memory. */

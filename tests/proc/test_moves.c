@@ -5,16 +5,22 @@
  * reference of the crew bit by bit on each node, and all copies are equal. All trainers are on
  * node a. */
 #include "base/clock.h"
+#include "core/msg.h"
 #include "lib/crew.h"
+#include "lib/cutter.h"
+#include "lib/hold.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
+#include "wire/ops.h"
 
 #include <jansson.h>
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -41,6 +47,8 @@ struct plan {
 	const char *conf, *extra;
 	uint32_t scale;
 	bool warm;
+	bool between; /* Every link leads through a cutter. */
+	uint32_t pause_us;
 };
 
 /* Waits until the node knows who leads. */
@@ -65,8 +73,10 @@ static void begin(const struct plan *p)
 	crew->extra = p->extra;
 	if (p->scale > 1)
 		crew_larger(crew, p->scale);
-	crew->pause_us = 2000;
+	crew->pause_us = p->pause_us != 0 ? p->pause_us : 2000;
 	cluster = cluster_make(p->nodes, NULL, p->conf);
+	if (p->between)
+		cluster_between(cluster);
 	if (p->warm)
 		cluster_warm(cluster, CLUSTER_TMPFS);
 	cluster_up(cluster);
@@ -104,6 +114,8 @@ static void ends(bool copied)
 		crew_check(crew, cluster->node[n].unix_address, last);
 		assert_int_equal(cluster_logged(cluster, n, "event=lost"), 0);
 	}
+	for (int n = 0; n < cluster->nodes_nr; n++)
+		assert_int_equal(cluster_logged(cluster, n, "event=check_failed"), 0);
 	cluster_done(&cluster);
 	test_free(crew);
 	crew = NULL;
@@ -191,44 +203,54 @@ static void in_turn(const struct plan *p)
 static void test_two_copies(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){3, BEAT, "replicas=2", 1, false});
+	in_turn(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 }
 
 static void test_large_chunks(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){3, BEAT, "replicas=2 chunk_elems=32768", 12, true});
+	in_turn(&(struct plan){.nodes = 3,
+			       .conf = BEAT,
+			       .extra = "replicas=2 chunk_elems=32768",
+			       .scale = 12,
+			       .warm = true});
 }
 
 static void test_three_copies(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){4, BEAT, "replicas=3", 4, true});
+	in_turn(&(struct plan){
+		.nodes = 4, .conf = BEAT, .extra = "replicas=3", .scale = 4, .warm = true});
 }
 
 static void test_one_copy(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){2, BEAT, "replicas=1", 1, false});
+	in_turn(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 }
 
 static void test_staleness(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){3, BEAT, "replicas=2 max_staleness=1", 4, true});
+	in_turn(&(struct plan){.nodes = 3,
+			       .conf = BEAT,
+			       .extra = "replicas=2 max_staleness=1",
+			       .scale = 4,
+			       .warm = true});
 }
 
 static void test_elected(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){3, quorum, "replicas=2", 1, true});
+	in_turn(&(struct plan){
+		.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1, .warm = true});
 }
 
 /* A drained node may be killed for good, and training does not notice. */
 static void test_drained_is_killed(void **state)
 {
 	(void)state;
-	begin(&(struct plan){3, BEAT, "replicas=2", 1, false});
+	begin(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	assert_int_equal(ctl(1, "drain c"), 0);
 	cluster_kill(cluster, 2);
 	more(10);
@@ -238,7 +260,8 @@ static void test_drained_is_killed(void **state)
 /* A drained node that starts again is still drained, with and without the memory before. */
 static void test_drained_starts_again(bool warm)
 {
-	begin(&(struct plan){3, BEAT, "replicas=2", 1, warm});
+	begin(&(struct plan){
+		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = warm});
 	assert_int_equal(ctl(0, "drain c"), 0);
 	cluster_kill(cluster, 2);
 	more(3);
@@ -267,7 +290,8 @@ static void test_drained_warm(void **state)
 static void test_all_warm(void **state)
 {
 	(void)state;
-	begin(&(struct plan){3, BEAT, "replicas=2", 1, true});
+	begin(&(struct plan){
+		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
 	assert_int_equal(ctl(0, "drain b"), 0);
@@ -291,7 +315,7 @@ static void test_all_warm(void **state)
 static void test_made_elsewhere(void **state)
 {
 	(void)state;
-	begin(&(struct plan){4, SOON, "replicas=2", 4, false});
+	begin(&(struct plan){.nodes = 4, .conf = SOON, .extra = "replicas=2", .scale = 4});
 	cluster_kill(cluster, 3);
 	cluster_wait_log(cluster, 0, "event=moved", 1);
 	more(3);
@@ -306,7 +330,11 @@ static void test_made_elsewhere(void **state)
 static void test_killed_meanwhile(void **state)
 {
 	(void)state;
-	begin(&(struct plan){4, BEAT, "replicas=2 chunk_elems=1024", 8, true});
+	begin(&(struct plan){.nodes = 4,
+			     .conf = BEAT,
+			     .extra = "replicas=2 chunk_elems=1024",
+			     .scale = 8,
+			     .warm = true});
 	for (int i = 0; i < 8; i++) {
 		int victim = 1 + i % 3;
 
@@ -327,7 +355,11 @@ static void test_killed_meanwhile(void **state)
 static void test_coordinator_killed(void **state)
 {
 	(void)state;
-	begin(&(struct plan){4, quorum, "replicas=2 chunk_elems=1024", 8, true});
+	begin(&(struct plan){.nodes = 4,
+			     .conf = quorum,
+			     .extra = "replicas=2 chunk_elems=1024",
+			     .scale = 8,
+			     .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
 	for (int i = 0; i < 6; i++) {
@@ -346,13 +378,160 @@ static void test_coordinator_killed(void **state)
 	ends(false);
 }
 
+/* The node that leads, by its log. */
+static int leads(void)
+{
+	uint64_t until = pace_by(20);
+
+	while (clock_ns() < until) {
+		for (int n = 0; n < cluster->nodes_nr; n++)
+			if (cluster_logged(cluster, n, "event=leading") >
+			    cluster_logged(cluster, n, "event=not_leading"))
+				return n;
+		usleep(10000);
+	}
+	fail_msg("no node leads");
+	return -1;
+}
+
+/* A view that gives chunks to others is durable, and its coordinator dies for good before anybody
+ * hears of it. All others start again. Whoever leads then makes the memory that the view gives to
+ * it before it adopts the view. */
+static void test_led_without_room(void **state)
+{
+	char what[64];
+	int leader, drained;
+	uint32_t views;
+
+	(void)state;
+	begin(&(struct plan){.nodes = 4,
+			     .conf = quorum,
+			     .extra = "replicas=2",
+			     .scale = 4,
+			     .warm = true,
+			     .between = true});
+	for (int i = 0; i < 2; i++)
+		crew->member[i].reconnects = true;
+	leader = leads();
+	drained = leader == 3 ? 2 : 3;
+	views = cluster_logged(cluster, leader, "event=view ");
+	cutter_lose(cluster->cutter, OP_CORE + CORE_VIEW);
+	snprintf(what, sizeof(what), "drain --no-wait %c", 'a' + drained);
+	assert_int_equal(ctl(leader, what), 0);
+	cluster_wait_log(cluster, leader, "event=view ", views + 1);
+	for (int n = 0; n < 4; n++)
+		cluster_kill(cluster, n);
+	cutter_lose(cluster->cutter, 0);
+	for (int n = 0; n < 4; n++)
+		if (n != leader || n == 0) /* The trainers are on node a. */
+			cluster_spawn(cluster, n);
+	for (int n = 0; n < 4; n++)
+		if (n != leader || n == 0)
+			cluster_ready(cluster, n);
+	more(3);
+	if (leader != 0)
+		cluster_spawn(cluster, leader);
+	wait_held(0, drained, 0, 0);
+	more(3);
+	ends(false);
+}
+
+/* The file of the model in the state folder of node a. It is replaced, never written anew. */
+static ino_t model_file(void)
+{
+	struct dirent *d;
+	struct stat st;
+	ino_t found = 0;
+	DIR *dir = opendir(cluster->node[0].state);
+
+	assert_non_null(dir);
+	while ((d = readdir(dir)) != NULL)
+		if (strncmp(d->d_name, "model-", 6) == 0 && strstr(d->d_name, ".tmp") == NULL &&
+		    fstatat(dirfd(dir), d->d_name, &st, 0) == 0)
+			found = st.st_ino;
+	closedir(dir);
+	return found;
+}
+
+/* Kills node a when the view that gives it chunks is on its disk and before it adopts it. False:
+ * the moment was missed. */
+static bool killed_with_view(void)
+{
+	struct hold h = {.nr = 0};
+	ino_t file = model_file();
+	uint32_t views = cluster_logged(cluster, 0, "event=view ");
+	uint64_t until = pace_by(30);
+
+	assert_int_equal(ctl(1, "drain --undo --no-wait a"), 0);
+	while (model_file() == file)
+		if (clock_ns() > until)
+			fail_msg("no view is written");
+	hold_main(&h, cluster->node[0].pid);
+	if (cluster_logged(cluster, 0, "event=view ") == views) {
+		hold_kill(&h, cluster->node[0].pid);
+		(void)cluster_wait(cluster, 0, 5000);
+		return true;
+	}
+	hold_release(&h);
+	return false;
+}
+
+/* A coordinator that starts with a view on its disk that gives it more than its memory was made
+ * for makes that first. */
+static void test_started_without_room(void **state)
+{
+	bool killed = false;
+
+	(void)state;
+	begin(&(struct plan){
+		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 4, .warm = true});
+	for (int i = 0; i < 2; i++)
+		crew->member[i].reconnects = true;
+	for (int i = 0; i < 50 && !killed; i++) {
+		assert_int_equal(ctl(1, "drain a"), 0);
+		killed = killed_with_view();
+	}
+	assert_true(killed);
+	cluster_spawn(cluster, 0);
+	cluster_ready(cluster, 0);
+	wait_held(0, 0, 1, 1000);
+	more(3);
+	ends(true);
+}
+
+/* The next table is wanted before the step in hand is over, at whose end the move to the first one
+ * begins. */
+static void test_changed_early(void **state)
+{
+	(void)state;
+	begin(&(struct plan){.nodes = 4,
+			     .conf = BEAT,
+			     .extra = "replicas=2",
+			     .scale = 4,
+			     .warm = true,
+			     .pause_us = 300000});
+	for (int i = 0; i < 3; i++) {
+		uint32_t moves = cluster_logged(cluster, 0, "event=moving ");
+
+		assert_int_equal(ctl(0, "drain --no-wait c"), 0);
+		cluster_wait_log(cluster, 0, "event=moving ", moves + 1);
+		assert_int_equal(ctl(0, "drain --no-wait d"), 0);
+		assert_int_equal(ctl(0, "drain --undo --no-wait c"), 0);
+		wait_held(0, 3, 0, 0);
+		wait_held(0, 2, 1, 1000);
+		assert_int_equal(ctl(0, "drain --undo --no-wait d"), 0);
+		wait_held(0, 3, 1, 1000);
+	}
+	ends(true);
+}
+
 /* A save while chunks move is whole, and the model comes back from it. */
 static void test_saved(void **state)
 {
 	char what[200];
 
 	(void)state;
-	begin(&(struct plan){3, BEAT, "replicas=2", 4, false});
+	begin(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 4});
 	assert_int_equal(ctl(0, "drain --no-wait c"), 0);
 	snprintf(what, sizeof(what), "save moved --dir %s/saved", cluster->dir);
 	assert_int_equal(ctl(0, what), 0);
@@ -369,7 +548,7 @@ static void test_too_few(void **state)
 	char words[200];
 
 	(void)state;
-	begin(&(struct plan){2, BEAT, "replicas=2", 1, false});
+	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	snprintf(words, sizeof(words), "drain b --timeout 3 --address %s",
 		 cluster->node[0].unix_address);
 	tool_expect(1, "add a node first", "shardctl", words);
@@ -384,7 +563,7 @@ static void test_refused(void **state)
 	char words[200];
 
 	(void)state;
-	begin(&(struct plan){2, BEAT, "replicas=2", 1, false});
+	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	snprintf(words, sizeof(words), "drain x --address %s", cluster->node[0].unix_address);
 	tool_expect(5, "no node \"x\"", "shardctl", words);
 	snprintf(words, sizeof(words), "drain b --address %s", cluster->node[0].tcp_address);
@@ -427,6 +606,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_made_elsewhere, cleanup),
 		cmocka_unit_test_teardown(test_killed_meanwhile, cleanup),
 		cmocka_unit_test_teardown(test_coordinator_killed, cleanup),
+		cmocka_unit_test_teardown(test_led_without_room, cleanup),
+		cmocka_unit_test_teardown(test_started_without_room, cleanup),
+		cmocka_unit_test_teardown(test_changed_early, cleanup),
 		cmocka_unit_test_teardown(test_saved, cleanup),
 		cmocka_unit_test_teardown(test_too_few, cleanup),
 		cmocka_unit_test_teardown(test_refused, cleanup),
