@@ -32,35 +32,9 @@ const struct argp_option ctl_drain_options[] = {
 
 /* --- the request --- */
 
-static enum shard_status ask(shard_client *c, Shard__Move *q, int timeout_ms, json_t **out)
-{
-	struct request *r = request_new(c, OP_MOVE, 0);
-	enum shard_status rc = r != NULL ? SHARD_OK : SHARD_SYSTEM;
-	struct ckpt_ask a = {.name = q->name, .timeout_ms = timeout_ms};
-	Shard__Text *t = NULL;
-	struct wait w;
-
-	wait_begin(c, &w, timeout_ms);
-	if (rc == SHARD_OK)
-		rc = request_send(r, (struct wire_head){0}, &q->base, &w);
-	if (rc == SHARD_OK)
-		rc = ckpt_answer_wait(r, &a, &w);
-	if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shardd at %s did not answer within %.1f s", c->address,
-			  wait_seconds(&w));
-	if (rc == SHARD_OK && (t = shard__text__unpack(NULL, r->body_bytes, r->body)) != NULL)
-		*out = json_loads(t->text, 0, NULL);
-	if (rc == SHARD_OK && !json_is_object(*out))
-		rc = text_fail(SHARD_PROTOCOL, "shardd at %s answered with what cannot be read",
-			       c->address);
-	if (t != NULL)
-		shard__text__free_unpacked(t, NULL);
-	request_free(r);
-	return rc;
-}
-
 static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t **out)
 {
+	struct ckpt_ask a = {.name = "a move", .timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS)};
 	shard_client *c = NULL;
 	enum ctl_exit exit = saves_connect(o, &c);
 	enum shard_status rc;
@@ -68,7 +42,7 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 	if (c == NULL)
 		return exit;
 	pthread_mutex_lock(&c->lock);
-	rc = ask(c, q, (int)(o->timeout_ns / NS_PER_MS), out);
+	rc = saves_ask_json(c, OP_MOVE, &q->base, &a, out);
 	pthread_mutex_unlock(&c->lock);
 	shard_disconnect(&c);
 	return rc == SHARD_OK ? CTL_OK

@@ -51,6 +51,33 @@ enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
 	return rc == SHARD_OK ? CTL_OK : ctl_fail(ctl_exit_of(rc), "%s", shard_error());
 }
 
+enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMessage *msg,
+				 const struct ckpt_ask *ask, json_t **out)
+{
+	struct request *r = request_new(c, op, 0);
+	enum shard_status rc = r != NULL ? SHARD_OK : SHARD_SYSTEM;
+	Shard__Text *t = NULL;
+	struct wait w;
+
+	wait_begin(c, &w, ask->timeout_ms);
+	if (rc == SHARD_OK)
+		rc = request_send(r, (struct wire_head){0}, msg, &w);
+	if (rc == SHARD_OK)
+		rc = ckpt_answer_wait(r, ask, &w);
+	if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "\"%s\" waited %.1f s without a word from shardd at %s", ask->name,
+			  wait_seconds(&w), c->address);
+	if (rc == SHARD_OK && (t = shard__text__unpack(NULL, r->body_bytes, r->body)) != NULL)
+		*out = json_loads(t->text, 0, NULL);
+	if (rc == SHARD_OK && !json_is_object(*out))
+		rc = text_fail(SHARD_PROTOCOL, "shardd at %s answered %s with what cannot be read",
+			       c->address, wire_op(op)->name);
+	if (t != NULL)
+		shard__text__free_unpacked(t, NULL);
+	request_free(r);
+	return rc;
+}
+
 int64_t saves_silence_ms(const struct ctl_options *o)
 {
 	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* saves.h: what `shardctl save`, `shardctl restore` and `shardctl verify` share. */
+/* saves.h: what the subcommands share that ask the daemons for something that takes a while: save,
+ * restore, verify, drain and rebalance. */
 #ifndef SHARD_CTL_SAVES_H
 #define SHARD_CTL_SAVES_H
 
@@ -23,6 +24,10 @@ enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_a
 			struct ckpt_answer *answer, double *seconds);
 /* Connects within --timeout, or prints why not. */
 enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c);
+/* Makes one request whose answer is a JSON object, which the caller frees. Call it with the
+ * client's lock. ask has the name for texts, and how long there may be no sign of life. */
+enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMessage *msg,
+				 const struct ckpt_ask *ask, json_t **out);
 /* How long an answer may take without a sign of life. */
 int64_t saves_silence_ms(const struct ctl_options *o);
 void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* arg: a bar. */

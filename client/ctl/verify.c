@@ -13,35 +13,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* With the client's lock. *out is what the daemon found. */
-static enum shard_status ask(shard_client *c, const struct ckpt_ask *a, json_t **out)
-{
-	struct request *r = request_new(c, OP_VERIFY, 0);
-	Shard__Attach q = SHARD__ATTACH__INIT;
-	enum shard_status rc = r != NULL ? SHARD_OK : SHARD_SYSTEM;
-	Shard__Text *t = NULL;
-	struct wait w;
-
-	wait_begin(c, &w, a->timeout_ms);
-	q.name = (char *)(uintptr_t)a->name; /* Packing only reads. */
-	if (rc == SHARD_OK)
-		rc = request_send(r, (struct wire_head){0}, &q.base, &w);
-	if (rc == SHARD_OK)
-		rc = ckpt_answer_wait(r, a, &w);
-	if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "\"%s\" waited %.1f s without a word from shardd at %s", a->name,
-			  wait_seconds(&w), c->address);
-	if (rc == SHARD_OK && (t = shard__text__unpack(NULL, r->body_bytes, r->body)) != NULL)
-		*out = json_loads(t->text, 0, NULL);
-	if (rc == SHARD_OK && !json_is_object(*out))
-		rc = text_fail(SHARD_PROTOCOL,
-			       "shardd at %s answered verify with what cannot be read", c->address);
-	if (t != NULL)
-		shard__text__free_unpacked(t, NULL);
-	request_free(r);
-	return rc;
-}
-
 /* --- what people read --- */
 
 static bool is_odd(const json_t *copy)
@@ -143,12 +114,15 @@ static json_t *verify(const struct ctl_options *o, shard_client *c, const char *
 			     .timeout_ms = saves_silence_ms(o),
 			     .progress = o->json ? NULL : saves_progress,
 			     .arg = &bar};
+	Shard__Attach q = SHARD__ATTACH__INIT;
 	json_t *found = NULL;
 	enum shard_status rc;
 
+	q.name = (char *)(uintptr_t)name; /* Packing only reads. */
+
 	bar_init(&bar, "verify", 0, isatty(STDERR_FILENO) == 1);
 	pthread_mutex_lock(&c->lock);
-	rc = ask(c, &a, &found);
+	rc = saves_ask_json(c, OP_VERIFY, &q.base, &a, &found);
 	pthread_mutex_unlock(&c->lock);
 	bar_done(&bar);
 	*exit = CTL_OK;

@@ -194,7 +194,6 @@ static void answer(struct ckpt_op *op)
 			      .model = op->m->id,
 			      .generation = op->m->generation,
 			      .step = op->step};
-	Shard__Text body = SHARD__TEXT__INIT;
 	json_t *j =
 		json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:O}", "name",
 			  op->name, "step", (json_int_t)op->step, "chunks", (json_int_t)v->chunks,
@@ -209,14 +208,10 @@ static void answer(struct ckpt_op *op)
 		 op->name, (unsigned long)op->step, (unsigned long)v->chunks,
 		 (unsigned long)v->copies, (unsigned long)v->differ, (unsigned long)v->bytes,
 		 (double)op->hold_ns / NS_PER_SEC);
-	body.text = json_dumps(j, JSON_COMPACT);
-	json_decref(j);
-	if (body.text != NULL && op->asked)
-		caller_answer(op->server, &op->requester, &h, &body.base);
+	if (op->asked)
+		caller_answer_json(op->server, &op->requester, &h, j);
 	else
-		ckpt_op_refuse(op, &(struct err){.status = SHARD_SYSTEM,
-						 .text = "no memory for an answer"});
-	free(body.text);
+		json_decref(j);
 }
 
 /* All nodes have answered, or given up. */

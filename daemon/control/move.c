@@ -2,14 +2,13 @@
 /* Carries out MOVE. A plan and a rebalance are made by the coordinator, a drain by the node itself,
  * and the node of the session passes the request on to it. A drained node keeps a mark in its state
  * folder and tells all others that its capacity is 0. The coordinator sees that and moves its
- * chunks away (model/moving.c), also after it was elected anew. The answer says what is wanted.
+ * chunks away (moving.c), also after it was elected anew. The answer says what is wanted.
  * Whoever asked looks at the status until it is so. It fails if the node is down, if nobody
  * coordinates, or if the disk of the drained node does. */
 #include "control/move.h"
 
-#include "control/moving.h"
-
 #include "base/check.h"
+#include "control/moving.h"
 #include "link/call.h"
 #include "link/caller.h"
 #include "link/hello.h"
@@ -25,19 +24,7 @@
 
 static void answer(struct server *s, const struct caller *to, json_t *body)
 {
-	Shard__Text text = SHARD__TEXT__INIT;
-	char *packed = json_dumps(body, JSON_COMPACT | JSON_PRESERVE_ORDER);
-	struct err e;
-
-	json_decref(body);
-	if (packed == NULL) {
-		err_set(&e, SHARD_SYSTEM, "no memory for an answer");
-		caller_refuse(s, to, &e);
-		return;
-	}
-	text.text = packed;
-	caller_answer(s, to, &(struct wire_head){.op = OP_MOVE}, &text.base);
-	free(packed);
+	caller_answer_json(s, to, &(struct wire_head){.op = OP_MOVE}, body);
 }
 
 /* --- a plan --- */
@@ -102,22 +89,63 @@ static void tell_capacity(struct server *s)
 			peer_tell(s, n, &h, &body.base);
 }
 
-static enum shard_status drain_here(struct server *s, const struct caller *from, bool drain,
+struct drain { /* The mark is being written by a thread, which uses only .dir, .on, .st and .e. */
+	uv_work_t work;
+	struct server *server;
+	struct caller from;
+	struct static_dir *dir;
+	bool on;
+	enum shard_status st;
+	struct err e;
+};
+
+static void drain_run(uv_work_t *w)
+{
+	struct drain *d = w->data;
+
+	d->st = static_set_drained(d->dir, d->on, &d->e);
+}
+
+static void drain_done(uv_work_t *w, int status)
+{
+	struct drain *d = w->data;
+	struct server *s = d->server;
+
+	CHECK(status == 0 && s->draining && s->persists > 0); /* It is never cancelled. */
+	s->draining = false;
+	s->persists--;
+	server_wake(s, 0); /* Also for a stop, which waits for this. */
+	if (d->st != SHARD_OK) {
+		caller_refuse(s, &d->from, &d->e);
+		free(d);
+		return;
+	}
+	if (s->drained != d->on)
+		log_line(s->log, LOG_LEVEL_INFO, "event=%s node=%s",
+			 d->on ? "drained" : "drain_ended", members_name(s, s->self));
+	s->drained = d->on;
+	tell_capacity(s);
+	answer(s, &d->from,
+	       json_pack("{s:s, s:i, s:b}", "node", members_name(s, s->self), "capacity",
+			 (int)server_capacity(s), "drained", d->on));
+	free(d);
+}
+
+static enum shard_status drain_here(struct server *s, const struct caller *from, bool on,
 				    struct err *e)
 {
-	enum shard_status st = static_set_drained(s->dir, drain, e);
+	struct drain *d;
 
-	if (st != SHARD_OK)
-		return st;
-	if (s->drained != drain)
-		log_line(s->log, LOG_LEVEL_INFO, "event=%s node=%s",
-			 drain ? "drained" : "drain_ended", members_name(s, s->self));
-	s->drained = drain;
-	tell_capacity(s);
-	server_wake(s, 0);
-	answer(s, from,
-	       json_pack("{s:s, s:i, s:b}", "node", members_name(s, s->self), "capacity",
-			 (int)server_capacity(s), "drained", drain));
+	if (s->draining)
+		return err_set(e, SHARD_BUSY, "node %s writes an earlier drain to its disk",
+			       members_name(s, s->self));
+	if ((d = calloc(1, sizeof(*d))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*d = (struct drain){.server = s, .from = *from, .dir = s->dir, .on = on};
+	d->work.data = d;
+	s->draining = true;
+	s->persists++;
+	CHECK(uv_queue_work(s->loop, &d->work, drain_run, drain_done) == 0);
 	return SHARD_OK;
 }
 

@@ -10,6 +10,8 @@
 #include "link/peer.h"
 #include "link/session.h"
 
+#include <stdlib.h>
+
 struct caller caller_session(const struct session *t, uint32_t tag)
 {
 	return (struct caller){
@@ -55,6 +57,23 @@ void caller_answer(struct server *s, const struct caller *a, const struct wire_h
 		peer_tell(s, a->node, &out, body);
 	else
 		session_tell(caller_here(s, a), &out, body);
+}
+
+void caller_answer_json(struct server *s, const struct caller *a, const struct wire_head *h,
+			json_t *body)
+{
+	Shard__Text text = SHARD__TEXT__INIT;
+	struct err e;
+
+	text.text = body != NULL ? json_dumps(body, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+	json_decref(body);
+	if (text.text != NULL) {
+		caller_answer(s, a, h, &text.base);
+	} else {
+		err_set(&e, SHARD_SYSTEM, "no memory for an answer");
+		caller_refuse(s, a, &e);
+	}
+	free(text.text);
 }
 
 void caller_refuse(struct server *s, const struct caller *a, const struct err *e)

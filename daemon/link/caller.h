@@ -12,6 +12,7 @@
 #include "node/state.h"
 #include "wire/frame.h"
 
+#include <jansson.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,6 +40,9 @@ bool caller_same(const struct caller *x, const struct caller *y);
 /* h holds the op and the other header fields of the answer. The tag and WIRE_REPLY are added. */
 void caller_answer(struct server *s, const struct caller *a, const struct wire_head *h,
 		   const ProtobufCMessage *body);
+/* The answer is this JSON as a Text, which is freed. NULL: there was no memory for it. */
+void caller_answer_json(struct server *s, const struct caller *a, const struct wire_head *h,
+			json_t *body);
 void caller_refuse(struct server *s, const struct caller *a, const struct err *e);
 /* Reports progress. To another node a report that finds a full queue is dropped, because more will
  * follow. */

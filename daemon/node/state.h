@@ -54,7 +54,9 @@ struct server {
 	/* Counts every start of this node, and is the term of a coordinator. */
 	uint64_t start;
 	uint64_t started_ns;
-	bool drained; /* Owner: control/move.c. This node shall hold no chunks. */
+	/* Owner: control/move.c. This node shall hold no chunks. draining: that is being written.
+	 */
+	bool drained, draining;
 	struct conn_listener *tcp, *local;
 	struct http *http;                        /* NULL: off. */
 	bool made_folder;                         /* This start made the unix socket's folder. */

@@ -12,6 +12,7 @@
 #include "store/store_impl.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define PAGE_BYTES 4096ull
 #define STEP_BYTES (2ull << 20) /* So that reserved huge pages fit each chunk. */
@@ -397,6 +398,40 @@ static enum shard_status touch_first(struct store *st, enum store_region what, s
 	return at < end ? shm_touch(m, at, (size_t)(end - at), e) : SHARD_OK;
 }
 
+/* Have the regions more pages than the chunks here account for? */
+static bool has_more(struct store *st)
+{
+	uint64_t want = 0, has = 0;
+
+	for (int w = 0; w < STORE_REGIONS; w++) {
+		const struct shm *m = &st->region[w];
+		struct stat s;
+
+		want += m->bytes;
+		has += m->fd >= 0 && fstat(m->fd, &s) == 0 ? (uint64_t)s.st_blocks * 512 : 0;
+	}
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
+		if (bit(st->held, c) && !bit(st->first, c))
+			want += count(st, c);
+		else if (!bit(st->held, c) && bit(st->first, c))
+			want -= count(st, c);
+	}
+	return has > want;
+}
+
+/* A process that was killed had made memory for chunks that no view gave to it, or not given back
+ * what a view took away. */
+static void drop_leftover(struct store *st)
+{
+	struct making k = {.stop = NULL};
+
+	if (!has_more(st))
+		return;
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		if (!bit(st->held, c) && (bit(st->first, c) || store_has_room(st)))
+			(void)each_run(st, c, less_run, &k);
+}
+
 enum shard_status store_room_again(struct store *st, struct err *e)
 {
 	for (int w = 0; w < STORE_REGIONS; w++)
@@ -411,5 +446,6 @@ enum shard_status store_room_again(struct store *st, struct err *e)
 		else if (bit(st->held, c) && !each_run(st, c, touch_run, e))
 			return e->status;
 	}
+	drop_leftover(st);
 	return SHARD_OK;
 }
