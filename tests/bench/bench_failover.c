@@ -9,6 +9,9 @@
  * steps that a trainer was told are committed and that were then begun again. catch_up_step_*: the
  * killed daemon is started again without its memory. This is the median of the steps that commit
  * while it fetches its copies. The limit is 1.3 times the median of those before the kill.
+ * join_pause_*: a node without chunks is given its share while the trainers go on. This is the
+ * longest step from then until its copies count and the others have given theirs back, over the
+ * median of the 20 steps before. The figure is the median over rounds, and the limit is 2.
  * --quick: one round of 1 Mi parameters, without etcd. */
 #include "base/check.h"
 #include "base/clock.h"
@@ -28,9 +31,12 @@ enum {
 	STEPS_MAX = 1 << 16,
 	BEFORE = 9, /* So many steps are timed before a kill, */
 	OWN = 5,    /* and so many after it. */
+	JOIN = 20,  /* So many are timed before a node gets chunks. */
 	LIMIT_MS = 1000,
 	PATIENCE_MS = 120000
 };
+
+#define SETTINGS "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 max_world=3 local_world=1 replicas=2"
 
 struct bench;
 
@@ -45,13 +51,14 @@ struct bench {
 	struct trainer trainer[NODES];
 	uint64_t numel; /* Of each tensor. */
 	int rounds;
+	bool quick;
 	_Atomic bool over;
 	pthread_mutex_t lock;
 	/* Of each committed step, when it was first begun and when a trainer first heard of it. */
 	uint64_t begun_ns[STEPS_MAX], told_ns[STEPS_MAX];
 	uint64_t last; /* The last step that a trainer was told is committed. */
 	uint32_t lost;
-	double kill[2][ROUNDS], before[2 * ROUNDS * BEFORE], *catching;
+	double kill[2][ROUNDS], join[ROUNDS], before[2 * ROUNDS * BEFORE], *catching;
 	int catching_nr;
 };
 
@@ -154,8 +161,7 @@ static bool session(struct trainer *t, shard_client **c)
 				  .tensors_nr = TENSORS,
 				  .image = SHARD_BF16,
 				  .grad = SHARD_BF16,
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 "
-					      "max_world=3 local_world=1 replicas=2"};
+				  .settings = b->quick ? SETTINGS " chunk_elems=65536" : SETTINGS};
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	struct shard_world w = SHARD_INIT(struct shard_world);
 	char names[TENSORS][8];
@@ -316,6 +322,42 @@ static void round_of(struct bench *b, int i, bool leader)
 	}
 }
 
+static void ctl(const struct daemons *d, int at, const char *what, int node)
+{
+	char command[1024];
+
+	snprintf(command, sizeof(command),
+		 "%s/shardctl drain %s %c --timeout 60 --address %s >/dev/null 2>&1", d->build,
+		 what, 'a' + node, d->address[at]);
+	if (system(command) != 0)
+		bench_fail("%s", command);
+}
+
+/* A node that was drained gets its share again, as one that joins. */
+static void join_of(struct bench *b, int i)
+{
+	struct daemons *d = &b->daemons;
+	int other = coordinator(d), node = (other + 1) % NODES;
+	double before[JOIN], longest = 0;
+	uint64_t from, to;
+	char path[64];
+
+	ctl(d, other, "", node);
+	from = wait_steps(b, JOIN + 1);
+	for (int k = 0; k < JOIN; k++)
+		before[k] = step_ms(b, from - (uint64_t)k);
+	ctl(d, other, "--undo", node); /* It waits until nothing moves any more. */
+	snprintf(path, sizeof(path), "chunks.per_node.%c", 'a' + node);
+	if (daemons_figure(d, other, path) == 0 || !is_whole(d))
+		bench_fail("node %c was given no chunks", 'a' + node);
+	to = wait_steps(b, 2);
+	for (uint64_t s = from + 1; s <= to; s++)
+		longest = step_ms(b, s) > longest ? step_ms(b, s) : longest;
+	b->join[i] = longest / bench_median(before, JOIN);
+	fprintf(stderr, "round %d: %.2f ms before, the longest of %lu steps %.2f ms: %.2f times\n",
+		i, bench_median(before, JOIN), (unsigned long)(to - from), longest, b->join[i]);
+}
+
 static void say(struct bench *b, const char *source)
 {
 	static const char *const whom[] = {"node", "coordinator"};
@@ -330,6 +372,8 @@ static void say(struct bench *b, const char *source)
 	}
 	printf("bench: recovery_kill_%s_lost %u steps limit 0 ratio %.3f\n", source, b->lost,
 	       (double)b->lost);
+	median = bench_median(b->join, b->rounds);
+	printf("bench: join_pause_%s %.2f x limit 2 ratio %.3f\n", source, median, median / 2);
 	median = bench_median(b->catching, b->catching_nr);
 	printf("bench: catch_up_step_%s %.2f ms limit %.2f ratio %.3f\n", source, median,
 	       1.3 * before, median / (1.3 * before));
@@ -347,6 +391,7 @@ static void measure(const char *argv0, const char *source, const char *lines, bo
 	CHECK(b->catching != NULL && pthread_mutex_init(&b->lock, NULL) == 0);
 	b->numel = (quick ? 1 << 20 : 64 << 20) / TENSORS;
 	b->rounds = quick ? 1 : ROUNDS;
+	b->quick = quick;
 	daemons_make(&b->daemons, argv0, NODES, 1, "tmpfs");
 	daemons_configure(&b->daemons, lines);
 	for (int i = 0; i < NODES; i++)
@@ -363,6 +408,8 @@ static void measure(const char *argv0, const char *source, const char *lines, bo
 	for (int i = 0; i < b->rounds; i++)
 		for (int leader = 0; leader < 2; leader++)
 			round_of(b, i, leader);
+	for (int i = 0; i < b->rounds; i++)
+		join_of(b, i);
 	b->over = true;
 	for (int i = 0; i < NODES; i++)
 		pthread_join(b->trainer[i].thread, NULL);
