@@ -14,3 +14,14 @@ long long ctl_whole(const json_t *o, const char *key)
 {
 	return (long long)json_integer_value(json_object_get(o, key));
 }
+
+const char *ctl_moving(const json_t *model)
+{
+	const json_t *o = json_object_get(model, "moving");
+
+	if (o == NULL)
+		return NULL;
+	if (ctl_text(o, "trouble")[0] != 0)
+		return ctl_text(o, "trouble");
+	return ctl_text(o, "waits")[0] != 0 ? ctl_text(o, "waits") : "nodes make room";
+}

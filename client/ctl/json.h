@@ -12,6 +12,10 @@
 const char *ctl_text(const json_t *o, const char *key);
 long long ctl_whole(const json_t *o, const char *key);
 
+/* What the chunks of a model that move wait for, or why they cannot, from its status. NULL: nothing
+ * moves. Only the coordinator knows more than that they move. */
+const char *ctl_moving(const json_t *model);
+
 /* Asks the daemon for its status. The caller gives *out back with json_decref(). SHARD_PROTOCOL:
  * the answer is no JSON. The others are as of ctl_ask(). */
 enum shard_status ctl_ask_status(const struct ctl_options *o, json_t **out, struct err *e);

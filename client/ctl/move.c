@@ -51,11 +51,6 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 
 /* --- until it is so --- */
 
-static bool moves(const json_t *model)
-{
-	return json_object_get(model, "moving") != NULL;
-}
-
 /* How many chunks the node has of all models that this user may see, and what each model that moves
  * waits for. */
 static long long held(const json_t *status, const char *node, char *text, size_t bytes, bool *any)
@@ -67,20 +62,16 @@ static long long held(const json_t *status, const char *node, char *text, size_t
 	text[0] = 0;
 	*any = false;
 	json_array_foreach(json_object_get(status, "models"), i, m) {
-		const json_t *move = json_object_get(m, "moving"),
-			     *per = json_object_get(json_object_get(m, "chunks"), "per_node");
-		const char *why = ctl_text(move, "trouble"), *waits = ctl_text(move, "waits");
+		const json_t *per = json_object_get(json_object_get(m, "chunks"), "per_node");
 
 		nr += node != NULL ? ctl_whole(per, node) : 0;
-		if (!moves(m))
+		if (ctl_moving(m) == NULL)
 			continue;
 		*any = true;
 		if (used < bytes)
 			used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s",
 						 used > 0 ? "; " : "", ctl_text(m, "name"),
-						 why[0] != 0     ? why
-						 : waits[0] != 0 ? waits
-								 : "nodes make room");
+						 ctl_moving(m));
 	}
 	return nr;
 }

@@ -137,6 +137,8 @@ static void print_model(const json_t *m)
 		printf("  lost: %s\n", ctl_text(m, "lost"));
 	if (ctl_text(m, "waits")[0])
 		printf("  waits: %s\n", ctl_text(m, "waits"));
+	if (ctl_moving(m) != NULL)
+		printf("  moving: %s\n", ctl_moving(m));
 }
 
 enum ctl_exit ctl_status(const struct ctl_options *o)

@@ -50,11 +50,12 @@ struct moving {
 	enum moving_state state;
 	bool due;               /* An operator wants it. */
 	struct plan_task *task; /* It is being planned. NULL: nothing is. */
-	uint64_t seen;          /* What the last plan was made of. 0: it failed. */
-	uint64_t tried;         /* What the plan that failed was made of: */
-	uint64_t again_ns;      /* not again before. */
-	struct placement to;    /* Its tables are freed when the core has its own. */
-	struct round round;     /* Nodes that are asked for room. */
+	uint64_t seen;          /* A sum of what the last plan was made of. 0: it failed. */
+	/* The same of the last plan that failed. It is not tried again before again_ns, unless
+	 * something has changed. */
+	uint64_t tried, again_ns;
+	struct placement to; /* Its tables are freed when the core has its own. */
+	struct round round;  /* Nodes that are asked for room. */
 	uint64_t began_ns;
 	char why[400];
 };

@@ -197,7 +197,7 @@ void moves_waits(const struct core *c, char *text, size_t bytes)
 	} else if (moves_held(c)) {
 		snprintf(text, bytes, "a checkpoint that is being written");
 	} else if (nodes && !c->coord.to_due) {
-		snprintf(text, bytes, "%d nodes that fetch copies, node %s first",
+		snprintf(text, bytes, "copies that %d nodes fetch, node %s first",
 			 __builtin_popcountll(nodes),
 			 core_node_name(c, (uint16_t)__builtin_ctzll(nodes)));
 	} else if (!c->coord.to_due && (chunk = moves_blocked(c)) < p->chunks_nr) {
