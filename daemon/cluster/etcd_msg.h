@@ -77,7 +77,7 @@ enum etcd_line etcd_take_line(const char *line, size_t nr);
 
 enum etcd_refusal {
 	ETCD_REFUSED, /* For another reason. */
-	ETCD_NOSPACE, /* Its quota is used up. Nothing was written. */
+	ETCD_NOSPACE, /* Its quota is used up. It may have written all the same. */
 	ETCD_NO_LEASE,
 };
 /* An answer whose HTTP status is not 200. */

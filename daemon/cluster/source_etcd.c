@@ -74,6 +74,9 @@ struct member_source {
 	uint32_t watch_server;
 	bool read_by_bell; /* The read under way is because of a bell. */
 	bool change_sent;  /* An attempt at the change may have been taken up, and nobody knows. */
+	/* etcd said that it is full. It says so also of a change that it has just written, and so a
+	 * read that begins later tells. The change is not tried again. */
+	enum { FULL_NOT, FULL_SAID, FULL_READ } full;
 
 	uint64_t told_seq, told_term; /* By `view` and by `leader`. */
 	bool told_leader;
@@ -205,6 +208,12 @@ static void settle(struct member_source *s, bool unknown)
 	calls_end(&s->calls, how, etcd_view(&s->state, &v));
 }
 
+/* May an attempt at the change have been taken up, or be so yet? */
+static bool in_doubt(const struct member_source *s)
+{
+	return s->change_sent || s->full != FULL_NOT || s->slot[SLOT_CHANGE].call != NULL;
+}
+
 static void adopt(struct member_source *s)
 {
 	struct etcd_state was = s->state;
@@ -294,7 +303,9 @@ static void answer_state(struct member_source *s, struct slot *t, const struct e
 	if (!s->bell && !s->read_by_bell && (term != s->state.term || seq != s->state.seq))
 		s->watch_ends = true; /* It should have said so. */
 	tell(s);
-	settle(s, s->change_sent || s->slot[SLOT_CHANGE].call != NULL);
+	settle(s, in_doubt(s));
+	if (s->full == FULL_READ && s->calls.change.state != CHANGE_NONE && !ended(s))
+		calls_end(&s->calls, MEMBER_NOSPACE, etcd_view(&s->state, &v));
 	if (handed && !ended(s))
 		calls_end_read(&s->calls, MEMBER_OK, etcd_view(&s->state, &v));
 }
@@ -303,7 +314,7 @@ static void answer_lead(struct member_source *s, struct slot *t, const struct et
 {
 	if (take_state(s, t, a)) {
 		tell(s);
-		settle(s, s->change_sent || s->slot[SLOT_CHANGE].call != NULL);
+		settle(s, in_doubt(s));
 		return;
 	}
 	s->bell = true; /* It may have happened. */
@@ -314,7 +325,6 @@ static void answer_lead(struct member_source *s, struct slot *t, const struct et
 static void answer_change(struct member_source *s, struct slot *t, const struct etcd_answer *a)
 {
 	struct source_change *c = &s->calls.change;
-	struct member_view v;
 
 	if (take_state(s, t, a)) {
 		tell(s);
@@ -323,13 +333,13 @@ static void answer_change(struct member_source *s, struct slot *t, const struct 
 	}
 	if (s->failed)
 		return;
-	if (refusal(a) == ETCD_NOSPACE && !s->change_sent) {
-		calls_end(&s->calls, MEMBER_NOSPACE, etcd_view(&s->state, &v));
+	s->bell = true;
+	if (refusal(a) == ETCD_NOSPACE) {
+		s->full = s->change_sent ? FULL_NOT : FULL_SAID;
 		return;
 	}
-	if (a->sent && refusal(a) != ETCD_NOSPACE)
+	if (a->sent)
 		s->change_sent = true;
-	s->bell = true;
 	if (!s->change_sent) {
 		c->state = CHANGE_WAITS;
 		if (c->answered)
@@ -454,6 +464,8 @@ static void want_state(struct member_source *s)
 	s->read_by_bell = s->bell;
 	s->bell = false;
 	r->handed = r->done != NULL;
+	if (s->full == FULL_SAID)
+		s->full = FULL_READ;
 	ask(s, SLOT_STATE, "/v3/kv/txn", etcd_ask_state(&s->keys), 0);
 }
 
@@ -508,7 +520,7 @@ static void want_change(struct member_source *s)
 	if (c->state == CHANGE_WAITS && (is_written(s) || !s->leads || c->term != s->term))
 		calls_end(&s->calls, is_written(s) ? MEMBER_OK : MEMBER_FENCED,
 			  etcd_view(&s->state, &v));
-	if (c->state == CHANGE_NONE || !may_ask(s, SLOT_CHANGE))
+	if (c->state == CHANGE_NONE || s->full != FULL_NOT || !may_ask(s, SLOT_CHANGE))
 		return;
 	c->state = CHANGE_HANDED;
 	ask(s, SLOT_CHANGE, "/v3/kv/txn",
@@ -696,6 +708,7 @@ static enum shard_status propose(struct member_source *s, uint64_t term, uint64_
 	memcpy(what.writer, writer, sizeof(what.writer));
 	calls_begin(&s->calls, &what, clock_ns());
 	s->change_sent = false;
+	s->full = FULL_NOT;
 	s->slot[SLOT_CHANGE].again_ns = 0;
 	work_soon(s);
 	return SHARD_OK;

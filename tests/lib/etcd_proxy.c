@@ -23,6 +23,7 @@ enum { PAIRS_MAX = 64, ROOM = 1 << 18, TURN_MS = 5, LONG_LIE = 1 << 20 };
 struct pair {
 	int node, etcd; /* -1: closed. */
 	bool late;
+	bool full; /* The answer to what was passed on is FULL. */
 	size_t nr; /* Of the requests that wait. */
 	unsigned char *bytes;
 };
@@ -67,6 +68,12 @@ static const char *const lies[] = {
 	RANGES("", "\"kvs\":[{\"version\":\"0\",\"value\":\"AAAA\"}]"),
 	RANGES("", "\"kvs\":[{\"version\":\"18446744073709551616\",\"value\":\"A\"}]"),
 };
+
+/* What etcd 3.4 says of a change that took the last room, after it was written. */
+#define FULL                                                                                       \
+	"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"                     \
+	"Connection: close\r\n\r\n"                                                                \
+	"{\"error\":\"etcdserver: mvcc: database space exceeded\",\"code\":8}"
 
 uint32_t etcd_proxy_lies(void)
 {
@@ -145,16 +152,26 @@ static void from_node(struct etcd_proxy *p, struct pair *q, int mode)
 		q->late = true;
 }
 
+static bool passes(int mode)
+{
+	return mode == ETCD_PROXY_PASS || mode == ETCD_PROXY_LATE || mode == ETCD_PROXY_FULL;
+}
+
 static void from_etcd(struct pair *q, int mode)
 {
 	unsigned char bytes[16384];
 	ssize_t n = recv(q->etcd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
-	if (n <= 0)
+	if (n <= 0) {
 		shut(&q->etcd);
-	else if (mode == ETCD_PROXY_PASS || mode == ETCD_PROXY_LATE)
+	} else if (q->full) {
+		write_all(q->node, FULL, strlen(FULL));
+		q->full = false;
+		shut(&q->node);
+	} else if (passes(mode)) {
 		write_all(q->node, bytes, (size_t)n);
-	if (q->etcd < 0 && (mode == ETCD_PROXY_PASS || mode == ETCD_PROXY_LATE))
+	}
+	if (q->etcd < 0 && passes(mode))
 		shut(&q->node);
 }
 
@@ -168,7 +185,10 @@ static void serve(struct etcd_proxy *p, struct pair *q, int mode)
 		from_node(p, q, mode);
 	if (fds[1].revents != 0)
 		from_etcd(q, mode);
-	if (q->nr > 0 && (mode == ETCD_PROXY_PASS || mode == ETCD_PROXY_NO_ANSWERS)) {
+	if (q->nr > 0 &&
+	    (mode == ETCD_PROXY_PASS || mode == ETCD_PROXY_NO_ANSWERS || mode == ETCD_PROXY_FULL)) {
+		if (mode == ETCD_PROXY_FULL && memmem(q->bytes, q->nr, "request_put", 11) != NULL)
+			q->full = true;
 		if (q->late)
 			atomic_fetch_add(&p->late_nr, 1);
 		q->late = false;

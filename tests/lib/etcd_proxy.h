@@ -14,6 +14,7 @@ enum etcd_proxy_mode {
 	ETCD_PROXY_SILENT,     /* Everything is lost. Connections stay open. */
 	ETCD_PROXY_NO_ANSWERS, /* Requests arrive, and their answers are lost. */
 	ETCD_PROXY_LATE,       /* Requests arrive only when the mode is PASS again. */
+	ETCD_PROXY_FULL,       /* Writes arrive, and the answer to each is that there is no room. */
 	ETCD_PROXY_LIES,       /* The proxy answers, with one lie after the other. */
 };
 

@@ -386,6 +386,29 @@ static void test_quota(void **state)
 	step_end(&b);
 }
 
+/* etcd refuses a change with "no space" after it has written it: its server measures the room, the
+ * change is applied, and is then found to be what took the last of it. */
+static void test_full_written(void **state)
+{
+	struct etcd_proxy p;
+	struct step_both b;
+	struct members *m = &b.m;
+	uint64_t term;
+	int n;
+
+	(void)state;
+	n = make_behind(&b, &p);
+	term = m->node[n].leads;
+	atomic_store(&p.mode, ETCD_PROXY_FULL);
+	assert_int_equal(step_write(m, n, 100), MEMBER_OK);
+	assert_int_equal(step_write(m, n, 100), MEMBER_OK);
+	atomic_store(&p.mode, ETCD_PROXY_PASS);
+	assert_int_equal(step_write(m, n, 100), MEMBER_OK);
+	assert_int_equal(m->node[n].leads, term);
+	step_end(&b);
+	etcd_proxy_stop(&p);
+}
+
 /* The disk of etcd is full, which ends it. With room it starts again, and everything goes on. */
 static void test_etcd_disk(void **state)
 {
@@ -437,12 +460,13 @@ static void test_node_disk(void **state)
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_revoked),   cmocka_unit_test(test_partition),
-		cmocka_unit_test(test_unknown),   cmocka_unit_test(test_late),
-		cmocka_unit_test(test_lies),      cmocka_unit_test(test_wiped),
-		cmocka_unit_test(test_backup),    cmocka_unit_test(test_other_cluster),
-		cmocka_unit_test(test_foreign),   cmocka_unit_test(test_quota),
-		cmocka_unit_test(test_etcd_disk), cmocka_unit_test(test_node_disk),
+		cmocka_unit_test(test_revoked),      cmocka_unit_test(test_partition),
+		cmocka_unit_test(test_unknown),      cmocka_unit_test(test_late),
+		cmocka_unit_test(test_lies),         cmocka_unit_test(test_wiped),
+		cmocka_unit_test(test_backup),       cmocka_unit_test(test_other_cluster),
+		cmocka_unit_test(test_foreign),      cmocka_unit_test(test_quota),
+		cmocka_unit_test(test_full_written), cmocka_unit_test(test_etcd_disk),
+		cmocka_unit_test(test_node_disk),
 	};
 	int status;
 
