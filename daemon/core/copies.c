@@ -123,6 +123,13 @@ bool copies_several(const struct core *c)
 	return c->coord.view.sealed && (coord_place(c)->holders || coord_place(c)->to);
 }
 
+bool members_vary(const struct core *c)
+{
+	bool joins = c->conf.slots != c->conf.members.nodes;
+
+	return copies_several(c) || (c->coord.view.sealed && joins);
+}
+
 /* Has every member that is linked answered since the last time that one was missed? */
 static bool members_heard(const struct core *c)
 {
@@ -139,7 +146,7 @@ uint64_t members_leaving(const struct core *c)
 	const struct coord *co = &c->coord;
 	uint64_t missed = 0, linked = 0;
 
-	if (!copies_several(c) || co->undecided)
+	if (!members_vary(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
 		linked |= (uint64_t)core_linked(c, i) << i;
@@ -155,14 +162,28 @@ uint64_t members_leaving(const struct core *c)
 	return missed;
 }
 
+/* Is the node that is linked under this slot, or one before it that joins, known by the same uuid?
+ * A copy of a state folder does not hold up the members. */
+static bool node_is_twin(const struct core *c, uint16_t node, uint64_t joining)
+{
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		const struct view_node *other =
+			joining >> i & 1 ? &c->link[i].who : &coord_members(c)->node[i];
+
+		if (i != node && !memcmp(other->uuid, c->link[node].who.uuid, VIEW_UUID_BYTES))
+			return true;
+	}
+	return false;
+}
+
 uint64_t members_joining(const struct core *c)
 {
-	uint64_t joining = 0;
+	uint64_t joining = 0, others = c->conf.slots & ~coord_members(c)->nodes;
 
-	if (!copies_several(c))
-		return 0;
-	view_each(i, &c->conf.members) {
-		if (!view_is_member(coord_members(c), i) && core_linked(c, i))
+	for (; c->coord.view.sealed && others; others &= others - 1) {
+		uint16_t i = (uint16_t)__builtin_ctzll(others);
+
+		if (core_linked(c, i) && !node_is_twin(c, i, joining))
 			joining |= 1ull << i;
 	}
 	return joining;

@@ -24,8 +24,11 @@ bool node_restarted(const struct core *c, uint16_t node);
 bool node_given_up(const struct core *c, uint16_t node, uint64_t now);
 /* Is it lost, with the copies that it had? */
 bool node_lost(const struct core *c, uint16_t node, uint64_t now);
-/* A model with one copy of each chunk waits for every member. */
+/* May chunks of the model have several copies? */
 bool copies_several(const struct core *c);
+/* Does the model go on without a member that it can spare? If chunks have one copy each, and nobody
+ * joins, it waits for every member. */
+bool members_vary(const struct core *c);
 /* The first chunk of which none of these nodes has a copy. chunks_nr: there is none. */
 uint32_t copies_missing(const struct core *c, uint64_t nodes);
 /* Bits of the members that are here, with the memory that the view lists. */
@@ -36,7 +39,9 @@ uint32_t copies_lost(const struct core *c, uint64_t now);
 /* Bits of the members that leave the view, because they are missed and the others have copies of
  * all chunks. Either all that are missed leave or none does. */
 uint64_t members_leaving(const struct core *c);
-/* Bits of the nodes that are linked and are no members. They become members that catch up. */
+/* Bits of the nodes that are linked, whose slots a view may have, and that are no members. They
+ * become members that catch up, or that have no chunk. While the weights are written nobody
+ * joins. */
 uint64_t members_joining(const struct core *c);
 /* Bits of the members whose copies count from the next view on. all: also of those that have said
  * so of an earlier record, and for which the next attempt waits. */

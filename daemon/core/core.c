@@ -244,8 +244,8 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 {
 	struct core *c = memory;
 
-	CHECK(view_is_member(&conf->members, conf->self) &&
-	      view_is_member(&conf->members, view_coordinator(&conf->members)));
+	CHECK(view_members_ok(&conf->members, conf->slots) && conf->self < CORE_NODES_MAX &&
+	      conf->slots >> conf->self & 1);
 	CHECK(conf->chunks_nr > 0 && conf->place.chunks_nr == conf->chunks_nr &&
 	      conf->who.incarnation > 0 && view_named(&conf->who) &&
 	      (conf->term > 0 || conf->elected));
@@ -260,8 +260,9 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);
 	c->conf.place.gone = ~conf->members.nodes;
+	/* The tables of a view that was saved may name members of that view only. */
 	CHECK(!conf->place.learns && !conf->place.moves &&
-	      place_ok(&c->conf.place, &conf->members));
+	      (warm || place_ok(&c->conf.place, &conf->members)));
 	member_place(c, &c->conf.place);
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);

@@ -17,8 +17,13 @@
 
 struct core_conf {
 	uint16_t self;
-	/* The members of the first view, without their names. No later view has other slots. */
+	/* The members of the first view, without their names. This node need not be one of them. */
 	struct view_members members;
+	/* A bit for each slot that the members of a later view may have, those of .members among
+	 * them. A node that is linked under one of these slots becomes a member. If there are more
+	 * than .members has, a member whose chunks the others have leaves when it is missed, also
+	 * in a model with one copy of each chunk: it has no chunk there. */
+	uint64_t slots;
 	/* The name of this node in views. No other memory of this model ever has the incarnation,
 	 * even if this node is replaced or its state folder restored. A warm start keeps both
 	 * (warm.h). */
@@ -39,7 +44,9 @@ struct core_conf {
 	struct placement place;
 	/* No step begins while a chunk has fewer copies that count. */
 	uint32_t min_copies;
-	const char *const *node_names; /* [slot] The names of the members, for texts. */
+	/* [CORE_NODES_MAX] The names of the nodes, for texts. NULL: it has none yet. An entry may
+	 * change between two calls. */
+	const char *const *node_names;
 	uint32_t min_world, max_world,
 		/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its
 		 * own. */

@@ -41,7 +41,17 @@ uint16_t core_coordinator(const struct core *c)
 
 const char *core_node_name(const struct core *c, uint16_t node)
 {
-	return view_is_member(&c->conf.members, node) ? c->conf.node_names[node] : "?";
+	static const char *const numbers[] = {
+		"0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",  "8",  "9",  "10", "11", "12",
+		"13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25",
+		"26", "27", "28", "29", "30", "31", "32", "33", "34", "35", "36", "37", "38",
+		"39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51",
+		"52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63"};
+
+	_Static_assert(NR(numbers) >= CORE_NODES_MAX, "every slot has a number");
+	if (node >= CORE_NODES_MAX || !(c->conf.slots >> node & 1))
+		return "?";
+	return c->conf.node_names[node] ? c->conf.node_names[node] : numbers[node];
 }
 
 bool core_coordinates(const struct core *c)
@@ -54,13 +64,12 @@ bool core_linked(const struct core *c, uint16_t node)
 	return node == c->conf.self || c->link[node].linked;
 }
 
-bool core_world_ok(const struct core *c, const struct core_world *w,
-		   const struct view_members *members)
+bool core_world_ok(const struct core *c, const struct core_world *w, uint64_t nodes)
 {
 	if (!w || core_world_wrong(w, CORE_NODES_MAX, c->conf.max_world, c->conf.local_world))
 		return false;
 	for (uint32_t i = 0; i < w->size; i++) {
-		if (!view_is_member(members, w->rank[i].node))
+		if (!(nodes >> w->rank[i].node & 1))
 			return false;
 	}
 	return true;

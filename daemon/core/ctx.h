@@ -57,15 +57,14 @@ bool core_fetches(const struct core *c);
 /* The coordinator of that view, or this node if it coordinates. The former may not lead any more.
  */
 uint16_t core_coordinator(const struct core *c);
-/* "?" if no member has this slot. */
+/* The number of the slot if the node has no name. "?" if no member may have this slot. */
 const char *core_node_name(const struct core *c, uint16_t node);
 bool core_linked(const struct core *c, uint16_t node); /* True for this node itself. */
 bool core_coordinates(const struct core *c);
 /* Does the id belong to the view that this node has adopted, and does no promise forbid it? */
 bool core_adopted(const struct core *c, const struct core_id *id);
-/* Is a world that came in a message possible, if these are the members? False for NULL. */
-bool core_world_ok(const struct core *c, const struct core_world *w,
-		   const struct view_members *members);
+/* Is a world that came in a message possible, if its ranks are on these nodes? False for NULL. */
+bool core_world_ok(const struct core *c, const struct core_world *w, uint64_t nodes);
 /* Returns for example "rank 3 (pid 712, node b)". */
 const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank);
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node);

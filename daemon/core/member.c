@@ -257,9 +257,8 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 		return;
 	/* A view does not tell a node that it is out of the members, and it does not name another
 	 * coordinator than its sender. In the slot of this node it names this node. */
-	if (!view_members_ok(&v->members, x->c->conf.members.nodes) ||
-	    !view_names_ok(&v->members) || !member_is_in(x->c, &v->members) ||
-	    view_coordinator(&v->members) != msg->from)
+	if (!view_members_ok(&v->members, x->c->conf.slots) || !view_names_ok(&v->members) ||
+	    !member_is_in(x->c, &v->members) || view_coordinator(&v->members) != msg->from)
 		return;
 	/* It says of each chunk which member holds it. */
 	place = v->place;

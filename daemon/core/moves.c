@@ -35,7 +35,7 @@ void moves_on_place(struct ctx *x, const struct core_event *e)
 	for (uint32_t i = 0; i < e->to->chunks_nr; i++)
 		CHECK(e->to->primary[i] < CORE_NODES_MAX &&
 		      e->to->holders[i] >> e->to->primary[i] & 1 &&
-		      !(e->to->holders[i] & ~c->conf.members.nodes));
+		      !(e->to->holders[i] & ~c->conf.slots));
 	if (co->state == COORD_OFF)
 		return;
 	co->to = *e->to;

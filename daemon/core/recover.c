@@ -32,7 +32,7 @@ void recover_missed(struct ctx *x, uint16_t node)
 	struct coord *co = &c->coord;
 
 	co->node[node].caught = co->node[node].catches = false;
-	if (!copies_several(c))
+	if (!members_vary(c))
 		return;
 	co->hear++;
 	view_each(i, coord_members(c))
@@ -62,7 +62,7 @@ static bool recover_hears(const struct core *c, uint16_t node)
 
 bool recover_asks(const struct core *c)
 {
-	if (!copies_several(c))
+	if (!members_vary(c))
 		return false;
 	view_each(i, coord_members(c)) {
 		if (recover_hears(c, i))
@@ -76,7 +76,7 @@ void recover_send_hear(struct ctx *x, uint16_t node)
 	const struct coord *co = &x->c->coord;
 	struct core_id id = {.term = co->term, .step = co->hear};
 
-	if (copies_several(x->c) && recover_hears(x->c, node))
+	if (members_vary(x->c) && recover_hears(x->c, node))
 		core_send(x, node, CORE_HEAR, &id);
 }
 
@@ -381,7 +381,7 @@ static bool recover_complete(const struct core *c, uint64_t now)
 {
 	bool all = true, out = false;
 
-	if (copies_several(c)) {
+	if (members_vary(c)) {
 		/* This node itself promises the term before anything is decided in it. */
 		if (!c->coord.node[c->conf.self].answered)
 			return false;
@@ -420,9 +420,8 @@ bool recover_boundary(const struct core *c)
 /* Is a boundary reached at which nodes join, or copies count from now on? */
 static bool recover_grows(const struct core *c)
 {
-	return c->coord.state == COORD_OPEN && copies_several(c) && !c->coord.undecided &&
-	       attempt_all_done(c) && recover_differ(c) &&
-	       (members_joining(c) || members_caught(c, false));
+	return c->coord.state == COORD_OPEN && !c->coord.undecided && attempt_all_done(c) &&
+	       recover_differ(c) && (members_joining(c) || members_caught(c, false));
 }
 
 static bool recover_adopted(const struct core *c)
@@ -655,7 +654,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 
 	if (co->state != COORD_RECOVER || m->id.term != co->term || !a || n->answered)
 		return;
-	if (a->prepared && !core_world_ok(c, &a->world, &c->conf.members))
+	if (a->prepared && !core_world_ok(c, &a->world, c->conf.slots))
 		return;
 	if (a->generation == co->view.generation && recover_is_older(co, a))
 		recover_older(x, m->from);
@@ -729,7 +728,7 @@ uint64_t recover_deadline(const struct core *c)
 			continue;
 		if (c->coord.held_nr[i] && coord_members(c)->node[i].incarnation)
 			recover_earlier(c, &at, since, c->conf.lost_timeout_ns);
-		if (copies_several(c) && c->coord.state == COORD_RECOVER)
+		if (members_vary(c) && c->coord.state == COORD_RECOVER)
 			recover_earlier(c, &at, since, c->conf.heartbeat_timeout_ns);
 	}
 	return at;
@@ -767,12 +766,13 @@ void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 	co->view.members.coordinator = c->conf.self;
 	co->view.place = c->conf.place;
 	coord_placed(c);
+	if (!view && !view_is_member(&co->view.members, c->conf.self))
+		recover_lead_from_outside(c);
 	if (!view)
 		return;
 	CHECK(view->place.primary || view->place.sum == c->conf.place.sum);
 	CHECK(!((view->place.learns | view->place.moves) & ~view->members.nodes));
-	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
-	      view_names_ok(&view->members) &&
+	CHECK(view_members_ok(&view->members, c->conf.slots) && view_names_ok(&view->members) &&
 	      (c->conf.elected || (member_is_in(c, &view->members) &&
 				   view_coordinator(&view->members) == c->conf.self)));
 	co->has_view = true;

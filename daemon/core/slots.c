@@ -175,7 +175,7 @@ void slots_on_drained(struct ctx *x, const struct core_msg *m)
 
 void slots_placed(struct core *c)
 {
-	view_each(i, &c->conf.members) {
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
 		if (!view_is_member(core_members(c), i))
 			c->step.slots[i] = (struct slots){0};
 	}

@@ -317,8 +317,8 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!core_world_ok(x->c, m->world, core_members(x->c)) || !m->record || !m->id.step ||
-	    !m->id.attempt || !core_adopted(x->c, &m->id))
+	if (!core_world_ok(x->c, m->world, core_members(x->c)->nodes) || !m->record ||
+	    !m->id.step || !m->id.attempt || !core_adopted(x->c, &m->id))
 		return;
 	if (!core_id_cmp(&m->id, &s->id)) {
 		step_answer_again(x);

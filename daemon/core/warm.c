@@ -198,12 +198,12 @@ static bool warm_of_this(const struct core *c, const struct warm *w)
 	struct placement place = warm_place(c, w);
 
 	return w->magic == WARM_MAGIC && w->incarnation == c->conf.who.incarnation &&
-	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.members.nodes) &&
-	       view_is_member(&w->members, w->self) &&
+	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.slots) &&
 	       (c->conf.elected ? w->leader < CORE_NODES_MAX
 				: w->leader == view_coordinator(&c->conf.members) &&
 					  view_coordinator(&w->members) == w->leader) &&
-	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
+	       (w->term ? view_names_ok(&w->members) && member_is_in(c, &w->members)
+			: w->members.nodes == c->conf.members.nodes) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
 	       w->place == place.sum && w->held_nr == c->held_nr[c->conf.self] &&
 	       place_ok(&place, &w->members) && !(w->held_nr && place.learns >> w->self & 1);
@@ -240,7 +240,7 @@ static bool warm_record_ok(const struct core *c, const struct warm *w)
 	    r->id.term > w->term || !record_content_ok(r))
 		return false;
 	return r->outcome == RECORD_SEAL ? r->world.size == 0
-					 : core_world_ok(c, &r->world, &c->conf.members);
+					 : core_world_ok(c, &r->world, c->conf.slots);
 }
 
 static bool warm_step_ok(const struct core *c, const struct warm *w)
@@ -252,7 +252,7 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	    (!(w->moves >> w->self & 1) || !(w->flags & WARM_RECORD) || w->part == CORE_APPLYING))
 		return false;
 	if (w->part >= CORE_PART_NR ||
-	    (w->world.size && !core_world_ok(c, &w->world, &c->conf.members)))
+	    (w->world.size && !core_world_ok(c, &w->world, c->conf.slots)))
 		return false;
 	if (w->part == CORE_FREE)
 		return true;

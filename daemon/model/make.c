@@ -57,7 +57,7 @@ static struct core_conf *core_conf(struct model *m)
 {
 	struct server *s = m->server;
 	struct core_conf *conf = calloc(1, sizeof(*conf));
-	const char **names = m->node_names = calloc(s->nodes_nr, sizeof(*names));
+	const char **names = m->node_names = calloc(CORE_NODES_MAX, sizeof(*names));
 
 	if (conf == NULL || names == NULL) {
 		free(conf);
@@ -85,6 +85,7 @@ static struct core_conf *core_conf(struct model *m)
 		.lost_timeout_ns = s->conf->lost_timeout_ns,
 		.heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
 		.repeat_ns = 200 * NS_PER_MS};
+	conf->slots = conf->members.nodes;
 	conf_record(m, &conf->record);
 	return conf;
 }

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {"a", "b"};
+static const char *const names[CORE_NODES_MAX] = {"a", "b"};
 static const uint16_t owner[] = {0, 1};
 
 void duo_line(struct duo *p, const char *fmt, ...)
@@ -173,6 +173,7 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 				 .lost_timeout_ns = 5000000000ull,
 				 .repeat_ns = 200000000ull};
 
+	conf.slots = conf.members.nodes;
 	conf.record = (struct record_conf){.optim = optim_row(OPTIM_ADAMW),
 					   .groups_nr = 1,
 					   .clip = 1,

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[LONE_NODES] = {"a", "b", "c"};
+static const char *const names[CORE_NODES_MAX] = {"a", "b", "c"};
 static const uint16_t owner[2] = {B, C}; /* The coordinator holds no chunk. */
 
 uint64_t lone_incarnation(uint16_t n)
@@ -54,6 +54,7 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 				 .lost_timeout_ns = 1000000000,
 				 .repeat_ns = 1000000};
 
+	conf.slots = conf.members.nodes;
 	conf.record = (struct record_conf){
 		.optim = optim_row(OPTIM_ADAMW), .groups_nr = 1, .initial_scale = 1};
 	conf.record.lr_factor[0] = 1;

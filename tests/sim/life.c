@@ -41,6 +41,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placem
 				 .heartbeat_timeout_ns = SILENT_NS,
 				 .repeat_ns = 30 * MS};
 
+	conf.slots = conf.members.nodes;
 	conf.record = s->m->conf;
 	conf.place.learns = conf.place.moves = conf.place.gone = 0;
 	return conf;

@@ -35,7 +35,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
-static const char *const names[] = {"a", "b", "c"};
+static const char *const names[CORE_NODES_MAX] = {"a", "b", "c"};
 
 static struct core *core_of(struct state *s, uint16_t n)
 {
@@ -191,6 +191,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 				 .lost_timeout_ns = 1000000,
 				 .repeat_ns = 1};
 
+	conf.slots = conf.members.nodes;
 	conf.record = (struct record_conf){
 		.optim = optim_row(OPTIM_SGD), .groups_nr = 1, .initial_scale = 1};
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
