@@ -87,6 +87,13 @@ void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why
 void moves_event(struct sim *s, const struct sim_event *e); /* An operator may move chunks. */
 void moves_placed(struct sim *s, uint16_t n, const struct placement *p);
 
+/* joins.c */
+void joins_shape(struct sim *s); /* Which nodes come, and when. */
+void joins_event(struct sim *s, const struct sim_event *e);
+void joins_fault(struct sim *s, const struct sim_event *e);
+uint64_t joins_slots(const struct sim *s, uint16_t n);    /* What the core of the node is told. */
+void joins_wander(struct sim *s, struct sim_trainer *tr); /* A trainer may start elsewhere. */
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);

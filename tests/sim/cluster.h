@@ -64,6 +64,8 @@ enum sim_kind {
 	SIM_WATCH,
 	SIM_ORDER,
 	SIM_MOVE,
+	SIM_JOIN,
+	SIM_JOIN_FAULT,
 	SIM_KIND_NR
 };
 

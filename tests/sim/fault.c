@@ -153,7 +153,11 @@ static void fault_shape_moves(struct sim *s)
 static void fault_shape(struct sim *s)
 {
 	s->copies = s->seed % 4 >= 2;
-	s->moves = s->seed % 8 == 6 || s->seed % 16 == 11;
+	/* Nodes join in these seeds. In the first two kinds there is one copy of each chunk, and in
+	 * the second and the last one chunks move. */
+	s->joins = s->seed % 16 == 4 || s->seed % 32 == 9 || s->seed % 32 == 18 ||
+		   s->seed % 32 == 26 || s->seed % 16 == 14;
+	s->moves = s->seed % 8 == 6 || s->seed % 16 == 11 || s->seed % 32 == 9;
 	if (s->copies)
 		s->nodes_nr = (uint16_t)sim_between(s, 2, sim_chance(s, 150) ? NODES : 5);
 	else
@@ -171,7 +175,10 @@ static void fault_shape(struct sim *s)
 	s->zombies = s->nodes_nr > 1 && sim_chance(s, 300) ? (uint32_t)sim_between(s, 100, 600) : 0;
 	s->put_back = sim_chance(s, 150) ? (uint32_t)sim_between(s, 50, 300) : 0;
 	s->gap = 400 * MS;
-	s->grave = NOWHERE;
+	s->grave = s->stranger = NOWHERE;
+	s->first_nr = s->nodes_nr;
+	if (s->joins) /* The members of an old view may all be nodes that have left since. */
+		s->put_back = 0;
 	if (s->copies)
 		fault_shape_more(s);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
@@ -187,7 +194,7 @@ static void fault_shape(struct sim *s)
 static void fault_plain(
 	struct sim *s) /* Two nodes that share everything, three trainers, no faults at all. */
 {
-	s->nodes_nr = 2;
+	s->nodes_nr = s->first_nr = 2;
 	s->models_nr = 1;
 	s->lead = 0;
 	s->m = &s->model[0];
@@ -213,6 +220,8 @@ void fault_start(struct sim *s)
 	s->faults_end = s->faults ? sim_between(s, 3, 8) * SEC : 0;
 	for (uint16_t i = 0; i < SLOTS; i++)
 		s->node[i].self = i == ZOMBIE ? s->lead : i;
+	if (s->joins)
+		joins_shape(s);
 	for (uint16_t i = 0; i < s->nodes_nr; i++)
 		node_start(s, i);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
@@ -423,6 +432,8 @@ void fault_event(struct sim *s, const struct sim_event *e)
 		link_conn(s, n, m)->cut = false;
 	else if (what >= 90 && s->copies)
 		fault_more(s, n, m, what);
+	else if (what >= 97 && n >= s->first_nr && s->grave == NOWHERE && s->node[n].alive)
+		fault_bury(s, n); /* It may have no chunk. */
 	if (s->now + s->gap >= s->faults_end)
 		sim_at(s, s->faults_end - s->now, SIM_FAULT, NOWHERE);
 	else

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[NODES] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
+/* Those of slots without a name are nodes that come later, if any do. */
+static const char *const names[CORE_NODES_MAX] = {"a", "b", "c", "d", "e", "f"};
 
 struct view_node shell_who(struct sim *s, uint16_t slot)
 {
@@ -26,7 +27,7 @@ struct view_node shell_who(struct sim *s, uint16_t slot)
 static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placement *place)
 {
 	struct core_conf conf = {.self = n,
-				 .members = view_first(s->nodes_nr, s->lead),
+				 .members = view_first(s->first_nr, s->lead),
 				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
 				 .chunks_nr = s->m->chunks_nr,
@@ -41,7 +42,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placem
 				 .heartbeat_timeout_ns = SILENT_NS,
 				 .repeat_ns = 30 * MS};
 
-	conf.slots = conf.members.nodes;
+	conf.slots = joins_slots(s, n);
 	conf.record = s->m->conf;
 	conf.place.learns = conf.place.moves = conf.place.gone = 0;
 	return conf;

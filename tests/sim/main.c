@@ -55,7 +55,7 @@ static int report(struct sim *s, uint64_t seed)
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
 		helds, tuneds, restores, expelled, learned, promoted, stragglers, orders_moves,
-		backs, moved, moved_over, replaced;
+		backs, moved, moved_over, replaced, joined;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -79,6 +79,7 @@ static void total(struct totals *t, const struct sim *s)
 		t->moved += m->moved;
 		t->moved_over += m->moved_over;
 		t->replaced += m->replaced;
+		t->joined += m->joined;
 	}
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -113,6 +114,7 @@ static void print_totals(const struct totals *t)
 		{"replaced under way", t->replaced},
 		{"moved", t->moved},
 		{"under another term", t->moved_over},
+		{"joined", t->joined},
 		{"events", t->events},
 	};
 

@@ -27,6 +27,12 @@ static void moves_now(const struct placement *p, uint16_t primary[CHUNKS], uint6
 	}
 }
 
+/* May the node be given chunks? It need not be a member yet. */
+static bool moves_may(const struct sim *s, uint16_t n)
+{
+	return n != s->grave && n != s->stranger;
+}
+
 static void moves_plan(struct sim *s, const struct placement *now, struct sim_tables *t, bool drain)
 {
 	struct plan_conf conf = {.chunks_nr = s->m->chunks_nr};
@@ -42,11 +48,12 @@ static void moves_plan(struct sim *s, const struct placement *now, struct sim_ta
 	conf.copies = (uint32_t)sim_between(s, sim_chance(s, 100) ? 1 : 2, COPIES);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		conf.capacity[n] = drain ? 1 : sim_between(s, sim_chance(s, 300) ? 0 : 1, 3);
-		if (n == s->grave || (drain && n == out))
+		if (!moves_may(s, n) || (drain && n == out))
 			conf.capacity[n] = 0;
 	}
-	conf.capacity[(out + 1) % s->nodes_nr] |= s->grave != (out + 1) % s->nodes_nr;
-	conf.capacity[(out + 2) % s->nodes_nr] |= s->grave != (out + 2) % s->nodes_nr;
+	conf.capacity[(out + 1) % s->nodes_nr] |= moves_may(s, (out + 1) % s->nodes_nr);
+	conf.capacity[(out + 2) % s->nodes_nr] |= moves_may(s, (out + 2) % s->nodes_nr);
+	conf.capacity[s->lead] |= s->joins;
 	plan_make(scratch, &conf, &from, &to, &cost);
 	free(scratch);
 }
@@ -58,7 +65,7 @@ static void moves_swap(struct sim *s, const struct placement *now, struct sim_ta
 	uint16_t to = (uint16_t)sim_between(s, 0, s->nodes_nr - 1u);
 
 	moves_now(now, t->primary, t->holders);
-	if (t->holders[c] >> to & 1 || to == s->grave)
+	if (t->holders[c] >> to & 1 || !moves_may(s, to))
 		return;
 	t->holders[c] = (t->holders[c] & ~(1ull << t->primary[c])) | 1ull << to;
 	t->primary[c] = to;

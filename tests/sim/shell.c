@@ -33,7 +33,10 @@ static uint32_t shell_dies(struct sim *s)
 	uint32_t chance = s->dies;
 
 	for (uint32_t i = 0; i < s->out.nr; i++) { /* These moments matter most. */
-		if (s->out.act[i].type == CORE_ACT_OPEN || s->out.act[i].type == CORE_ACT_APPLY)
+		enum core_action_type type = s->out.act[i].type;
+
+		if (type == CORE_ACT_OPEN || type == CORE_ACT_APPLY ||
+		    (s->joins && type == CORE_ACT_PERSIST))
 			chance = 6 * s->dies;
 	}
 	if (!s->faults || !sim_chance(s, chance))

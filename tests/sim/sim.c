@@ -254,6 +254,8 @@ static const struct {
 	[SIM_WATCH] = {on_watch, 0},
 	[SIM_ORDER] = {orders_event, 0},
 	[SIM_MOVE] = {moves_event, 0},
+	[SIM_JOIN] = {joins_event, 0},
+	[SIM_JOIN_FAULT] = {joins_fault, 0},
 };
 
 static void sim_step(struct sim *s)

@@ -50,6 +50,7 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	uint64_t commits, forwards, aborts, losts, progress_at, healed_commits;
 	/* Members that left a view, that fetched their copies, and whose copies count again. */
 	uint64_t expelled, learned, promoted;
+	uint64_t joined; /* Times that a node became a member that was not in the first view. */
 	/* What an operator wanted of the chunks, and what came of it. */
 	struct sim_tables tables[TABLES];
 	uint32_t tables_nr;
@@ -63,9 +64,10 @@ struct sim {
 	struct sim_event *heap;
 	uint32_t heap_nr, heap_cap;
 	/* The shape of the cluster. */
-	uint16_t nodes_nr, models_nr;
-	uint16_t lead; /* This node coordinates. */
-	uint16_t slow; /* This node is slow to apply. */
+	uint16_t nodes_nr, models_nr; /* The nodes that have been started. */
+	uint16_t first_nr; /* The members of the first view are the first ones of them. */
+	uint16_t lead;     /* This node coordinates. */
+	uint16_t slow;     /* This node is slow to apply. */
 	/* Faults, in 1/1000. */
 	bool faults, reorder, holders_crash;
 	uint32_t loss, copy, late;
@@ -78,9 +80,11 @@ struct sim {
 	uint16_t grave;    /* This node never comes back. NOWHERE: all do. */
 	/* When the coordinator last missed a node. */
 	uint64_t missed_at;
-	uint32_t damage;                     /* A gradient arrives damaged. */
-	bool buries;                         /* A node may die for good. */
-	bool moves;                          /* An operator moves chunks. */
+	uint32_t damage;   /* A gradient arrives damaged. */
+	bool buries;       /* A node may die for good. */
+	bool moves;        /* An operator moves chunks. */
+	bool joins;        /* Nodes come that were not in the first view. */
+	uint16_t stranger; /* This node is linked, but no view may have its slot. NOWHERE: none. */
 	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
@@ -105,10 +109,10 @@ static inline struct shell *shell_of(struct sim *s, uint16_t slot)
 }
 
 /* May the model go on without a member, as far as the chunks that the member has are elsewhere? One
- * with single copies may once its chunks have moved. */
+ * with single copies may once its chunks have moved, and one that nodes may join. */
 static inline bool sim_several(const struct sim *s)
 {
-	return s->m->place.holders || s->m->several;
+	return s->m->place.holders || s->m->several || s->joins;
 }
 
 /* Has the node of this slot memory for the chunk? */

@@ -29,6 +29,8 @@ void trainer_spawn(struct sim *s, uint32_t t)
 
 	if (tr->state != TR_DEAD)
 		return;
+	if (s->joins)
+		joins_wander(s, tr);
 	if (tr->node == s->grave)
 		tr->node = s->lead;
 	if (!s->node[tr->node].alive || s->node[tr->node].paused ||

@@ -256,6 +256,7 @@ void truth_durable(struct sim *s, const struct core_view *v)
 		s->m->generation = v->generation;
 	}
 	truth_place(s, v);
+	truth_joined(s, v);
 	truth_note_view(s, v);
 	truth_names(s, v);
 	truth_view(s, v);
@@ -500,6 +501,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 			truth_lost(s, a->view);
 			truth_expels(s, n, a->view);
 			truth_moving(s, n, a->view);
+			truth_joining(s, n, a->view);
 		}
 		break;
 	case CORE_ACT_MOVED:

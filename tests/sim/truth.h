@@ -95,6 +95,10 @@ void truth_serves(struct sim *s, uint16_t n, uint32_t chunk, const char *what);
 void truth_ballot(struct sim *s, uint16_t n, const struct core_vote *v);
 void truth_moved(struct sim *s, const struct placement *p);
 
+/* truth_joins.c: the checkers of nodes that become members. */
+void truth_joining(struct sim *s, uint16_t n, const struct core_view *v);
+void truth_joined(struct sim *s, const struct core_view *v);
+
 /* truth_copies.c: the checkers of copies and of who is in a view. */
 void truth_copy(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
 void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk);

@@ -162,8 +162,10 @@ bool truth_all_back(struct sim *s)
 		return true;
 	if (s->grave != NOWHERE)
 		all &= ~(1ull << s->grave);
+	if (s->stranger != NOWHERE)
+		all &= ~(1ull << s->stranger);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (n != s->grave && (!s->node[n].alive || !truth_lists(s, n)))
+		if (all >> n & 1 && (!s->node[n].alive || !truth_lists(s, n)))
 			return false;
 	}
 	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all && !v->to;
