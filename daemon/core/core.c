@@ -316,6 +316,10 @@ void core_state(const struct core *c, struct core_state *s)
 	else if (!core_linked(c, core_coordinator(c)))
 		snprintf(s->waits, sizeof(s->waits), "node %s, which has no link",
 			 core_node_name(c, core_coordinator(c)));
+	else if (!view_is_member(core_members(c), c->conf.self))
+		snprintf(s->waits, sizeof(s->waits),
+			 "node %s, which takes in new nodes after a step",
+			 core_node_name(c, core_coordinator(c)));
 	else if (step_undecided(&c->step) && !core_id_cmp(&m->waits_id, &c->step.id))
 		core_copy_text(s->waits, sizeof(s->waits), m->waits);
 }

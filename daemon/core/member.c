@@ -224,9 +224,10 @@ static void member_resume(struct ctx *x)
 	member_take_place(x, v);
 	if (v->sealed)
 		step_take_record(x, &v->record, &copies);
-	/* A node that was no member is one again, or there is a new coordinator. Neither way does
-	 * it know the trainers of this node. */
-	again = v->term != m->term || (counted && !core_counts(c, c->conf.self));
+	/* A node that was no member is one again, and so may have missed a view, or there is a new
+	 * coordinator. Neither way does it know the trainers of this node. */
+	again = v->term != m->term || v->seq != m->seq + 1 ||
+		(counted && !core_counts(c, c->conf.self));
 	m->term = v->term;
 	m->seq = v->seq;
 	m->sealed = v->sealed;

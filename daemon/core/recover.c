@@ -3,10 +3,11 @@
  * coordinator asks every member, and ASK binds each to ignore lower terms. It applies the recovery
  * rule of DESIGN section 5 to what they hold, makes the result durable as a view and only then
  * sends it. When all have adopted the view the model is open. Later views seal the model, take in a
- * member that started again, or carry out an order: another tune at a boundary, a rollback, or the
- * end of one. If a node that held chunks starts again without them, or stays away for lost_timeout,
- * the only copies are gone. The model is then LOST, its generation grows, and it is restored from a
- * checkpoint or is written and sealed again. A node that only fails to answer is waited for. */
+ * node that came or started again, or carry out an order: another tune at a boundary, a rollback,
+ * or the end of one. If a node that held chunks starts again without them, or stays away for
+ * lost_timeout, the only copies are gone. The model is then LOST, its generation grows, and it is
+ * restored from a checkpoint or is written and sealed again. A node that only fails to answer is
+ * waited for. */
 #include "core/recover.h"
 
 #include "core/copies.h"

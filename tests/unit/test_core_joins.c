@@ -492,18 +492,27 @@ static void test_the_node_that_joins(void **state)
 	starts_warm(&l);
 	core_state(l.core, &st);
 	assert_true(!st.term && st.recovering);
+	assert_string_equal(st.waits, "node a, which takes in new nodes after a step");
 	lone_event(&l, (struct core_event){.type = CORE_EV_JOIN, .trainer = t});
 	say_view(&l, &v);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
 	assert_non_null(lone_sent(&l, CORE_JOIN)); /* The coordinator may not have heard it. */
 	assert_non_null(lone_acted(&l, CORE_ACT_SEAL));
 	assert_null(lone_acted(&l, CORE_ACT_LEARN));
+	core_state(l.core, &st);
+	assert_string_equal(st.waits, "");
+	v.seq = 4; /* The next view does not make it tell again, but one that it was not in does. */
+	say_view(&l, &v);
+	assert_null(lone_sent(&l, CORE_JOIN));
+	v.seq = 6;
+	say_view(&l, &v);
+	assert_non_null(lone_sent(&l, CORE_JOIN));
 	say_begin(&l, &v);
 	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
 	lone_event(&l, (struct core_event){.type = CORE_EV_READY,
 					   .session = SESSION,
 					   .weight = 1,
-					   .id = lone_id(5, 3, 5, 1)});
+					   .id = lone_id(5, 6, 5, 1)});
 	assert_int_equal(lone_sent(&l, CORE_VOTE)->vote.chunks_nr, 0);
 	starts_warm(&l);
 	core_state(l.core, &st);
