@@ -35,9 +35,10 @@ static uint32_t shell_dies(struct sim *s)
 	for (uint32_t i = 0; i < s->out.nr; i++) { /* These moments matter most. */
 		enum core_action_type type = s->out.act[i].type;
 
-		if (type == CORE_ACT_OPEN || type == CORE_ACT_APPLY ||
-		    (s->joins && type == CORE_ACT_PERSIST))
+		if (type == CORE_ACT_OPEN || type == CORE_ACT_APPLY)
 			chance = 6 * s->dies;
+		else if (s->joins && type == CORE_ACT_PERSIST)
+			chance = 50;
 	}
 	if (!s->faults || !sim_chance(s, chance))
 		return UINT32_MAX;
