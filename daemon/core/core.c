@@ -277,6 +277,23 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	return c;
 }
 
+/* No view has had this node yet. Says what it waits for. */
+static void core_waits_outside(const struct core *c, char *text, size_t bytes)
+{
+	const uint8_t *own = c->conf.who.uuid;
+
+	snprintf(text, bytes, "node %s, which takes in new nodes after a step",
+		 core_node_name(c, core_coordinator(c)));
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		if (i != c->conf.self && core_linked(c, i) &&
+		    !memcmp(c->link[i].who.uuid, own, VIEW_UUID_BYTES))
+			snprintf(text, bytes,
+				 "an operator: one of the nodes %s and %s has a copy of the "
+				 "other's state folder",
+				 core_node_name(c, i), core_node_name(c, c->conf.self));
+	}
+}
+
 void core_state(const struct core *c, struct core_state *s)
 {
 	const struct member *m = &c->member;
@@ -317,9 +334,7 @@ void core_state(const struct core *c, struct core_state *s)
 		snprintf(s->waits, sizeof(s->waits), "node %s, which has no link",
 			 core_node_name(c, core_coordinator(c)));
 	else if (!view_is_member(core_members(c), c->conf.self))
-		snprintf(s->waits, sizeof(s->waits),
-			 "node %s, which takes in new nodes after a step",
-			 core_node_name(c, core_coordinator(c)));
+		core_waits_outside(c, s->waits, sizeof(s->waits));
 	else if (step_undecided(&c->step) && !core_id_cmp(&m->waits_id, &c->step.id))
 		core_copy_text(s->waits, sizeof(s->waits), m->waits);
 }

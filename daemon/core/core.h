@@ -21,8 +21,8 @@ struct core_conf {
 	struct view_members members;
 	/* A bit for each slot that the members of a later view may have, those of .members among
 	 * them. A node that is linked under one of these slots becomes a member. If there are more
-	 * than .members has, a member whose chunks the others have leaves when it is missed, also
-	 * in a model with one copy of each chunk: it has no chunk there. */
+	 * than .members has, a member that is missed leaves if the others have its chunks. In a
+	 * model with one copy of each chunk that is one without chunks. */
 	uint64_t slots;
 	/* The name of this node in views. No other memory of this model ever has the incarnation,
 	 * even if this node is replaced or its state folder restored. A warm start keeps both

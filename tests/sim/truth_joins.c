@@ -55,8 +55,7 @@ void truth_joining(struct sim *s, uint16_t n, const struct core_view *v)
 
 	for (; joins; joins &= joins - 1) {
 		uint16_t i = (uint16_t)__builtin_ctzll(joins);
-		uint16_t end = s->node[n].end[i];
-		const struct conn *conn = link_conn(s, n, end);
+		const struct conn *conn;
 		struct view_node is;
 
 		if (i >= s->nodes_nr || !(joins_slots(s, n) >> i & 1))
@@ -65,7 +64,8 @@ void truth_joining(struct sim *s, uint16_t n, const struct core_view *v)
 		if (!s->node[n].link[i])
 			sim_fail(s, "join_linked", "view %llu.%u takes n%u in without a link",
 				 (unsigned long long)v->term, v->seq, i);
-		is = shell_who(s, end);
+		conn = link_conn(s, n, s->node[n].end[i]);
+		is = shell_who(s, s->node[n].end[i]);
 		if (conn->up && conn->epoch == s->node[n].link[i] &&
 		    !view_same(&v->members.node[i], &is))
 			sim_fail(s, "join_linked", "view %llu.%u names n%u by another process",

@@ -489,6 +489,10 @@ static void test_the_node_that_joins(void **state)
 		comes(&l, n, lone_who(n));
 	say_view(&l, &without);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
+	comes(&l, C, lone_who(NEW));
+	core_state(l.core, &st);
+	assert_string_equal(st.waits, "an operator: one of the nodes c and 5 has a copy of the "
+				      "other's state folder");
 	starts_warm(&l);
 	core_state(l.core, &st);
 	assert_true(!st.term && st.recovering);
