@@ -91,6 +91,10 @@ void moves_placed(struct sim *s, uint16_t n, const struct placement *p);
 void joins_shape(struct sim *s); /* Which nodes come, and when. */
 void joins_event(struct sim *s, const struct sim_event *e);
 void joins_fault(struct sim *s, const struct sim_event *e);
+/* The coordinator has a new link to that node. */
+void joins_linked(struct sim *s, uint16_t peer);
+/* Does the coordinator die in this event? */
+bool joins_dies(struct sim *s, uint16_t n);
 uint64_t joins_slots(const struct sim *s, uint16_t n);    /* What the core of the node is told. */
 void joins_wander(struct sim *s, struct sim_trainer *tr); /* A trainer may start elsewhere. */
 

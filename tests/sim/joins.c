@@ -3,8 +3,9 @@
  * joins_shape() where the seed says so, and the event table in sim.c starts each node at its time.
  * From then on the node is one like any other: it is linked, fails, dies, comes back, and an
  * operator moves chunks to it. Trainers that start again may do so there. Often the coordinator
- * dies soon after a node came, with the join at any point, or the node itself does. In some seeds
- * one of the nodes has a slot that no view may have. */
+ * dies soon after a node came, in one of the events of the join and with a part of its actions
+ * done, or the node itself does. In some seeds one of the nodes has a slot that no view may have.
+ */
 #include "sim/sim.h"
 
 void joins_shape(struct sim *s)
@@ -44,6 +45,17 @@ void joins_fault(struct sim *s, const struct sim_event *e)
 {
 	if (s->faults)
 		fault_crash(s, e->peer);
+}
+
+void joins_linked(struct sim *s, uint16_t peer)
+{
+	if (s->joins && s->faults && peer >= s->first_nr && sim_chance(s, 200))
+		s->join_dies = (uint32_t)sim_between(s, 1, 24);
+}
+
+bool joins_dies(struct sim *s, uint16_t n)
+{
+	return n == s->lead && s->faults && s->join_dies && --s->join_dies == 0;
 }
 
 void joins_wander(struct sim *s, struct sim_trainer *tr)

@@ -171,6 +171,7 @@ void link_up(struct sim *s, const struct sim_event *e)
 	if (e->node == s->lead) {
 		s->node[peer].away_since = 0;
 		s->node[peer].known = true;
+		joins_linked(s, peer);
 	}
 	sim_trace(s, "n%u LINK UP n%u epoch %u", e->node, e->peer, e->epoch);
 	link_tell(s, e->node, &up);

@@ -28,9 +28,10 @@ void shell_timer(struct sim *s, uint16_t n)
 
 /* The process may die in the event: before its new state is saved, or with only the first actions
  * done. Returns how many actions are done. */
-static uint32_t shell_dies(struct sim *s)
+static uint32_t shell_dies(struct sim *s, uint16_t n)
 {
 	uint32_t chance = s->dies;
+	bool now = joins_dies(s, n);
 
 	for (uint32_t i = 0; i < s->out.nr; i++) { /* These moments matter most. */
 		enum core_action_type type = s->out.act[i].type;
@@ -40,7 +41,7 @@ static uint32_t shell_dies(struct sim *s)
 		else if (s->joins && type == CORE_ACT_PERSIST)
 			chance = 50;
 	}
-	if (!s->faults || !sim_chance(s, chance))
+	if (!now && (!s->faults || !sim_chance(s, chance)))
 		return UINT32_MAX;
 	return (uint32_t)sim_between(s, 0, s->out.nr + 1);
 }
@@ -57,7 +58,7 @@ void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 	sh->was_undecided = sh->core->coord.undecided;
 	core_handle(sh->core, e, s->now, &s->out);
 	truth_event(s, n, e);
-	dies = shell_dies(s);
+	dies = shell_dies(s, n);
 	node_save(sh, dies == 0);
 	if (dies > 0)
 		truth_seen(s, n);

@@ -80,11 +80,12 @@ struct sim {
 	uint16_t grave;    /* This node never comes back. NOWHERE: all do. */
 	/* When the coordinator last missed a node. */
 	uint64_t missed_at;
-	uint32_t damage;   /* A gradient arrives damaged. */
-	bool buries;       /* A node may die for good. */
-	bool moves;        /* An operator moves chunks. */
-	bool joins;        /* Nodes come that were not in the first view. */
-	uint16_t stranger; /* This node is linked, but no view may have its slot. NOWHERE: none. */
+	uint32_t damage;    /* A gradient arrives damaged. */
+	bool buries;        /* A node may die for good. */
+	bool moves;         /* An operator moves chunks. */
+	bool joins;         /* Nodes come that were not in the first view. */
+	uint32_t join_dies; /* The coordinator dies in so many events from now. 0: it does not. */
+	uint16_t stranger;  /* This node is linked, but no view may have its slot. NOWHERE: none. */
 	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
