@@ -310,14 +310,14 @@ static void test_clock(void **state)
 	struct etcd_lease l;
 
 	(void)state;
-	etcd_lease_init(&l, 3600, NS_PER_SEC);
+	etcd_lease_init(&l, 36, NS_PER_SEC);
 	assert_false(etcd_lease_lives(&l));
-	etcd_lease_renew(&l, 5, 3600, now);
+	etcd_lease_renew(&l, 5, 36, now);
 	assert_true(etcd_lease_lives(&l) && l.id == 5 && l.every_ns == NS_PER_SEC);
-	assert_true(l.until_boot_ns + l.margin_ns == now + 3600 * NS_PER_SEC);
+	assert_true(l.until_boot_ns + l.margin_ns == now + 36 * NS_PER_SEC);
 	assert_null(etcd_lease_look(&l, true));
 	/* It ran out while the process ran: two looks in the margin. */
-	etcd_lease_renew(&l, 5, 3600, now - 3000 * NS_PER_SEC);
+	etcd_lease_renew(&l, 5, 36, now - 30 * NS_PER_SEC);
 	assert_false(etcd_lease_lives(&l));
 	assert_null(etcd_lease_look(&l, false));
 	assert_null(etcd_lease_look(&l, false));
@@ -326,12 +326,12 @@ static void test_clock(void **state)
 	l.looked_boot_ns = l.until_boot_ns - 1;
 	assert_null(etcd_lease_look(&l, false));
 	/* Nobody looked from before the end until after the margin. */
-	etcd_lease_renew(&l, 5, 3600, now - 3601 * NS_PER_SEC);
+	etcd_lease_renew(&l, 5, 36, now - 37 * NS_PER_SEC);
 	l.looked_boot_ns = l.until_boot_ns - 1;
 	assert_non_null(strstr(etcd_lease_look(&l, false), "stood still"));
 	assert_null(etcd_lease_look(&l, false));
 	/* Nor for a whole lease after that. */
-	etcd_lease_renew(&l, 5, 1, now - 3601 * NS_PER_SEC);
+	etcd_lease_renew(&l, 5, 1, now - 37 * NS_PER_SEC);
 	l.looked_boot_ns -= NS_PER_SEC;
 	assert_non_null(strstr(etcd_lease_look(&l, false), "stood still"));
 	/* A long beat is cut. */
