@@ -217,14 +217,18 @@ void truth_seal(struct sim *s, struct truth *t, const struct record *r)
 			 (unsigned long long)t->checkpoint.step);
 }
 
-/* Has a rank of the world been ready for so long in this attempt? */
+/* Has a rank of the world been ready for so long in this attempt? What it gave is not known any
+ * more if the attempt is one of a zombie that stood still while its successor made many others. */
 static bool ready_since(const struct sim *s, const struct core_world *w, const struct core_id *id,
 			uint64_t ns)
 {
 	for (uint32_t i = 0; i < w->size; i++) {
-		const struct sim_gave *gave = truth_gave(&s->m->session[w->rank[i].session], id);
+		const struct sim_session *ses = &s->m->session[w->rank[i].session];
+		const struct sim_gave *gave = truth_gave(ses, id);
 
 		if (gave && gave->at + ns <= s->now)
+			return true;
+		if (ses->gave_nr >= GAVE && core_id_cmp(&ses->gave[ses->gave_nr % GAVE].id, id) > 0)
 			return true;
 	}
 	return false;
