@@ -17,6 +17,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,6 +240,66 @@ static void test_away(void **state)
 	cluster_done(&y->cluster);
 }
 
+static int leader(struct cluster *c)
+{
+	static const char part[] = "event=leading term=";
+	unsigned long best = 0;
+	int found = 0;
+
+	for (int n = 0; n < c->nodes_nr; n++) {
+		char *log = cluster_log(c, n);
+
+		for (char *at = log; (at = strstr(at, part)) != NULL; at++) {
+			unsigned long term = strtoul(at + sizeof(part) - 1, NULL, 10);
+
+			found = term > best ? n : found;
+			best = term > best ? term : best;
+		}
+		free(log);
+	}
+	return found;
+}
+
+static int restore_by_force(void *arg)
+{
+	const struct yard *y = arg;
+	char words[300];
+
+	snprintf(words, sizeof(words), "restore %s --force --address %s", y->keep.dir,
+		 y->cluster->node[leader(y->cluster)].unix_address);
+	(void)tool_run(NULL, "shardctl", words);
+	return 0;
+}
+
+/* The coordinator dies in the middle of a restore that an operator ordered, and no other node has
+ * begun it. Who coordinates then does not choose another checkpoint: the operator does. */
+static void test_restore_cut(void **state)
+{
+	struct yard *y = *state;
+	int leads, stopped;
+	pid_t pid;
+
+	run(y, QUORUM);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	leads = leader(y->cluster);
+	stopped = (leads + 1) % 3;
+	cluster_signal(y->cluster, stopped, SIGSTOP);
+	pid = proc_fork(restore_by_force, y);
+	cluster_wait_log(y->cluster, leads, "restoring=1", 1);
+	cluster_kill(y->cluster, leads);
+	cluster_signal(y->cluster, stopped, SIGCONT);
+	proc_expect_exit(pid, 0, 30000);
+	await(y->cluster, "event=restore_cut", 1);
+	cluster_spawn(y->cluster, leads);
+	cluster_ready(y->cluster, leads);
+	for (int n = 0; n < 3; n++)
+		cluster_says(y->cluster, n, "\"state\":\"lost\"");
+	assert_int_equal(logged(y->cluster, "event=restored model=m"), 0);
+	keep_must_restore(y->cluster->node[stopped].unix_address, y->keep.dir, NULL, NULL);
+	goes_on(y, 9);
+	cluster_done(&y->cluster);
+}
+
 /* A node is out of the view when all of them lose their memory. A restore does not wait for it, and
  * afterwards it catches up. */
 static void test_out_of_the_view(void **state)
@@ -391,6 +452,64 @@ static void test_another_definition(void **state)
 	cluster_done(&y->cluster);
 }
 
+/* A release that kept no definitions wrote none. A warm start of this one does, for the memory that
+ * it takes over. */
+static void test_taken_over(void **state)
+{
+	struct yard *y = *state;
+	char path[400];
+
+	y->cluster = cluster_make(3, NULL, QUORUM);
+	cluster_warm(y->cluster, CLUSTER_TMPFS);
+	cluster_up(y->cluster);
+	crew_init(&y->crew, "m");
+	yard_add(&y->crew, y->cluster, per, true);
+	crew_start(&y->crew, 3);
+	(void)crew_finish(&y->crew);
+	kill_all(y->cluster);
+	for (int n = 0; n < 3; n++) {
+		assert_int_equal(files_of(y->cluster, n, path, sizeof(path)), 1);
+		CHECK(unlink(path) == 0);
+	}
+	cluster_up(y->cluster);
+	for (int n = 0; n < 3; n++)
+		await_files(y->cluster, n, 1);
+	goes_on(y, 6);
+	assert_int_equal(logged(y->cluster, "event=model_known"), 0);
+	cluster_done(&y->cluster);
+}
+
+/* No node has the memory for the model any more. Whoever leads says so, stays, and keeps the file:
+ * with more memory the model is back. */
+static void test_no_room(void **state)
+{
+	struct yard *y = *state;
+	int created;
+
+	y->cluster = cluster_start(3, NULL, QUORUM);
+	crew_init(&y->crew, "m");
+	crew_larger(&y->crew, 16);
+	y->crew.extra = "replicas=2";
+	yard_add(&y->crew, y->cluster, per, true);
+	crew_start(&y->crew, 3);
+	(void)crew_finish(&y->crew);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	kill_all(y->cluster);
+	setenv("SHARD_MEMORY", "1MiB", 1);
+	cluster_up(y->cluster);
+	unsetenv("SHARD_MEMORY");
+	await(y->cluster, "event=model_not_made", 1);
+	assert_int_equal(define(y, &created), SHARD_LOST);
+	drill_text(shard_error(), "\"m\" needs ");
+	await(y->cluster, "event=model_not_made", 2); /* It is tried again. */
+	assert_int_equal(logged(y->cluster, "event=resigns"), 0);
+	kill_all(y->cluster);
+	cluster_up(y->cluster);
+	await(y->cluster, "event=restored model=m", 1);
+	goes_on(y, 6);
+	cluster_done(&y->cluster);
+}
+
 static void fill(const char *dir, uint32_t but_kib)
 {
 	static char block[1024];
@@ -484,9 +603,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_restored_by_order, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_given_up, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_away, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(test_restore_cut, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_out_of_the_view, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_another_definition, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(test_taken_over, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(test_no_room, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_full_disk, yard_setup, yard_teardown),
 	};
 
