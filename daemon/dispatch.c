@@ -193,7 +193,7 @@ static enum shard_status on_node_ping(struct peer *p, const struct wire_head *h,
 {
 	(void)msg, (void)e;
 	if (h->model != 0)
-		drop_unknown(p, h->model);
+		drop_unknown(p, h->model, h->attempt == 0);
 	return SHARD_OK; /* Both ends send PINGs, only to be heard. */
 }
 

@@ -3,6 +3,8 @@
  * daemon of another release can be looked at. */
 #include "ctl/json.h"
 
+#include <string.h>
+
 const char *ctl_text(const json_t *o, const char *key)
 {
 	const char *s = json_string_value(json_object_get(o, key));
@@ -23,5 +25,8 @@ const char *ctl_moving(const json_t *model)
 		return NULL;
 	if (ctl_text(o, "trouble")[0] != 0)
 		return ctl_text(o, "trouble");
-	return ctl_text(o, "waits")[0] != 0 ? ctl_text(o, "waits") : "nodes make room";
+	if (ctl_text(o, "waits")[0] != 0)
+		return ctl_text(o, "waits");
+	return strcmp(ctl_text(o, "state"), "planning") == 0 ? "where chunks go is being computed"
+							     : "nodes make room";
 }

@@ -99,6 +99,23 @@ static void print_copies(const json_t *m, const json_t *chunks)
 	printf("\n");
 }
 
+static void print_moving(const json_t *m)
+{
+	const json_t *o = json_object_get(m, "moving");
+	double since = json_number_value(json_object_get(o, "since_s"));
+
+	if (ctl_moving(m) == NULL)
+		return;
+	printf("  moving: %s", ctl_moving(m));
+	if (since > 0)
+		printf(", for %.0f s", since);
+	if (ctl_whole(o, "copies_left") > 0) {
+		printf("; %lld copies of chunks to go", ctl_whole(o, "copies_left"));
+		print_bytes(", ", (double)ctl_whole(o, "bytes_left"));
+	}
+	printf("\n");
+}
+
 static void print_model(const json_t *m)
 {
 	const json_t *chunks = json_object_get(m, "chunks"),
@@ -137,8 +154,7 @@ static void print_model(const json_t *m)
 		printf("  lost: %s\n", ctl_text(m, "lost"));
 	if (ctl_text(m, "waits")[0])
 		printf("  waits: %s\n", ctl_text(m, "waits"));
-	if (ctl_moving(m) != NULL)
-		printf("  moving: %s\n", ctl_moving(m));
+	print_moving(m);
 }
 
 enum ctl_exit ctl_status(const struct ctl_options *o)

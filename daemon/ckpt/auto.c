@@ -193,8 +193,8 @@ void ckpt_auto_return(struct model *m)
 static void cut_text(char *out, size_t bytes, const char *path)
 {
 	snprintf(out, bytes,
-		 "the coordinator started again in the middle of its restore from %.300s: run that "
-		 "restore again",
+		 "its coordinator ended in the middle of its restore from %.300s: run that restore "
+		 "again",
 		 path);
 }
 
@@ -238,34 +238,27 @@ void ckpt_loaded(struct model *m, const Shard__ModelFile *file, const struct cor
 			 "the coordinator started again while the weights were being restored");
 }
 
-void ckpt_led(struct model *m, const Shard__ModelFile *file, const struct core_view *view)
+/* A node that has no weights, as after a start without its memory, learns here whether there were
+ * any. Until the core has said what became of them, nobody may begin anew. */
+void ckpt_led(struct model *m, const Shard__ModelFile *file, struct core_view *view)
 {
 	const Shard__Run *run = file->run;
+	char lost[512];
 
-	(void)view;
+	m->ckpt->led = true;
+	m->ckpt->begins = !m->sealed && !view->sealed && !view->restoring && !view->lost;
+	free(m->ckpt->cut);
+	m->ckpt->cut = view->restoring && file->restore[0] != 0 ? strdup(file->restore) : NULL;
+	if (!m->sealed) {
+		ckpt_cut(file, view, lost, sizeof(lost));
+		lost_loaded(m, view, lost);
+		m->ckpt->loaded = view->sealed || view->restoring;
+	}
 	if (run != NULL)
 		m->ckpt->run = (struct ckpt_run){.is = {{run->id_high, run->id_low}, run->line},
 						 .from_line = run->from_line,
 						 .from_step = run->from_step};
 	snprintf(m->ckpt->dir, sizeof(m->ckpt->dir), "%s", file->checkpoint_dir);
-}
-
-void ckpt_leads(struct model *m)
-{
-	if (m->ckpt->dir[0] == 0)
-		return;
-	ckpt_known(m);
-	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
-}
-
-void ckpt_resigned(struct model *m)
-{
-	struct err e;
-
-	err_set(&e, SHARD_UNREACHABLE, "node %s does not coordinate any more: ask again",
-		members_name(m->server, m->server->self));
-	if (m->ckpt->op != NULL)
-		ckpt_op_fail(m->ckpt->op, &e);
 }
 
 /* An operator chose one checkpoint, and the weights before it are gone. So only an operator may
@@ -280,6 +273,26 @@ static void stays_lost(struct model *m)
 	m->rolled_back = true; /* Nobody may write it before its core has said LOST. */
 	m->ckpt->resume = false;
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = false, .why = why});
+}
+
+void ckpt_leads(struct model *m)
+{
+	if (m->ckpt->dir[0] != 0)
+		ckpt_known(m);
+	if (m->ckpt->cut != NULL)
+		stays_lost(m);
+	else if (m->ckpt->dir[0] != 0)
+		model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+}
+
+void ckpt_resigned(struct model *m)
+{
+	struct err e;
+
+	err_set(&e, SHARD_UNREACHABLE, "node %s does not coordinate any more: ask again",
+		members_name(m->server, m->server->self));
+	if (m->ckpt->op != NULL)
+		ckpt_op_fail(m->ckpt->op, &e);
 }
 
 /* A model that was ever saved counts as restorable. Whether the files still exist is checked when

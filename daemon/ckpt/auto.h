@@ -26,7 +26,7 @@ bool ckpt_own(const struct ckpt_run *run, const struct manifest_run *is, uint64_
 void ckpt_run_from(struct ckpt_run *run, const struct ckpt_op *op);
 
 /* A model whose coordinator this node has become: led() before its core hears so, leads() after. */
-void ckpt_led(struct model *m, const Shard__ModelFile *file, const struct core_view *view);
+void ckpt_led(struct model *m, const Shard__ModelFile *file, struct core_view *view);
 void ckpt_leads(struct model *m);
 void ckpt_resigned(struct model *m); /* This node does not coordinate any more. */
 

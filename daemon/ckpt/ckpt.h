@@ -60,6 +60,7 @@ struct ckpt_model {         /* The checkpoint state of one model. */
 	bool late;                     /* checkpoint_every is to save when .op has ended. */
 	bool resume;                   /* A restore was in progress when this coordinator ended. */
 	bool begins;                   /* No weights were there when this coordinator ended. */
+	bool led;                      /* It has a view of the coordinator before this one. */
 	char *cut; /* Checkpoint of an operator's restore that a restart cut short; NULL: none. */
 	bool said; /* The model's file on disk names an operator's restore. */
 	struct ckpt_run run;
@@ -92,8 +93,7 @@ void ckpt_reset(struct model *m);    /* model_reset(), now or when the memory is
 void ckpt_boundary(struct model *m); /* A step was applied or a job ended: may begin a share. */
 void ckpt_beat(struct server *s, uint64_t now_ns);
 void ckpt_start(struct server *s); /* Called when the models are loaded and timers work. */
-void ckpt_known(
-	struct model *m); /* Finds the newest checkpoint of a model saved before this start. */
+void ckpt_known(struct model *m);  /* Finds the newest checkpoint of earlier starts. */
 void ckpt_stop(struct server *s);
 bool ckpt_stopped(const struct server *s); /* No save, restore or share is left. */
 void ckpt_status(const struct model *m, struct ckpt_status *st);

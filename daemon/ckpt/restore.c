@@ -516,8 +516,10 @@ bool ckpt_defined(struct model *m)
 
 	if (!server_leads(m->server))
 		return false;
+	if (op == NULL && m->memory.unled)
+		return false;
 	if (op == NULL)
-		return ckpt_auto_start(m, false);
+		return (!m->ckpt->led || m->ckpt->begins) && ckpt_auto_start(m, m->ckpt->led);
 	ckpt_restore_load(op);
 	return true;
 }

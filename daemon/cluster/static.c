@@ -429,29 +429,32 @@ enum shard_status static_set_warm(struct static_dir *d, const struct static_warm
 	return save(d, "warm", w, sizeof(*w), e);
 }
 
-static void model_name(char name[NAME_BYTES], uint32_t model)
+static const char model_kind[] = "model", definition_kind[] = "definition";
+
+static void file_name(char name[NAME_BYTES], const char *kind, uint32_t model)
 {
-	snprintf(name, NAME_BYTES, "model-%08x", model);
+	snprintf(name, NAME_BYTES, "%s-%08x", kind, model);
 }
 
-enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes,
-			      size_t bytes_nr, struct err *e)
+static enum shard_status save_kind(const struct static_dir *d, const char *kind, uint32_t model,
+				   const void *bytes, size_t bytes_nr, struct err *e)
 {
 	char name[NAME_BYTES];
 
 	CHECK(bytes || bytes_nr == 0);
-	model_name(name, model);
+	file_name(name, kind, model);
 	if (bytes_nr > STATIC_FILE_MAX)
 		return err_set(e, SHARD_RANGE, "%s/%s: %zu bytes, at most %u are kept", d->path,
 			       name, bytes_nr, STATIC_FILE_MAX);
 	return save(d, name, bytes, bytes_nr, e);
 }
 
-enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *e)
+static enum shard_status drop_kind(const struct static_dir *d, const char *kind, uint32_t model,
+				   struct err *e)
 {
 	char name[NAME_BYTES];
 
-	model_name(name, model);
+	file_name(name, kind, model);
 	/* It may be absent after an earlier call whose sync failed. */
 	if (unlinkat(d->fd, name, 0) != 0 && errno != ENOENT)
 		return sys_error(d, name, "cannot be removed", e);
@@ -460,11 +463,33 @@ enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *
 	return SHARD_OK;
 }
 
+enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes,
+			      size_t bytes_nr, struct err *e)
+{
+	return save_kind(d, model_kind, model, bytes, bytes_nr, e);
+}
+
+enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *e)
+{
+	return drop_kind(d, model_kind, model, e);
+}
+
+enum shard_status static_define(struct static_dir *d, uint32_t model, const void *bytes,
+				size_t bytes_nr, struct err *e)
+{
+	return save_kind(d, definition_kind, model, bytes, bytes_nr, e);
+}
+
+enum shard_status static_undefine(struct static_dir *d, uint32_t model, struct err *e)
+{
+	return drop_kind(d, definition_kind, model, e);
+}
+
 static void left_name(char *name, size_t bytes, uint32_t model)
 {
 	char from[NAME_BYTES];
 
-	model_name(from, model);
+	file_name(from, model_kind, model);
 	snprintf(name, bytes, "left-%s", from);
 }
 
@@ -482,7 +507,7 @@ enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name,
 {
 	char from[NAME_BYTES];
 
-	model_name(from, model);
+	file_name(from, model_kind, model);
 	left_name(name, name_bytes, model);
 	if (renameat(d->fd, from, d->fd, name) != 0)
 		return sys_error(d, from, "cannot be renamed", e);
@@ -491,14 +516,15 @@ enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name,
 	return SHARD_OK;
 }
 
-static bool is_model_name(const char *name, uint32_t *model)
+static bool is_name(const char *name, const char *kind, uint32_t *model)
 {
+	size_t n = strlen(kind);
 	char again[NAME_BYTES];
 
-	if (strncmp(name, "model-", 6) != 0 || strlen(name) != 14)
+	if (strncmp(name, kind, n) != 0 || name[n] != '-')
 		return false;
-	*model = (uint32_t)strtoul(name + 6, NULL, 16);
-	model_name(again, *model);
+	*model = (uint32_t)strtoul(name + n + 1, NULL, 16);
+	file_name(again, kind, *model);
 	return strcmp(name, again) == 0;
 }
 
@@ -518,9 +544,9 @@ static bool is_file(const struct static_dir *d, const char *name)
 	return fstatat(d->fd, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
 }
 
-/* Lists the numbers of the model files in ascending order. Allocates *out. */
-static enum shard_status list_models(const struct static_dir *d, uint32_t **out, size_t *nr,
-				     struct err *e)
+/* Lists the numbers of the models with such a file in ascending order. Allocates *out. */
+static enum shard_status list_models(const struct static_dir *d, const char *kind, uint32_t **out,
+				     size_t *nr, struct err *e)
 {
 	int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -538,7 +564,7 @@ static enum shard_status list_models(const struct static_dir *d, uint32_t **out,
 	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
 		uint32_t model;
 
-		if (!is_model_name(entry->d_name, &model) || !is_file(d, entry->d_name))
+		if (!is_name(entry->d_name, kind, &model) || !is_file(d, entry->d_name))
 			continue;
 		if (*nr == room) {
 			uint32_t *more =
@@ -563,18 +589,42 @@ enum shard_status static_load(struct static_dir *d, static_load_fn *fn, void *ar
 {
 	uint32_t *models;
 	size_t nr;
-	enum shard_status st = list_models(d, &models, &nr, e);
+	enum shard_status st = list_models(d, model_kind, &models, &nr, e);
 
 	for (size_t i = 0; i < nr && st == SHARD_OK; i++) {
 		char name[NAME_BYTES];
 		void *bytes = NULL;
 		size_t bytes_nr = 0;
 
-		model_name(name, models[i]);
+		file_name(name, model_kind, models[i]);
 		st = load(d, name, &bytes, &bytes_nr, e);
 		if (st != SHARD_OK)
 			break;
 		st = fn(arg, models[i], bytes, bytes_nr, e);
+		free(bytes);
+	}
+	free(models);
+	return st;
+}
+
+enum shard_status static_load_definitions(struct static_dir *d, static_load_fn *fn, void *arg,
+					  struct err *e)
+{
+	uint32_t *models;
+	size_t nr;
+	enum shard_status st = list_models(d, definition_kind, &models, &nr, e);
+
+	for (size_t i = 0; i < nr && st == SHARD_OK; i++) {
+		char name[NAME_BYTES];
+		void *bytes = NULL;
+		size_t bytes_nr = 0;
+		struct err why;
+
+		file_name(name, definition_kind, models[i]);
+		if (load(d, name, &bytes, &bytes_nr, &why) == SHARD_OK)
+			st = fn(arg, models[i], bytes, bytes_nr, e);
+		else
+			st = fn(arg, models[i], NULL, 0, &why);
 		free(bytes);
 	}
 	free(models);

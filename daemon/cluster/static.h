@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* static.h: what static membership keeps in the state folder: a lock, the node's identity, the
- * number of its starts, its incarnation, and one file per model with whatever its owner needs after
+ * number of its starts, its incarnation, and files per model with whatever their owners need after
  * a restart. What was saved is on disk when the call returns. */
 #ifndef SHARD_CLUSTER_STATIC_H
 #define SHARD_CLUSTER_STATIC_H
@@ -67,5 +67,14 @@ bool static_left(const struct static_dir *d, uint32_t model);
 typedef enum shard_status static_load_fn(void *arg, uint32_t model, const void *bytes,
 					 size_t bytes_nr, struct err *e);
 enum shard_status static_load(struct static_dir *d, static_load_fn *fn, void *arg, struct err *e);
+
+/* The same for the definitions of models, which have files of their own (model/definitions.h). One
+ * that cannot be read does not end the load, because other nodes have it: fn gets no bytes, and e
+ * says what is wrong. */
+enum shard_status static_define(struct static_dir *d, uint32_t model, const void *bytes,
+				size_t bytes_nr, struct err *e);
+enum shard_status static_undefine(struct static_dir *d, uint32_t model, struct err *e);
+enum shard_status static_load_definitions(struct static_dir *d, static_load_fn *fn, void *arg,
+					  struct err *e);
 
 #endif

@@ -23,8 +23,13 @@ static enum shard_status put_option(struct config_loader *l, const struct config
 	struct err why;
 
 	if (k == t->nr) {
-		const char *near = table_nearest(t, line->section, line->key);
+		const char *near = table_nearest(t, line->section, line->key),
+			   *section = config_section_of(line->key);
 
+		if (section)
+			return err_set(e, SHARD_BAD_ARG,
+				       "%s: [%s] %s = %.64s: unknown key: it belongs to [%s]",
+				       line->where, line->section, line->key, line->value, section);
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %.64s = %.64s: unknown key: %s%s",
 			       line->where, line->section, line->key, line->value,
 			       near ? "did you mean " : "`shardd --help` lists them",

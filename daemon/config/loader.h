@@ -26,6 +26,8 @@ struct config_loader {
 };
 
 const struct table *config_options(void);
+/* The section that has such a key: that of an option, or "model". NULL: none has. */
+const char *config_section_of(const char *key);
 
 /* Checks the section's name, as it stands in brackets. */
 enum shard_status config_check_section(const char *where, const char *section, struct err *e);

@@ -61,7 +61,7 @@ static const struct table_row rows[] = {
 		.help = "The permissions of the socket. They say who may train."},
 	{.section = "daemon", .name = "state", .type = TABLE_PATH, FIELD(state),
 		.max = PATH_BYTES_MAX, .fallback = "/var/lib/shardd",
-		.help = "The folder for this node's identity, incarnation and views."},
+		.help = "The folder for this node's identity, incarnation, views and definitions."},
 	{.section = "daemon", .name = "memory", .type = TABLE_BYTES, FIELD(memory), .min = 1 << 20,
 		.max = 0x1p60, .word = "auto", .fallback = "auto",
 		.help = "The budget of this node for all models together, and for answers that wait "

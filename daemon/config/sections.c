@@ -7,6 +7,7 @@
 #include "config/loader.h"
 
 #include "base/check.h"
+#include "config/keys.h"
 #include "config/settings.h"
 #include "config/value.h"
 
@@ -19,6 +20,17 @@ static const char *section_name(const void *arg, uint32_t i)
 {
 	(void)arg;
 	return sections[i];
+}
+
+const char *config_section_of(const char *key)
+{
+	const struct table *t = config_options();
+
+	for (uint32_t k = 0; k < t->nr; k++)
+		if (strcmp(t->rows[k].name, key) == 0)
+			return t->rows[k].section;
+	t = settings_table();
+	return table_find(t, NULL, key) < t->nr ? "model" : NULL;
 }
 
 /* Takes the names out of `model "name" group "group"`; either quoted part may be absent. */
@@ -235,11 +247,16 @@ static enum shard_status append(struct config_model *m, const struct config_line
 enum shard_status config_put_setting(struct config *c, const struct config_line *l, struct err *e)
 {
 	char name[CONFIG_NAME_BYTES], group[CONFIG_NAME_BYTES], value[256];
+	const char *section = config_section_of(l->key);
 	struct config_model *m;
 	enum shard_status st;
 	struct err why;
 
 	CHECK(parse_title(l->section, name, group));
+	if (section && table_find(settings_table(), NULL, l->key) == settings_table()->nr)
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [%s] %s = %.64s: unknown key: it belongs to [%s]", l->where,
+			       l->section, l->key, l->value, section);
 	if (!squeeze(value, sizeof(value), l->value))
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s...: longer than %zu bytes",
 			       l->where, l->section, l->key, l->value, sizeof(value) - 1);

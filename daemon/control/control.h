@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control.h: the state that control/ keeps of a model. define.c owns maker, abandoned, told and
- * requesters. seal.c owns the fields of the seal, transfer.c the reads, and blob.c and manage.c
+/* control.h: the state that control/ keeps of a model. define.c owns maker, abandoned, known, told
+ * and requesters. seal.c owns the fields of the seal, transfer.c the reads, and blob.c and manage.c
  * their own structs. */
 #ifndef SHARD_CONTROL_H
 #define SHARD_CONTROL_H
@@ -30,6 +30,7 @@ struct model_control {
 	struct model *model;
 	struct model_maker maker;
 	struct err abandoned; /* Why the definition failed. SHARD_OK: it has not. */
+	bool known;           /* It is being made of the definition in the state folder. */
 	struct round told; /* Coordinator: the nodes that owe the answer to MODEL, and this one as
 			      long as its own memory is not made. */
 	struct list requesters; /* DEFINEs that wait until the model is defined or restored. */

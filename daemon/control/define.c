@@ -8,7 +8,9 @@
  * for at most heartbeat_timeout while a node is still being dialled: on the trainer's node, because
  * weights are written over the links of that node, and on the coordinator. It waits in the same way
  * while a model of its name is being dropped. A node that restarted gets MODEL again before
- * anything else of the model. seal.c seals it. */
+ * anything else of the model. A coordinator that starts without its memory makes the models that
+ * the value of the membership source names, of their definitions in its state folder. seal.c seals
+ * a model. */
 #include "control/define.h"
 #include "control/have.h"
 #include "model/writer.h"
@@ -22,8 +24,10 @@
 #include "control/held.h"
 #include "data/blobs.h"
 #include "control/drop.h"
+#include "control/known.h"
 #include "model/lost.h"
 #include "model/model.h"
+#include "model/definitions.h"
 #include "model/lead.h"
 #include "link/peer.h"
 #include "model/resume.h"
@@ -70,7 +74,7 @@ static void answer(struct model *m, const struct caller *a, bool may_write)
 	core_state(m->core, &core);
 	body.created = may_write && !m->sealed && !core.seals && m->control->sealer == NULL &&
 		       (writer_free(m) || writer_is(m, a)) && !watch_restoring(m) &&
-		       !watch_found_weights(m) && a->session != 0;
+		       !watch_found_weights(m) && !m->memory.unled && a->session != 0;
 	if (body.created) {
 		WATCH_TELL(m->server, anew, m);
 		writer_grant(m, a, &h);
@@ -198,7 +202,9 @@ static void take_back(struct model *m)
 	CHECK(e.status != SHARD_OK);
 	define_over(m, &e);
 	WATCH_TELL(s, refused, m, &e);
-	if (server_leads(s))
+	if (m->control->known)
+		st = drop_alone(m, e.text, &why);
+	else if (server_leads(s))
 		st = drop_everywhere(m, &who, true, e.text, &why);
 	else
 		st = drop_here(m, e.text, &why);
@@ -330,7 +336,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		return st;
 	}
 	s->next_model = m->id;
-	(void)lead_forget_name(s, m->name); /* A restore brings it back as another one. */
+	(void)known_forget(s, m->name); /* A restore brings it back as another one. */
 	m->defining = true;
 	m->control->maker.who = nobody(s);
 	round_own(&m->control->told, s);
@@ -354,6 +360,68 @@ enum shard_status define_restored(struct server *s, define_made_fn *made, void *
 {
 	CHECK(made);
 	return make_everywhere(s, NULL, made, arg, d, set, e);
+}
+
+/* --- a model that all nodes have lost with their memory --- */
+
+/* It does not keep this node from leading the other models. */
+static void not_made(struct server *s, uint32_t id, const char *name, const struct err *e)
+{
+	definitions_failed(s, id, e);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=model_not_made model=%s id=%u why=%s", name, id,
+		 e->text);
+}
+
+static void known_made(struct model *m, const struct err *e)
+{
+	if (m->control->abandoned.status != SHARD_OK)
+		return;
+	if (e != NULL) {
+		not_made(m->server, m->id, m->name, e);
+		define_abandon(m, e);
+		return;
+	}
+	m->control->known = false;
+	define_finish(m);
+}
+
+/* Its core begins with the view that the value has, and finds that the weights are gone. */
+static void make_of_definition(struct server *s, const Shard__Kept *k, Shard__Model *spec)
+{
+	struct model *m;
+	struct err e;
+
+	if (model_make_later(&m, s, spec, NULL, known_made, &e) != SHARD_OK) {
+		not_made(s, k->model, k->name, &e);
+		return;
+	}
+	m->defining = m->control->known = true;
+	m->control->maker.who = nobody(s);
+	log_line(s->log, LOG_LEVEL_WARN, "event=model_known model=%s id=%u generation=%u why=%s",
+		 k->name, k->model, m->generation,
+		 "no node that has said so has its memory: it is made of its definition");
+}
+
+/* On the coordinator: makes the models that the value names and this node has only the definition
+ * of, and forgets the definitions that the value does not name. */
+static void make_known(struct server *s, uint64_t now_ns)
+{
+	const Shard__Kept *k;
+	Shard__Model *spec;
+	size_t at = 0;
+
+	if (!server_leads(s) || s->stop.on)
+		return;
+	while ((k = lead_lacks(s, &at)) != NULL) {
+		if (drop_in_hand_id(s, k->model) || drop_in_hand(s, k->name))
+			continue;
+		definitions_take(s, k, now_ns, &spec);
+		if (spec != NULL)
+			make_of_definition(s, k, spec);
+	}
+	for (uint32_t id = 0; (id = known_next(s, id)) != 0;)
+		if (lead_forgot(s, id) && !drop_in_hand_id(s, id))
+			definitions_forget(s, id);
 }
 
 static const struct peer *first_down(const struct server *s)
@@ -407,7 +475,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 			"back on every node yet: define it again in a moment",
 			spec->name, (double)s->conf->heartbeat_timeout_ns / NS_PER_SEC);
 	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK ||
-	    (st = lead_may_define(s, spec->name, e)) != SHARD_OK)
+	    (st = known_may_define(s, spec->name, e)) != SHARD_OK)
 		return st;
 	if (first_down(s) == NULL)
 		return make_everywhere(s, a, NULL, NULL, d, &set, e);
@@ -632,6 +700,7 @@ void define_beat(struct server *s, uint64_t now_ns)
 {
 	define_wait_retry(s, now_ns, may_go, again);
 	model_make_beat(s, now_ns);
+	make_known(s, now_ns);
 	list_each(it, &s->makings) {
 		struct model *m = list_of(it, struct model, link);
 
@@ -707,6 +776,7 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 
 void define_coordinator(struct server *s)
 {
+	make_known(s, clock_ns());
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
 

@@ -8,6 +8,7 @@
  * PING with its number) and is told. A file that cannot be removed is tried again at each beat. The
  * answer says so, or names a node that fell. */
 #include "control/drop.h"
+#include "model/definitions.h"
 #include "model/lead.h"
 
 #include "data/apply.h"
@@ -16,6 +17,7 @@
 #include "model/watch.h"
 #include "base/clock.h"
 #include "control/define.h"
+#include "control/known.h"
 #include "control/manage.h"
 #include "model/resume.h"
 #include "warm/warm.h"
@@ -288,9 +290,14 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 
 enum shard_status drop_here(struct model *m, const char *why, struct err *e)
 {
+	CHECK(!server_leads(m->server));
+	return drop_alone(m, why, e);
+}
+
+enum shard_status drop_alone(struct model *m, const char *why, struct err *e)
+{
 	struct drop *d = calloc(1, sizeof(*d));
 
-	CHECK(!server_leads(m->server));
 	if (d == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to drop \"%s\"", m->name);
 	drop_start(d, m, why);
@@ -327,6 +334,8 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 		return;
 	}
 	d = m != NULL ? calloc(1, sizeof(*d)) : find(s, h->model);
+	if (d == NULL && m == NULL && p->node == server_coordinator(s))
+		definitions_forget(s, h->model);
 	if (m == NULL && h->attempt == 0)
 		return;
 	if (m == NULL && (d == NULL || p->node != server_coordinator(s))) {
@@ -384,9 +393,16 @@ void drop_compare(struct server *s)
 
 		peer_tell(s, server_coordinator(s), &h, NULL);
 	}
+	for (uint32_t id = 0; (id = known_next(s, id)) != 0;) {
+		struct wire_head h = {
+			.op = OP_PING, .model = id, .attempt = !definitions_has(s, id)};
+
+		if (!drop_in_hand_id(s, id))
+			peer_tell(s, server_coordinator(s), &h, NULL);
+	}
 }
 
-void drop_unknown(struct peer *p, uint32_t model)
+void drop_unknown(struct peer *p, uint32_t model, bool has)
 {
 	struct wire_head h = {.op = OP_MODEL_DROP, .model = model};
 	const struct drop *d = find(p->server, model);
@@ -394,7 +410,9 @@ void drop_unknown(struct peer *p, uint32_t model)
 	if (d != NULL && d->file_due)
 		return; /* it is told once the file is gone */
 	/* A coordinator that was elected without its memory does not know what it has to lead. */
-	if (d == NULL && lead_unknown(p->server, model))
+	if (d == NULL && has && known_elsewhere(p->server, model))
+		return;
+	if (!has && !lead_forgot(p->server, model))
 		return;
 	if (server_leads(p->server) && model_find(p->server, model) == NULL &&
 	    model_making(p->server, model) == NULL)

@@ -16,6 +16,8 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 				  const char *why, struct err *e);
 /* On another node: drops a model whose definition failed there. */
 enum shard_status drop_here(struct model *m, const char *why, struct err *e);
+/* The same on any node: other nodes may have the model, and are not told. */
+enum shard_status drop_alone(struct model *m, const char *why, struct err *e);
 /* MODEL_DROP of the coordinator. If h->attempt is not 0, it is answered when the memory is free. */
 void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body);
 /* True: a drop of that model is not finished. */
@@ -24,8 +26,9 @@ bool drop_in_hand_id(const struct server *s, uint32_t model);
 /* After a link to the coordinator came up: names each model of this node to it, so that it can say
  * which ones it dropped meanwhile. */
 void drop_compare(struct server *s);
-void drop_unknown(struct peer *p, uint32_t model); /* On the coordinator, for such a name: tells the
-						      node to drop a model that is not here. */
+/* On the coordinator, for such a name: tells the node to drop a model that is not here. has: the
+ * node could have it made; otherwise it only wants to know whether the model is still there. */
+void drop_unknown(struct peer *p, uint32_t model, bool has);
 void drop_beat(struct server *s, uint64_t now_ns);
 void drop_free(struct server *s); /* At the end of the server. */
 

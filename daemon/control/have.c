@@ -12,6 +12,7 @@
 #include "control/control.h"
 #include "control/define.h"
 #include "control/drop.h"
+#include "control/known.h"
 #include "link/call.h"
 #include "link/peer.h"
 #include "model/lead.h"
@@ -152,7 +153,7 @@ enum shard_status have_held(struct peer *p, const struct wire_head *h, const Sha
 			       body->incarnation == 0 ? "it does not say of which"
 						      : "no coordinator is elected here");
 	if (m == NULL && (m = model_making(s, h->model)) == NULL) {
-		(void)lead_unknown(s, h->model);
+		(void)known_elsewhere(s, h->model);
 		return SHARD_OK;
 	}
 	if (m->defining) {

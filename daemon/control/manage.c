@@ -7,6 +7,7 @@
  * If a node is out of reach for heartbeat_timeout, the error names it, but the change stays wanted
  * and comes into force when the node is back. */
 #include "control/manage.h"
+#include "control/known.h"
 #include "model/lead.h"
 #include "control/control.h"
 
@@ -268,7 +269,7 @@ static enum shard_status forget(struct ask *a, struct err *e)
 {
 	struct err why;
 
-	if (lead_may_define(a->s, a->body->name, &why) == SHARD_OK)
+	if (known_may_define(a->s, a->body->name, &why) == SHARD_OK)
 		return e->status;
 	if (why.status != SHARD_LOST || !a->body->force) {
 		*e = why;
@@ -277,7 +278,7 @@ static enum shard_status forget(struct ask *a, struct err *e)
 	access_text(a->who, a->body->cred);
 	log_line(a->s->log, LOG_LEVEL_WARN, "event=forgotten model=%s by=%s node=%s", a->body->name,
 		 a->who, members_name(a->s, a->from->node));
-	(void)lead_forget_name(a->s, a->body->name);
+	(void)known_forget(a->s, a->body->name);
 	manage_answer(a->s, a->from, NULL);
 	return SHARD_OK;
 }

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "control/control.h"
+#include "data/catchup.h"
 #include "link/call.h"
 #include "link/hello.h"
 #include "link/peer.h"
@@ -57,6 +58,7 @@ struct moving {
 	struct placement to; /* Its tables are freed when the core has its own. */
 	struct round round;  /* Nodes that are asked for room. */
 	uint64_t began_ns;
+	uint64_t since_ns; /* Since when it is wanted, over orders that failed. 0: it is not. */
 	char why[400];
 };
 
@@ -109,6 +111,28 @@ bool moving_on(const struct model *m)
 	const struct moving *v = moving_of(m);
 
 	return (v != NULL && (v->due || v->state != MOVING_IDLE)) || m->place.to != NULL;
+}
+
+const char *moving_state(const struct model *m)
+{
+	static const char *const words[] = {[MOVING_IDLE] = "none",
+					    [MOVING_PLANS] = "planning",
+					    [MOVING_ROOM] = "room",
+					    [MOVING_ON] = "moving"};
+	const struct moving *v = moving_of(m);
+
+	if (m->place.to != NULL)
+		return "moving";
+	if (v == NULL)
+		return "none";
+	if (v->state == MOVING_IDLE && v->why[0] != 0)
+		return "refused";
+	return v->state == MOVING_IDLE && v->due ? "planning" : words[v->state];
+}
+
+uint64_t moving_since(const struct model *m)
+{
+	return moving_of(m) != NULL ? moving_of(m)->since_ns : 0;
 }
 
 /* --- where chunks should lie --- */
@@ -223,6 +247,25 @@ static uint64_t chunk_bytes(const struct model *m, uint32_t chunk)
 	uint64_t tensors = layout_trained(m->layout, chunk) ? 1 + m->set.optim->states_nr : 1;
 
 	return layout_chunk_elems(m->layout, chunk) * sizeof(float) * tensors;
+}
+
+struct moving_left moving_left(const struct model *m, bool here)
+{
+	const struct placement *p = &m->place;
+	uint64_t self = 1ull << m->server->self, of = here ? self : ~0ull;
+	struct moving_left left = {.copies = 0};
+
+	for (uint32_t c = 0; p->to != NULL && p->moves & of && c < p->chunks_nr; c++) {
+		uint64_t lack = p->to[c] & ~place_base(p, c) & p->moves & of;
+		uint64_t nr;
+
+		if (lack & self && catchup_has(m, c))
+			lack &= ~self;
+		nr = (uint64_t)__builtin_popcountll(lack);
+		left.copies += nr;
+		left.bytes += nr * chunk_bytes(m, c);
+	}
+	return left;
 }
 
 enum shard_status moving_plan(const struct model *m, struct moving_plan *out, struct err *e)
@@ -469,6 +512,18 @@ static uint64_t seen_sum(const struct model *m, const uint64_t *capacity)
 	return xxh_sum(capacity, CORE_NODES_MAX * sizeof(*capacity), m->place.sum) | 1;
 }
 
+static void note_since(struct model *m, uint64_t now_ns)
+{
+	struct moving *v = moving_of(m);
+
+	if (!moving_on(m) && moving_trouble(m)[0] == 0) {
+		if (v != NULL)
+			v->since_ns = 0;
+	} else if ((v = moving_new(m)) != NULL && v->since_ns == 0) {
+		v->since_ns = now_ns;
+	}
+}
+
 static void moving_beat(struct model *m, uint64_t now_ns)
 {
 	struct moving *v = moving_of(m);
@@ -479,6 +534,8 @@ static void moving_beat(struct model *m, uint64_t now_ns)
 	if (!server_leads(m->server) || lead_known(m->server, NULL) != SHARD_OK || m->defining ||
 	    m->dropping || !m->sealed || m->server->stop.on)
 		return;
+	note_since(m, now_ns);
+	v = moving_of(m);
 	if (v != NULL && (v->task != NULL || v->state == MOVING_ROOM))
 		return;
 	count_chunks(&m->place, nr);
@@ -507,6 +564,7 @@ static void moving_moved(struct model *m)
 		return;
 	v->state = MOVING_IDLE;
 	v->why[0] = 0;
+	v->since_ns = 0;
 }
 
 static void moving_resigned(struct model *m)
@@ -520,6 +578,7 @@ static void moving_resigned(struct model *m)
 	v->state = MOVING_IDLE;
 	v->due = false;
 	v->seen = 0;
+	v->since_ns = 0;
 	v->why[0] = 0;
 }
 

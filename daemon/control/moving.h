@@ -36,6 +36,17 @@ void moving_order(struct model *m);
 const char *moving_trouble(const struct model *m);
 /* Is one being prepared, wanted, or under way? */
 bool moving_on(const struct model *m);
+/* "planning", "room" (nodes make room), "moving", "refused" (moving_trouble() says why, and it is
+ * tried again) or "none". Only the coordinator knows more than "moving" and "none". */
+const char *moving_state(const struct model *m);
+/* On the coordinator: since when chunks do not lie as they should, by clock_ns(). 0: they do. */
+uint64_t moving_since(const struct model *m);
+/* What the move under way has yet to copy to this node (here), or to all nodes as far as this node
+ * knows: of another node it is known when all of its copies are there. */
+struct moving_left {
+	uint64_t copies, bytes; /* bytes: of masters and moments. */
+};
+struct moving_left moving_left(const struct model *m, bool here);
 
 extern const struct model_watch moving_watch;
 

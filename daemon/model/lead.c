@@ -304,51 +304,31 @@ static bool forgets(const struct list *l, uint32_t model)
 	return false;
 }
 
-/* A model of this name that has a view and that this node does not know. NULL: there is none. */
-static const Shard__Kept *unknown_of(const struct lead *l, const char *name)
+const Shard__Kept *lead_lacks(struct server *s, size_t *at)
 {
-	for (size_t i = 0; l->value != NULL && i < l->value->n_kept; i++) {
-		const Shard__Kept *k = l->value->kept[i];
+	const struct lead *l = s->lead;
 
-		if (strcmp(k->name, name) == 0 && model_find(l->s, k->model) == NULL &&
-		    model_making(l->s, k->model) == NULL && !forgets(&l->waiting, k->model) &&
-		    !forgets(&l->proposed, k->model))
+	while (l != NULL && l->term != 0 && l->value != NULL && *at < l->value->n_kept) {
+		const Shard__Kept *k = l->value->kept[(*at)++];
+
+		if (model_find(s, k->model) == NULL && model_making(s, k->model) == NULL &&
+		    !forgets(&l->waiting, k->model) && !forgets(&l->proposed, k->model))
 			return k;
 	}
 	return NULL;
 }
 
-enum shard_status lead_may_define(const struct server *s, const char *name, struct err *e)
+bool lead_forgot(const struct server *s, uint32_t model)
 {
 	const struct lead *l = s->lead;
 
-	if (l == NULL || l->term == 0 || unknown_of(l, name) == NULL)
-		return SHARD_OK;
-	/* A node that has it says so as soon as it is linked, and leads then. */
-	if (clock_ns() < l->leads_ns + s->conf->heartbeat_timeout_ns)
-		return err_set(e, SHARD_BUSY,
-			       "node %s coordinates and does not know yet who has \"%s\"",
-			       members_name(s, s->self), name);
-	return err_set(e, SHARD_LOST,
-		       "\"%s\" was LOST: no node that is up has its memory. Start a node that has "
-		       "it, restore it from a checkpoint, or drop it with --force",
-		       name);
+	return l != NULL && l->term != 0 && l->value != NULL &&
+	       register_of(l->value, model) == NULL;
 }
 
-bool lead_forget_name(struct server *s, const char *name)
+uint64_t lead_since(const struct server *s)
 {
-	const Shard__Kept *k;
-	bool any = false;
-
-	while (s->lead != NULL && s->lead->term != 0 && (k = unknown_of(s->lead, name)) != NULL) {
-		uint32_t model = k->model;
-
-		lead_forget(s, model);
-		any = true;
-		if (unknown_of(s->lead, name) == k)
-			break; /* There was no memory for it. */
-	}
-	return any;
+	return s->lead->leads_ns;
 }
 
 /* --- this node leads --- */
@@ -364,8 +344,10 @@ void lead_model(struct model *m)
 		return;
 	k = register_of(l->value, m->id);
 	if (k != NULL && (view = persist_read(m, k->file, &e)) == NULL) {
-		log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s", m->name,
-			 e.text);
+		if (!m->memory.unled)
+			log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s",
+				 m->name, e.text);
+		m->memory.unled = true;
 		return;
 	}
 	if (!rooms_led(m, view)) {
@@ -785,16 +767,11 @@ void lead_wake(struct server *s)
 		s->lead->ops->wake(s->lead->source);
 }
 
-bool lead_unknown(struct server *s, uint32_t model)
+void lead_resign(struct server *s, const char *why)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL || l->term == 0 || model_find(s, model) != NULL ||
-	    model_making(s, model) != NULL || register_of(l->value, model) == NULL ||
-	    forgets(&l->waiting, model) || forgets(&l->proposed, model))
-		return false;
 	log_line(s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s", (unsigned long)l->term,
-		 "another node has a model that this one does not know");
+		 why);
 	resign(l);
-	return true;
 }

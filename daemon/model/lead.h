@@ -53,13 +53,13 @@ void lead_wake(struct server *s);
 void lead_model(struct model *m);
 /* The model is dropped, and its view goes with it. */
 void lead_forget(struct server *s, uint32_t model);
-/* A model of this name may have a view, and this node not know it, because it was away or all nodes
- * started again without their memory. Such a name cannot be defined (SHARD_LOST) before the view is
- * forgotten. lead_forget_name() returns whether there was one. */
-enum shard_status lead_may_define(const struct server *s, const char *name, struct err *e);
-bool lead_forget_name(struct server *s, const char *name);
-/* Another node has this model. If it has a view and is not known here, this node must not lead it:
- * it gives the lead away and returns true. */
-bool lead_unknown(struct server *s, uint32_t model);
+/* This node leads: the next model from *at on that has a view and is not known here. NULL: none. */
+const Shard__Kept *lead_lacks(struct server *s, size_t *at);
+/* This node leads, and has a value that does not have the model. */
+bool lead_forgot(const struct server *s, uint32_t model);
+/* Since when this node leads, if it does. */
+uint64_t lead_since(const struct server *s);
+/* This node leads and must not: it gives the lead away. */
+void lead_resign(struct server *s, const char *why);
 
 #endif

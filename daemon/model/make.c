@@ -10,6 +10,7 @@
  * with the budget's figures or what the system says, and leaves nothing behind. After it nothing of
  * the model allocates. */
 #include "data/apply.h"
+#include "model/definitions.h"
 #include "model/writer.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -138,6 +139,7 @@ struct make { /* Lives as long as the model. */
 	uint32_t id;
 	struct shm region; /* The region WARM_META. */
 	struct store *memory;
+	struct definition_job definition;
 	bool may_void;         /* Where the place is full, it is made in memory of the process. */
 	uint64_t parked_bytes; /* All that it takes of the place. */
 	struct err full;       /* SHARD_OK: the place had room. */
@@ -317,6 +319,10 @@ static void make_memory(struct make *k)
 		k->store.warm = NULL;
 		st = make_once(k);
 	}
+	/* Memory that was found is worth more than a disk that does not take the file now. */
+	if (st == SHARD_OK && definition_write(&k->definition, &k->e) != SHARD_OK &&
+	    k->found == NULL)
+		return;
 	if (st == SHARD_OK)
 		k->e.status = SHARD_OK;
 }
@@ -425,6 +431,8 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 
 	if (st == SHARD_OK)
 		st = persist_make(m, model_persisted, e);
+	if (st == SHARD_OK)
+		st = definition_plan(m, &k->definition, e);
 	if (st != SHARD_OK)
 		return st;
 	if ((k->core = core_conf(m)) == NULL)
@@ -522,6 +530,7 @@ static void begun(struct model *m)
 	CHECK(m->core != NULL && !m->make->working);
 	m->keep = false;
 	m->make->found = NULL;
+	definition_made(m, &m->make->definition);
 	list_remove(&m->link);
 	list_push(&m->server->models, &m->link);
 	mr_made(m);
@@ -667,6 +676,7 @@ static void free_memory(struct make *k)
 	store_free(&k->memory);
 	if (k->region.base != NULL)
 		shm_unmap(&k->region);
+	definition_remove(&k->definition);
 }
 
 /* Nothing uses the model any more: takes it off all lists and moves its memory to m->make. No later
@@ -698,6 +708,7 @@ static void leave(struct model *m)
 		warm_forget(m->server->warm, m->id);
 	if (m->make == NULL)
 		return;
+	definition_leaves(m, &m->make->definition);
 	m->make->memory = m->store;
 	m->make->region = m->meta.shm;
 	m->store = NULL;
@@ -724,6 +735,7 @@ static void free_rest(struct model *m)
 	free(m->memory.why);
 	shard__model__free_unpacked(m->spec, NULL);
 	if (m->make != NULL) {
+		definition_end(m->server, &m->make->definition);
 		server_later_less(m->server, m->make->events);
 		free(m->make->core);
 	}

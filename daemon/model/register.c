@@ -4,6 +4,7 @@
 #include "model/register.h"
 
 #include "base/check.h"
+#include "model/definitions.h"
 
 #include <stdlib.h>
 
@@ -72,8 +73,10 @@ bool register_strip(uint32_t model, const void *file, size_t bytes, void **out, 
 	parts->model = NULL;
 	k.model = model;
 	k.file = parts;
-	if (definition != NULL && definition->spec != NULL)
+	if (definition != NULL && definition->spec != NULL) {
 		k.name = definition->spec->name;
+		k.definition = definition_sum(definition);
+	}
 	*out_bytes = shard__kept__get_packed_size(&k);
 	*out = malloc(*out_bytes + 1);
 	if (*out != NULL)

@@ -10,6 +10,7 @@
  * the start, and the memory stays. All of it was written by another process, perhaps of another
  * release, so it is checked first. */
 #include "model/resume.h"
+#include "model/definitions.h"
 #include "model/lead.h"
 
 #include "data/apply.h"
@@ -59,6 +60,7 @@ void resume_free(struct server *s)
 {
 	while (!list_empty(&s->voided))
 		free(resume_void_why(s, list_of(s->voided.next, struct voided, link)->model));
+	definitions_free(s);
 }
 
 /* Gives up this node's memory of one model. Nothing of it may be mapped. */
@@ -591,6 +593,8 @@ enum shard_status resume_load(struct server *s, struct err *e)
 	 * model that was dropped. */
 	s->next_model = (uint32_t)((s->start - 1) << MODELS_SHIFT) & INT32_MAX;
 	s->incarnation = warm_here(s->warm) ? warm_incarnation(s->warm) : s->start;
+	if (lead_on(s) && (st = definitions_load(s, e)) != SHARD_OK)
+		return st;
 	if (warm_here(s->warm))
 		st = load_kept(s, e);
 	if (st != SHARD_OK || (st = static_set_member(s->dir, s->incarnation, e)) != SHARD_OK)

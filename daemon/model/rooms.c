@@ -73,12 +73,12 @@ void rooms_free(struct model *m)
 
 static void reserve(struct rooms *r)
 {
-	budget_more(&r->m->server->budget, &r->m->need, r->room.bytes, r->room.parked);
+	budget_more(&r->m->server->budget, &r->m->need, &r->room.need);
 }
 
 static void unreserve(struct rooms *r)
 {
-	budget_less(&r->m->server->budget, &r->m->need, r->room.bytes, r->room.parked);
+	budget_less(&r->m->server->budget, &r->m->need, &r->room.need);
 }
 
 static void make_run(struct job *j)
@@ -171,7 +171,7 @@ static enum shard_status plan(struct rooms *r, const uint64_t *holders, struct e
 		if (wants(m, holders, c))
 			r->chunk[nr++] = c;
 	store_room_plan(&r->room, m->store, r->chunk, nr);
-	if (budget_room(&m->server->budget, r->room.bytes, m->name,
+	if (budget_room(&m->server->budget, r->room.need.all, m->name,
 			members_name(m->server, m->server->self), e) != SHARD_OK)
 		return e->status;
 	reserve(r);
@@ -183,7 +183,7 @@ static void begin(struct rooms *r)
 	struct model *m = r->m;
 
 	r->making = true;
-	job_begin(&r->job, m->server, r->room.bytes <= JOB_SMALL_BYTES ? JOB_SMALL : JOB_MEMORY,
+	job_begin(&r->job, m->server, r->room.need.all <= JOB_SMALL_BYTES ? JOB_SMALL : JOB_MEMORY,
 		  make_run, make_done);
 }
 
@@ -324,7 +324,7 @@ bool rooms_led(struct model *m, const struct core_view *view)
 static void give(struct rooms *r)
 {
 	struct model *m = r->m;
-	uint64_t bytes = 0, parked = 0, of;
+	struct store_bytes back = {.all = 0};
 	uint32_t nr = 0;
 
 	r->give_due = m->attempt.busy > 0 || m->attempt.on;
@@ -333,15 +333,14 @@ static void give(struct rooms *r)
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		if (!store_holds(m->store, c) || place_keeps(&m->place, c, m->server->self))
 			continue;
-		bytes += store_room_give(m->store, c, &of);
-		parked += of;
+		store_room_give(m->store, c, &back);
 		nr++;
 	}
-	budget_less(&m->server->budget, &m->need, bytes, parked);
+	budget_less(&m->server->budget, &m->need, &back);
 	if (nr > 0)
 		log_line(m->server->log, LOG_LEVEL_INFO,
 			 "event=room_given_back model=%s chunks=%u bytes=%lu", m->name, nr,
-			 (unsigned long)bytes);
+			 (unsigned long)back.all);
 }
 
 static void placed(struct model *m)

@@ -78,7 +78,7 @@ struct model_watch {
 	void (*coordinator)(struct server *s);
 	/* This node leads, and the core of the model hears so next. The file is what the node that
 	 * led before had made durable. Not called if it had none. */
-	void (*led)(struct model *m, const Shard__ModelFile *file, const struct core_view *view);
+	void (*led)(struct model *m, const Shard__ModelFile *file, struct core_view *view);
 	/* The core of the model has heard so. */
 	void (*leads)(struct model *m);
 	/* This node does not lead any more. What was ordered here and is not done has to end. */

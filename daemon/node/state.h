@@ -40,6 +40,7 @@ struct data_events;
 struct link_events;
 struct model_watch;
 struct lead;
+struct definitions;
 
 struct server {
 	/* Owner: server.c. Nothing of it changes once the daemon runs. */
@@ -83,7 +84,8 @@ struct server {
 	/* Owner: model/lead.c. The node that coordinates, as far as this one knows. It may change
 	 * if there are elections. */
 	uint16_t coordinator;
-	struct lead *lead; /* NULL: the first node coordinates, always. */
+	struct lead *lead;               /* NULL: the first node coordinates, always. */
+	struct definitions *definitions; /* model/definitions.c. NULL: as above. */
 	uint64_t term; /* In which this node coordinates, or did. The number of this start, without
 			  elections. */
 	/* Makes the file of a model durable elsewhere than in the state folder, and calls done, but

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "ckpt/ckpt.h"
 #include "control/access.h"
+#include "control/moving.h"
 
 #include "base/clock.h"
 #include "model/model.h"
@@ -408,6 +409,36 @@ static void fetched(FILE *f, const char *name, const struct model *m)
 		metrics_count(f, name, MODEL(m), here);
 }
 
+/* Each node shows its own part, so that the sum is what the cluster has yet to copy. */
+static void moving_copies(FILE *f, const char *name, const struct model *m)
+{
+	metrics_count(f, name, MODEL(m), moving_left(m, true).copies);
+}
+
+static void moving_bytes(FILE *f, const char *name, const struct model *m)
+{
+	metrics_count(f, name, MODEL(m), moving_left(m, true).bytes);
+}
+
+/* Only the coordinator knows of moves that no view has begun. */
+static void move_state(FILE *f, const char *name, const struct model *m)
+{
+	static const char *const states[] = {"planning", "room", "moving", "refused"};
+	const char *now = moving_state(m);
+
+	for (size_t i = 0; server_leads(m->server) && i < NR(states); i++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"state", states[i]}),
+			      strcmp(states[i], now) == 0);
+}
+
+static void move_age(FILE *f, const char *name, const struct model *m)
+{
+	uint64_t since = moving_since(m);
+
+	if (server_leads(m->server))
+		metrics_sample(f, name, MODEL(m), since != 0 ? seconds(clock_ns() - since) : 0);
+}
+
 static void ranks(FILE *f, const char *name, const struct model *m,
 		  uint64_t (*value)(const struct model *m, const struct contrib_rank *g))
 {
@@ -484,6 +515,17 @@ static const struct family families[] = {
 	 "min_copies of the model: with fewer no step begins.", copies_min},
 	{"shardd_model_fetched_chunks", METRICS_GAUGE,
 	 "While this node catches up: chunks that it has a copy of again.", fetched},
+	{"shardd_moving_copies", METRICS_GAUGE,
+	 "Copies of chunks that a move has yet to bring to this node.", moving_copies},
+	{"shardd_moving_bytes", METRICS_GAUGE,
+	 "Masters and moments of the copies that a move has yet to bring to this node.",
+	 moving_bytes},
+	{"shardd_move_state", METRICS_GAUGE,
+	 "On the coordinator: 1 for what a move of chunks is at; all 0: chunks lie as they should.",
+	 move_state},
+	{"shardd_move_age_seconds", METRICS_GAUGE,
+	 "On the coordinator: how long chunks have not been where they should lie; 0: they are.",
+	 move_age},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
 	 generation},
 	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},

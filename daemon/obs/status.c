@@ -238,6 +238,7 @@ static void view_json(json_t *o, const struct model *m)
 {
 	json_t *members = json_array(), *learns = json_array();
 	struct core_state core;
+	struct moving_left left;
 	uint32_t here, all;
 
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
@@ -256,9 +257,14 @@ static void view_json(json_t *o, const struct model *m)
 		json_object_set_new(o, "fetched", json_integer((json_int_t)here));
 	if (moving_on(m) || moving_trouble(m)[0] != 0) {
 		core_state(m->core, &core);
-		json_object_set_new(
-			o, "moving",
-			json_pack("{s:s, s:s}", "waits", core.moves, "trouble", moving_trouble(m)));
+		left = moving_left(m, false);
+		json_object_set_new(o, "moving",
+				    json_pack("{s:s, s:s, s:s, s:f, s:I, s:I}", "state",
+					      moving_state(m), "waits", core.moves, "trouble",
+					      moving_trouble(m), "since_s",
+					      moving_since(m) != 0 ? seconds(moving_since(m)) : 0.0,
+					      "copies_left", (json_int_t)left.copies, "bytes_left",
+					      (json_int_t)left.bytes));
 	}
 }
 

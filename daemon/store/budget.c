@@ -13,6 +13,11 @@
 #define PAGE_BYTES 4096ull
 #define HUGE_BYTES (2ull << 20)
 
+static const enum budget_item item_of[STORE_REGIONS] = {[STORE_STATE] = BUDGET_STATE,
+							[STORE_SUMS] = BUDGET_SUMS,
+							[STORE_SLOTS] = BUDGET_SLOTS,
+							[STORE_IMAGES] = BUDGET_IMAGE};
+
 static uint64_t pages(uint64_t bytes)
 {
 	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
@@ -126,18 +131,13 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
  * with it the chunks that came since. So it may be too much, and never too little. */
 static void add_room(struct budget_need *need, const struct store_conf *conf)
 {
-	static const enum budget_item item[] = {[STORE_STATE] = BUDGET_STATE,
-						[STORE_SUMS] = BUDGET_SUMS,
-						[STORE_SLOTS] = BUDGET_SLOTS,
-						[STORE_IMAGES] = BUDGET_IMAGE};
-
 	for (uint32_t c = 0; c < conf->layout->chunks_nr; c++) {
 		if (store_conf_first(conf, c) || !place_keeps(&conf->place, c, conf->self))
 			continue;
 		for (int w = 0; w < STORE_REGIONS; w++) {
 			uint64_t bytes = store_room_counted(conf, (enum store_region)w, c);
 
-			need->bytes[item[w]] += bytes;
+			need->bytes[item_of[w]] += bytes;
 			need->total += bytes;
 			need->parked += conf->warm ? bytes : 0;
 		}
@@ -258,29 +258,35 @@ enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char
 		       (double)b->total / (1 << 20));
 }
 
-void budget_more(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked)
+void budget_more(struct budget *b, struct budget_need *need, const struct store_bytes *bytes)
 {
-	CHECK(parked <= bytes);
-	need->total += bytes;
-	need->parked += parked;
-	b->used += bytes;
+	CHECK(bytes->parked <= bytes->all);
+	for (int w = 0; w < STORE_REGIONS; w++)
+		need->bytes[item_of[w]] += bytes->of[w];
+	need->total += bytes->all;
+	need->parked += bytes->parked;
+	b->used += bytes->all;
 	if (!need->leaving)
 		return;
-	b->leaving += bytes;
-	b->leaving_parked += parked;
+	b->leaving += bytes->all;
+	b->leaving_parked += bytes->parked;
 }
 
-void budget_less(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked)
+void budget_less(struct budget *b, struct budget_need *need, const struct store_bytes *bytes)
 {
-	CHECK(bytes <= need->total && parked <= need->parked && bytes <= b->used);
-	need->total -= bytes;
-	need->parked -= parked;
-	b->used -= bytes;
+	CHECK(bytes->all <= need->total && bytes->parked <= need->parked && bytes->all <= b->used);
+	for (int w = 0; w < STORE_REGIONS; w++) {
+		CHECK(bytes->of[w] <= need->bytes[item_of[w]]);
+		need->bytes[item_of[w]] -= bytes->of[w];
+	}
+	need->total -= bytes->all;
+	need->parked -= bytes->parked;
+	b->used -= bytes->all;
 	if (!need->leaving)
 		return;
-	CHECK(bytes <= b->leaving && parked <= b->leaving_parked);
-	b->leaving -= bytes;
-	b->leaving_parked -= parked;
+	CHECK(bytes->all <= b->leaving && bytes->parked <= b->leaving_parked);
+	b->leaving -= bytes->all;
+	b->leaving_parked -= bytes->parked;
 }
 
 void budget_leave(struct budget *b, struct budget_need *need)

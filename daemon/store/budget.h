@@ -4,6 +4,7 @@
 #ifndef SHARD_STORE_BUDGET_H
 #define SHARD_STORE_BUDGET_H
 
+#include "store/room.h"
 #include "store/store.h"
 
 enum budget_item {
@@ -61,10 +62,9 @@ enum shard_status budget_reserve(struct budget *b, const struct budget_need *nee
  * SHARD_BUDGET says the figures. */
 enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char *model,
 			      const char *node, struct err *e);
-/* They are counted for the model from now on, or no more. The items of the need stay as they were
- * when it was made. */
-void budget_more(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked);
-void budget_less(struct budget *b, struct budget_need *need, uint64_t bytes, uint64_t parked);
+/* They are counted for the model from now on, or no more. */
+void budget_more(struct budget *b, struct budget_need *need, const struct store_bytes *bytes);
+void budget_less(struct budget *b, struct budget_need *need, const struct store_bytes *bytes);
 /* The model ends. What it needed is given back when its threads are done. */
 void budget_leave(struct budget *b, struct budget_need *need);
 /* Will there be room for it when everything in .leaving is given back, and `more` bytes beside it?

@@ -223,18 +223,26 @@ static bool keeps(const struct store *st, uint32_t chunk)
 	return bit(st->first, chunk) && !bit(st->given, chunk);
 }
 
+struct counting {
+	const struct store *st;
+	struct store_bytes *to;
+};
+
 static bool count_run(void *arg, const struct run *run)
 {
-	*(uint64_t *)arg += run->counted;
+	const struct counting *k = arg;
+
+	k->to->of[run->shm - k->st->region] += run->counted;
+	k->to->all += run->counted;
+	k->to->parked += k->st->parked ? run->counted : 0;
 	return true;
 }
 
-static uint64_t count(struct store *st, uint32_t chunk)
+static void count(struct store *st, uint32_t chunk, struct store_bytes *to)
 {
-	uint64_t bytes = 0;
+	struct counting k = {st, to};
 
-	(void)each_run(st, chunk, count_run, &bytes);
-	return bytes;
+	(void)each_run(st, chunk, count_run, &k);
 }
 
 static struct store *mine(const struct store *st)
@@ -249,9 +257,8 @@ void store_room_plan(struct store_room *r, const struct store *st, const uint32_
 	for (uint32_t i = 0; i < nr; i++) {
 		CHECK(!store_holds(st, chunk[i]));
 		if (!keeps(st, chunk[i]) && (bit(st->first, chunk[i]) || store_has_room(st)))
-			r->bytes += count(mine(st), chunk[i]);
+			count(mine(st), chunk[i], &r->need);
 	}
-	r->parked = st->parked ? r->bytes : 0;
 }
 
 struct making {
@@ -340,21 +347,18 @@ void store_room_take(struct store *st, const struct store_room *r)
 	}
 }
 
-uint64_t store_room_give(struct store *st, uint32_t chunk, uint64_t *parked)
+void store_room_give(struct store *st, uint32_t chunk, struct store_bytes *back)
 {
 	struct making k = {.stop = NULL};
-	uint64_t bytes = 0;
 
 	CHECK(store_holds(st, chunk));
 	bit_set(st->held, chunk, false);
 	st->owned--;
 	if (!bit(st->first, chunk) || !st->pinned) {
 		bit_set(st->given, chunk, true);
-		bytes = count(st, chunk);
+		count(st, chunk, back);
 		(void)each_run(st, chunk, less_run, &k);
 	}
-	*parked = st->parked ? bytes : 0;
-	return bytes;
 }
 
 void store_room_pin(struct store *st)
@@ -401,6 +405,7 @@ static enum shard_status touch_first(struct store *st, enum store_region what, s
 /* Have the regions more pages than the chunks here account for? */
 static bool has_more(struct store *st)
 {
+	struct store_bytes more = {.all = 0}, less = {.all = 0};
 	uint64_t want = 0, has = 0;
 
 	for (int w = 0; w < STORE_REGIONS; w++) {
@@ -412,11 +417,11 @@ static bool has_more(struct store *st)
 	}
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
 		if (bit(st->held, c) && !bit(st->first, c))
-			want += count(st, c);
+			count(st, c, &more);
 		else if (!bit(st->held, c) && bit(st->first, c))
-			want -= count(st, c);
+			count(st, c, &less);
 	}
-	return has > want;
+	return has > want + more.all - less.all;
 }
 
 /* A process that was killed had made memory for chunks that no view gave to it, or not given back

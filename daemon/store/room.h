@@ -6,14 +6,17 @@
 
 #include "store/store.h"
 
+struct store_bytes { /* As the budget counts them. */
+	uint64_t of[STORE_REGIONS], all;
+	uint64_t parked; /* The part of all that outlives the process. */
+};
+
 struct store_room {
 	const struct store *store;
 	const uint32_t *chunk; /* Not held yet. The caller keeps the array. */
 	uint32_t chunks_nr;
-	/* What the budget counts for them: store_room_plan() fills them. parked is the part of
-	 * bytes that outlives the process. */
-	uint64_t bytes, parked;
-	struct err e; /* store_room_make(): SHARD_OK (status 0): there is memory. */
+	struct store_bytes need; /* store_room_plan() fills it. */
+	struct err e;            /* store_room_make(): SHARD_OK (status 0): there is memory. */
 };
 
 /* Counts what the chunks take. No page is made, and no CHECK forbids to plan without making. */
@@ -26,11 +29,11 @@ void store_room_make(struct store_room *r);
 void store_room_drop(struct store_room *r);
 /* The chunks are held from now on, and void (store_void()). Images and their versions stay. */
 void store_room_take(struct store *st, const struct store_room *r);
-/* The chunk is not held any more, and no thread uses it. Returns the bytes that the budget gets
- * back, and of these the parked ones. They are those of the plan. A chunk that the store was made
- * with gives back the whole pages that no other chunk lies in, none of reserved huge pages, and
- * none after store_room_pin(). */
-uint64_t store_room_give(struct store *st, uint32_t chunk, uint64_t *parked);
+/* The chunk is not held any more, and no thread uses it. Adds the bytes that the budget gets back
+ * to *back. They are those of the plan. A chunk that the store was made with gives back the whole
+ * pages that no other chunk lies in, none of reserved huge pages, and none after store_room_pin().
+ */
+void store_room_give(struct store *st, uint32_t chunk, struct store_bytes *back);
 /* The memory that the store was made with is registered with a device. It keeps its pages. */
 void store_room_pin(struct store *st);
 /* Was the store made with this chunk? Then it lies where every node can compute it. */

@@ -228,58 +228,6 @@ static void test_stops_without_majority(void **state)
 	free(c);
 }
 
-static enum shard_status defines(const struct crew *c, int *created)
-{
-	shard_client *client = crew_connect(cluster->node[1].unix_address);
-	enum shard_status st = SHARD_BUSY;
-	uint64_t until = pace_by(20);
-	char settings[256];
-	struct shard_spec s;
-	shard_model *m;
-
-	crew_spec(&s, c->name, settings, sizeof(settings), c->nr);
-	while ((st == SHARD_BUSY || st == SHARD_UNREACHABLE) && clock_ns() < until) {
-		usleep(20000);
-		st = shard_define(client, &s, &m, created);
-	}
-	shard_disconnect(&client);
-	return st;
-}
-
-/* All nodes start again without their memory. The name stands for weights that are gone. It is not
- * defined anew before somebody has dropped it. */
-static void test_all_lose_their_memory(void **state)
-{
-	struct crew *c = calloc(1, sizeof(*c));
-	int created = 0;
-	char words[300];
-
-	(void)state;
-	assert_non_null(c);
-	crew_init(c, "elected");
-	cluster = cluster_start(3, NULL,
-				"[cluster]\nmembership = quorum\nelection_timeout = 300ms\n"
-				"heartbeat_timeout = 1s\n");
-	crew_add(c, cluster->node[0].unix_address, 0)->reconnects = true;
-	crew_start(c, UINT64_MAX);
-	more(c, 2);
-	(void)crew_finish(c);
-	for (int n = 0; n < 3; n++)
-		cluster_kill(cluster, n);
-	cluster_up(cluster);
-	assert_int_equal(defines(c, &created), SHARD_LOST);
-	snprintf(words, sizeof(words), "model drop elected --address %s",
-		 cluster->node[2].unix_address);
-	tool_expect(5, "--force", "shardctl", words);
-	snprintf(words, sizeof(words), "model drop elected --force --address %s",
-		 cluster->node[2].unix_address);
-	tool_expect(0, "", "shardctl", words);
-	assert_int_equal(defines(c, &created), SHARD_OK);
-	assert_int_equal(created, 1);
-	cluster_done(&cluster);
-	free(c);
-}
-
 static int teardown(void **state)
 {
 	(void)state;
@@ -294,7 +242,6 @@ int main(void)
 		cmocka_unit_test_teardown(test_cold_leader, teardown),
 		cmocka_unit_test_teardown(test_leader_without_memory, teardown),
 		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
-		cmocka_unit_test_teardown(test_all_lose_their_memory, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * or done twice: weights, moments and image equal the reference bit by bit. */
 #include "lib/crew.h"
 #include "lib/etcds.h"
+#include "lib/keep.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
@@ -131,6 +132,36 @@ static void test_etcd_dies(void **state)
 	free(c);
 }
 
+/* All nodes lose their memory at once, and etcd has the model's view alone. Each node has its
+ * definition, so it comes back from its checkpoint without a trainer that defines it. */
+static void test_all_start_cold(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	struct keep keep;
+	uint64_t last;
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	last = crew_finish(c);
+	keep_init(&keep);
+	keep_must_save(cluster->node[0].unix_address, c->name, keep.dir, NULL);
+	for (int n = 0; n < 3; n++)
+		cluster_kill(cluster, n);
+	cluster_up(cluster);
+	for (int n = 0; n < 3; n++)
+		cluster_says(cluster, n, "\"generation\":2,\"state\":\"open\"");
+	crew_start(c, last + 4);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	etcds_end(&etcd);
+	keep_free(&keep);
+	free(c);
+}
+
 /* Nobody coordinates before etcd answers, and `define` says what is missing. */
 static void test_no_etcd(void **state)
 {
@@ -180,6 +211,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_leader_dies, teardown),
 		cmocka_unit_test_teardown(test_etcd_dies, teardown),
+		cmocka_unit_test_teardown(test_all_start_cold, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
 		cmocka_unit_test_teardown(test_fails, teardown),
 	};

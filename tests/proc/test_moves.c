@@ -10,16 +10,19 @@
 #include "lib/cutter.h"
 #include "lib/hold.h"
 #include "lib/pace.h"
+#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "wire/ops.h"
 
+#include <arpa/inet.h>
 #include <jansson.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,8 +51,27 @@ struct plan {
 	uint32_t scale;
 	bool warm;
 	bool between; /* Every link leads through a cutter. */
+	bool http;    /* Each node answers at http_port. */
 	uint32_t pause_us;
 };
+
+static uint16_t http_port[CLUSTER_NODES_MAX];
+
+/* The variable overrides the file, where HTTP is off. */
+static void up_with_http(void)
+{
+	char address[32];
+
+	for (int n = 0; n < cluster->nodes_nr; n++) {
+		http_port[n] = ports_take();
+		snprintf(address, sizeof(address), "127.0.0.1:%u", http_port[n]);
+		setenv("SHARD_HTTP", address, 1);
+		cluster_spawn(cluster, n);
+		unsetenv("SHARD_HTTP");
+	}
+	for (int n = 0; n < cluster->nodes_nr; n++)
+		cluster_ready(cluster, n);
+}
 
 /* Waits until the node knows who leads. */
 static void wait_elected(int node)
@@ -79,7 +101,10 @@ static void begin(const struct plan *p)
 		cluster_between(cluster);
 	if (p->warm)
 		cluster_warm(cluster, CLUSTER_TMPFS);
-	cluster_up(cluster);
+	if (p->http)
+		up_with_http();
+	else
+		cluster_up(cluster);
 	for (int n = 0; n < p->nodes && p->conf == quorum; n++)
 		wait_elected(n);
 	for (int i = 0; i < 2; i++)
@@ -121,25 +146,33 @@ static void ends(bool copied)
 	crew = NULL;
 }
 
-/* How many chunks that node has, as this one says. */
-static long long held(int at, int node)
+/* The model, as that node says. The caller gives it back. */
+static json_t *model_at(int at)
 {
 	char words[200], *out = NULL;
 	json_t *status, *m;
 	json_error_t e;
-	long long nr;
 
 	snprintf(words, sizeof(words), "status --json --address %s",
 		 cluster->node[at].unix_address);
 	assert_int_equal(tool_run(&out, "shardctl", words), 0);
 	if ((status = json_loads(out, 0, &e)) == NULL)
 		fail_msg("%s", out);
-	m = json_array_get(json_object_get(status, "models"), 0);
-	nr = json_integer_value(
-		json_object_get(json_object_get(json_object_get(m, "chunks"), "per_node"),
-				(char[]){(char)('a' + node), 0}));
+	m = json_incref(json_array_get(json_object_get(status, "models"), 0));
 	json_decref(status);
 	free(out);
+	return m;
+}
+
+/* How many chunks that node has, as this one says. */
+static long long held(int at, int node)
+{
+	json_t *m = model_at(at);
+	long long nr = json_integer_value(
+		json_object_get(json_object_get(json_object_get(m, "chunks"), "per_node"),
+				(char[]){(char)('a' + node), 0}));
+
+	json_decref(m);
 	return nr;
 }
 
@@ -542,18 +575,142 @@ static void test_saved(void **state)
 	ends(true);
 }
 
+static long long of_moving(int at, const char *key)
+{
+	json_t *m = model_at(at), *o = json_object_get(json_object_get(m, "moving"), key);
+	long long nr =
+		json_is_real(o) ? (long long)(json_real_value(o) * 1000) : json_integer_value(o);
+
+	json_decref(m);
+	return nr;
+}
+
 /* Two nodes cannot hold two copies without one of them: the command says so and ends. */
 static void test_too_few(void **state)
 {
 	char words[200];
+	json_t *m;
 
 	(void)state;
 	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	snprintf(words, sizeof(words), "drain b --timeout 3 --address %s",
 		 cluster->node[0].unix_address);
 	tool_expect(1, "add a node first", "shardctl", words);
+	assert_true(of_moving(0, "since_s") > 0); /* Over all tries that were refused. */
+	m = model_at(0);
+	assert_string_equal(
+		json_string_value(json_object_get(json_object_get(m, "moving"), "state")),
+		"refused");
+	json_decref(m);
 	more(3);
 	assert_int_equal(ctl(0, "drain --undo --no-wait b"), 0);
+	ends(true);
+}
+
+/* A figure of the model in a node's answer to /metrics. -1: it is not there. */
+static double metric(int at, const char *name, const char *more)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET,
+				 .sin_port = htons(http_port[at]),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	static const char ask[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+				  "Connection: close\r\n\r\n";
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	static char text[1 << 20];
+	size_t used = 0;
+	char line[200];
+	const char *found;
+	ssize_t n;
+
+	assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+	assert_int_equal(send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL), sizeof(ask) - 1);
+	while ((n = recv(fd, text + used, sizeof(text) - 1 - used, 0)) > 0)
+		used += (size_t)n;
+	close(fd);
+	text[used] = 0;
+	snprintf(line, sizeof(line), "\n%s{model=\"moved\"%s} ", name, more);
+	found = strstr(text, line);
+	return found != NULL ? strtod(found + strlen(line), NULL) : -1;
+}
+
+static void wait_metric(int at, const char *name, const char *more, double least, double most)
+{
+	uint64_t until = pace_by(30);
+	double is;
+
+	while ((is = metric(at, name, more)) < least || is > most) {
+		if (clock_ns() > until)
+			fail_msg("%s%s of node %c is %g, not %g to %g", name, more, 'a' + at, is,
+				 least, most);
+		usleep(50000);
+	}
+}
+
+static void memory_adds_up(int at)
+{
+	json_t *m = model_at(at), *memory = json_object_get(m, "memory"), *bytes;
+	long long sum = 0, total = json_integer_value(json_object_get(memory, "total"));
+	const char *item;
+
+	json_object_foreach(memory, item, bytes)
+		sum += strcmp(item, "total") != 0 ? json_integer_value(bytes) : 0;
+	assert_int_equal(sum, total);
+	json_decref(m);
+}
+
+/* A drain is looked at while the copies that it makes do not arrive: status and metrics say how
+ * many chunks there are to go, and since when. Afterwards they say that nothing moves, and the
+ * memory of the chunks that came is among the items of their nodes. */
+static void test_seen(void **state)
+{
+	double before[3];
+	char words[200];
+	long long copies;
+
+	(void)state;
+	begin(&(struct plan){.nodes = 3,
+			     .conf = BEAT,
+			     .extra = "replicas=2",
+			     .scale = 4,
+			     .between = true,
+			     .http = true});
+	for (int n = 0; n < 3; n++) {
+		before[n] = metric(n, "shardd_model_memory_bytes", ",item=\"state\"");
+		assert_true(before[n] > 0);
+		assert_true(metric(n, "shardd_moving_bytes", "") == 0);
+	}
+	assert_true(metric(0, "shardd_move_age_seconds", "") == 0);
+	assert_true(metric(1, "shardd_move_age_seconds", "") == -1); /* It does not coordinate. */
+	copies = held(0, 2);
+	cutter_lose(cluster->cutter, OP_COPY_DATA);
+	assert_int_equal(ctl(0, "drain --no-wait c"), 0);
+	wait_metric(0, "shardd_move_state", ",state=\"moving\"", 1, 1);
+	wait_metric(0, "shardd_move_age_seconds", "", 0.001, 1000);
+	wait_metric(0, "shardd_moving_bytes", "", 1, 1e12);
+	wait_metric(1, "shardd_moving_bytes", "", 1, 1e12);
+	assert_true(metric(2, "shardd_moving_bytes", "") == 0);
+	assert_true(metric(0, "shardd_moving_copies", "") + metric(1, "shardd_moving_copies", "") ==
+		    (double)copies);
+	assert_int_equal(of_moving(0, "copies_left"), copies);
+	assert_true((double)of_moving(0, "bytes_left") ==
+		    metric(0, "shardd_moving_bytes", "") + metric(1, "shardd_moving_bytes", ""));
+	assert_true(of_moving(0, "since_s") > 0);
+	snprintf(words, sizeof(words), "status --address %s", cluster->node[0].unix_address);
+	tool_expect(0, "copies of chunks to go, ", "shardctl", words);
+	more(5);
+	cutter_lose(cluster->cutter, 0);
+	wait_held(0, 2, 0, 0);
+	wait_metric(0, "shardd_move_state", ",state=\"moving\"", 0, 0);
+	wait_metric(0, "shardd_move_age_seconds", "", 0, 0);
+	for (int n = 0; n < 3; n++) {
+		wait_metric(n, "shardd_moving_copies", "", 0, 0);
+		if (n == 2)
+			cluster_wait_log(cluster, n, "event=room_given_back", 1);
+		memory_adds_up(n);
+	}
+	wait_metric(0, "shardd_model_memory_bytes", ",item=\"state\"", before[0] + 1, 1e12);
+	wait_metric(1, "shardd_model_memory_bytes", ",item=\"state\"", before[1] + 1, 1e12);
+	wait_metric(2, "shardd_model_memory_bytes", ",item=\"state\"", 0, before[2] - 1);
 	ends(true);
 }
 
@@ -612,6 +769,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_saved, cleanup),
 		cmocka_unit_test_teardown(test_too_few, cleanup),
 		cmocka_unit_test_teardown(test_refused, cleanup),
+		cmocka_unit_test_teardown(test_seen, cleanup),
 	};
 
 	if (argc > 1)

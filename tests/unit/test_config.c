@@ -337,6 +337,28 @@ static void refused_lines(void **state)
 		"shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
 
+/* The key is right and its section is not: the text says which one it belongs to, whatever else the
+ * key is like. */
+static void refused_section(void **state)
+{
+	(void)state;
+	refused("[net]\nlisten = a:1\n",
+		"shardd.conf:2: [net] listen = a:1: unknown key: it belongs to [daemon]");
+	refused("[daemon]\nconnections = 2\n", /* And not: did you mean connections_max. */
+		"shardd.conf:2: [daemon] connections = 2: unknown key: it belongs to [net]");
+	refused("[daemon]\nmembership = etcd\n",
+		"shardd.conf:2: [daemon] membership = etcd: unknown key: it belongs to [cluster]");
+	refused("[cluster]\nreplicas = 2\n",
+		"shardd.conf:2: [cluster] replicas = 2: unknown key: it belongs to [model]");
+	refused("[model]\nsocket = /x\n",
+		"shardd.conf:2: [model] socket = /x: unknown key: it belongs to [daemon]");
+	refused("[model \"m\" group \"g\"]\ntransport = tcp\n",
+		"shardd.conf:2: [model \"m\" group \"g\"] transport = tcp: unknown key: it belongs "
+		"to [net]");
+	refused("[net]\nlisten_ = a:1\n", "shardd.conf:2: [net] listen_ = a:1: unknown key: "
+					  "`shardd --help` lists them");
+}
+
 /* Each type of value has its own text, which says what can be written. */
 static void refused_values(void **state)
 {
@@ -655,6 +677,7 @@ int main(void)
 		cmocka_unit_test(hash),
 		cmocka_unit_test(refused_lines),
 		cmocka_unit_test(refused_values),
+		cmocka_unit_test(refused_section),
 		cmocka_unit_test(refused_structure),
 		cmocka_unit_test(refused_quietly_cut),
 		cmocka_unit_test(refused_long_setting),

@@ -39,6 +39,7 @@ struct bench {
 	int dir, fd[STORE_REGIONS];
 	char path[64];
 	uint64_t random, bytes;
+	uint64_t of[STORE_REGIONS]; /* Of .bytes. */
 };
 
 static uint32_t draw(struct bench *b, uint32_t below)
@@ -124,34 +125,45 @@ static void open_store(struct bench *b)
 		fail_msg("%s", e.text);
 }
 
+static uint64_t pages_of(struct bench *b, enum store_region what)
+{
+	const struct shm *m = store_region(b->store, what);
+	uint64_t bytes = 0;
+	struct stat st;
+
+	if (m->fd >= 0) {
+		assert_int_equal(fstat(m->fd, &st), 0);
+		return (uint64_t)st.st_blocks * 512;
+	}
+	for (int room = 0; room < 2; room++) {
+		size_t nr = (room ? m->room_bytes : m->bytes) / 4096;
+		unsigned char *in = malloc(nr + 1);
+
+		CHECK(in);
+		if (nr > 0)
+			assert_int_equal(mincore(room ? m->room : m->base, nr * 4096, in), 0);
+		for (size_t i = 0; i < nr; i++)
+			bytes += in[i] & 1 ? 4096 : 0;
+		free(in);
+	}
+	return bytes;
+}
+
 /* The pages that all regions have. */
 static uint64_t pages(struct bench *b)
 {
 	uint64_t bytes = 0;
 
-	for (int w = 0; w < STORE_REGIONS; w++) {
-		const struct shm *m = store_region(b->store, (enum store_region)w);
-		struct stat st;
-
-		if (m->fd >= 0) {
-			assert_int_equal(fstat(m->fd, &st), 0);
-			bytes += (uint64_t)st.st_blocks * 512;
-			continue;
-		}
-		for (int room = 0; room < 2; room++) {
-			size_t nr = (room ? m->room_bytes : m->bytes) / 4096;
-			unsigned char *in = malloc(nr + 1);
-
-			CHECK(in);
-			if (nr > 0)
-				assert_int_equal(mincore(room ? m->room : m->base, nr * 4096, in),
-						 0);
-			for (size_t i = 0; i < nr; i++)
-				bytes += in[i] & 1 ? 4096 : 0;
-			free(in);
-		}
-	}
+	for (int w = 0; w < STORE_REGIONS; w++)
+		bytes += pages_of(b, (enum store_region)w);
 	return bytes;
+}
+
+static void add(struct bench *b, const struct store_bytes *more)
+{
+	b->bytes += more->all;
+	for (int w = 0; w < STORE_REGIONS; w++)
+		b->of[w] += more->of[w];
 }
 
 /* Writes or looks at each byte that belongs to a chunk. */
@@ -232,13 +244,17 @@ static void move(struct bench *b)
 {
 	uint32_t chunk[CHUNKS], nr = 0;
 	struct store_room r;
-	uint64_t parked;
 
 	for (uint32_t i = 1 + draw(b, 3); i > 0; i--) {
 		uint32_t c = draw(b, CHUNKS);
 
 		if (b->held[c]) {
-			b->bytes -= store_room_give(b->store, c, &parked);
+			struct store_bytes back = {.all = 0};
+
+			store_room_give(b->store, c, &back);
+			b->bytes -= back.all;
+			for (int w = 0; w < STORE_REGIONS; w++)
+				b->of[w] -= back.of[w];
 			hold(b, c, false);
 			nr = 0;
 			break;
@@ -251,7 +267,7 @@ static void move(struct bench *b)
 	if (nr == 0)
 		return;
 	store_room_plan(&r, b->store, chunk, nr);
-	assert_int_equal(r.parked, b->kind == PRIVATE ? 0 : r.bytes);
+	assert_int_equal(r.need.parked, b->kind == PRIVATE ? 0 : r.need.all);
 	store_room_make(&r);
 	assert_int_equal(r.e.status, SHARD_OK);
 	if (draw(b, 4) == 0) {
@@ -259,7 +275,7 @@ static void move(struct bench *b)
 		return;
 	}
 	store_room_take(b->store, &r);
-	b->bytes += r.bytes;
+	add(b, &r.need);
 	for (uint32_t i = 0; i < nr; i++) {
 		assert_true(store_void(b->store, chunk[i]));
 		hold(b, chunk[i], true);
@@ -316,7 +332,7 @@ static void run(enum kind kind, uint32_t ce, uint32_t local, uint32_t staleness,
 		on_tmpfs(b, "size=1g");
 	open_store(b);
 	for (int w = 0; w < STORE_REGIONS; w++) /* At first it is what it always was. */
-		b->bytes += store_region(b->store, (enum store_region)w)->bytes;
+		b->bytes += b->of[w] = store_region(b->store, (enum store_region)w)->bytes;
 	for (uint32_t c = 0; c < CHUNKS; c++)
 		if (b->held[c])
 			fill(b, c);
@@ -324,6 +340,8 @@ static void run(enum kind kind, uint32_t ce, uint32_t local, uint32_t staleness,
 	for (uint32_t i = 0; i < (ce > 4096 ? ROUNDS / 20 : ROUNDS); i++) {
 		move(b);
 		look(b);
+		for (int w = 0; w < STORE_REGIONS; w++)
+			assert_int_equal(pages_of(b, (enum store_region)w), b->of[w]);
 		if (kind != PRIVATE && i % 16 == 0)
 			again(b);
 	}
@@ -371,7 +389,7 @@ static void full(void **state)
 		store_room_make(&r);
 		if (r.e.status == SHARD_OK) {
 			store_room_take(b->store, &r);
-			b->bytes += r.bytes;
+			b->bytes += r.need.all;
 			hold(b, c, true);
 			fill(b, c);
 		} else {
@@ -388,8 +406,8 @@ static void full(void **state)
 static void pinned(void **state)
 {
 	struct bench *b = bench(PRIVATE, 4096, 1, 0, 9);
+	struct store_bytes back = {.all = 0};
 	struct store_room r;
-	uint64_t parked;
 	uint32_t c = 0;
 
 	(void)state;
@@ -399,10 +417,11 @@ static void pinned(void **state)
 	b->bytes = pages(b);
 	store_room_pin(b->store);
 	assert_true(store_room_first(b->store, 0));
-	assert_int_equal(store_room_give(b->store, 0, &parked), 0);
+	store_room_give(b->store, 0, &back);
+	assert_int_equal(back.all, 0);
 	assert_int_equal(pages(b), b->bytes);
 	store_room_plan(&r, b->store, &c, 1);
-	assert_int_equal(r.bytes, 0);
+	assert_int_equal(r.need.all, 0);
 	store_room_make(&r);
 	store_room_take(b->store, &r);
 	assert_true(store_void(b->store, 0));
@@ -413,7 +432,14 @@ static void pinned(void **state)
 static void account(void **state)
 {
 	struct budget b = {.total = 10 << 20, .used = 8 << 20};
-	struct budget_need need = {.total = 8 << 20, .parked = 1 << 20};
+	struct budget_need need = {.bytes = {[BUDGET_STATE] = 5 << 20, [BUDGET_SLOTS] = 3 << 20},
+				   .total = 8 << 20,
+				   .parked = 1 << 20};
+	const struct store_bytes more = {.of = {[STORE_STATE] = 1 << 20, [STORE_SUMS] = 1 << 20},
+					 .all = 2 << 20,
+					 .parked = 1 << 20},
+				 less = {.of = {[STORE_SLOTS] = 1 << 20}, .all = 1 << 20};
+	uint64_t sum = 0;
 	struct err e;
 
 	(void)state;
@@ -421,10 +447,17 @@ static void account(void **state)
 	assert_int_equal(budget_room(&b, (2 << 20) + 1, "gpt", "a", &e), SHARD_BUDGET);
 	assert_string_equal(e.text, "chunks that come to \"gpt\" need 2.0 MiB on node a, 2.0 of "
 				    "10.0 MiB are free: raise memory there");
-	budget_more(&b, &need, 2 << 20, 1 << 20);
+	budget_more(&b, &need, &more);
 	assert_int_equal(b.used, 10 << 20);
 	budget_leave(&b, &need);
-	budget_less(&b, &need, 1 << 20, 0);
+	budget_less(&b, &need, &less);
+	/* Whoever looks at the items sees where the memory of chunks that have moved is. */
+	assert_int_equal(need.bytes[BUDGET_STATE], 6 << 20);
+	assert_int_equal(need.bytes[BUDGET_SUMS], 1 << 20);
+	assert_int_equal(need.bytes[BUDGET_SLOTS], 2 << 20);
+	for (int i = 0; i < BUDGET_ITEMS; i++)
+		sum += need.bytes[i];
+	assert_int_equal(sum, need.total);
 	assert_int_equal(b.leaving, 9 << 20);
 	assert_int_equal(b.leaving_parked, 2 << 20);
 	budget_release(&b, &need);

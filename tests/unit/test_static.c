@@ -175,6 +175,58 @@ static void models(void **state)
 	static_close(&d);
 }
 
+struct bad {
+	uint32_t nr, model;
+	char why[512];
+	struct loaded good;
+};
+
+static enum shard_status keep_good(void *arg, uint32_t model, const void *bytes, size_t nr,
+				   struct err *e)
+{
+	struct bad *b = arg;
+
+	if (bytes != NULL)
+		return keep(&b->good, model, bytes, nr, e);
+	b->nr++;
+	b->model = model;
+	snprintf(b->why, sizeof(b->why), "%s", e->text);
+	return SHARD_OK;
+}
+
+/* A definition has a file of its own beside the model's. One that is damaged is told, and does not
+ * hide the others. */
+static void definitions(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = opened(p);
+	struct bad b = {.nr = 0};
+	struct loaded l = {.nr = 0};
+	struct err e;
+
+	assert_int_equal(static_save(d, 7, "view", 4, &e), SHARD_OK);
+	assert_int_equal(static_define(d, 9, "nine", 4, &e), SHARD_OK);
+	assert_int_equal(static_define(d, 7, "seven", 5, &e), SHARD_OK);
+	assert_int_equal(static_define(d, 8, "eight", 5, &e), SHARD_OK);
+	assert_int_equal(truncate(file_path(p, "definition-00000008"), 27), 0);
+	assert_int_equal(static_load_definitions(d, keep_good, &b, &e), SHARD_OK);
+	assert_int_equal(b.good.nr, 2);
+	assert_string_equal(b.good.text[0], "seven");
+	assert_string_equal(b.good.text[1], "nine");
+	assert_int_equal(b.nr, 1);
+	assert_int_equal(b.model, 8);
+	assert_non_null(strstr(b.why, "definition-00000008 is damaged (its length is wrong)"));
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
+	assert_int_equal(l.nr, 1);
+	assert_string_equal(l.text[0], "view");
+	assert_int_equal(static_undefine(d, 8, &e), SHARD_OK);
+	assert_int_equal(static_undefine(d, 8, &e), SHARD_OK);
+	b = (struct bad){.good = {.fail_at = 2}};
+	assert_int_equal(static_load_definitions(d, keep_good, &b, &e), SHARD_BAD_STATE);
+	assert_int_equal(b.nr, 0);
+	static_close(&d);
+}
+
 /* Changes one byte, or the length, at every place of a model's file. No change may go unnoticed.
  * */
 static void damaged_model(void **state)
@@ -345,7 +397,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(identity),      TEST(refused_start),    TEST(locked),          TEST(models),
 		TEST(damaged_model), TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
-		TEST(no_plain_file), TEST(test_warm),
+		TEST(no_plain_file), TEST(test_warm),        TEST(definitions),
 	};
 
 	return cmocka_run_group_tests_name("static", tests, NULL, NULL);
