@@ -21,6 +21,7 @@
 #include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "obs/history.h"
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
@@ -78,7 +79,7 @@ static void give_back(struct server *s)
 
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
-static const struct model_watch *const watches[] = {&scrape_watch, &transfer_watch, &seal_watch,
+static const struct model_watch *const watches[] = {&history_watch, &scrape_watch, &transfer_watch, &seal_watch,
 						    &manage_watch, &blob_watch,     &ckpt_watch,
 						    &moving_watch, &control_watch,  NULL};
 
@@ -255,6 +256,7 @@ static void init_lists(struct server *s)
 	job_init(s);
 	list_init(&s->mr);
 	list_init(&s->voided);
+	list_init(&s->histories);
 }
 
 /* Reserves room in the budget for data that waits to be sent: a common amount, and beyond it one

@@ -56,6 +56,8 @@ enum ctl_exit ctl_verify(const struct ctl_options *o);
 enum ctl_exit ctl_rebalance(const struct ctl_options *o);
 enum ctl_exit ctl_drain(const struct ctl_options *o);
 extern const struct argp_option ctl_rebalance_options[], ctl_drain_options[];
+enum ctl_exit ctl_history(const struct ctl_options *o);
+extern const struct argp_option ctl_history_options[];
 enum ctl_exit ctl_save(const struct ctl_options *o);
 enum ctl_exit ctl_restore(const struct ctl_options *o);
 extern const struct argp_option ctl_save_options[], ctl_restore_options[];

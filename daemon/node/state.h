@@ -101,6 +101,7 @@ struct server {
 	struct list drops;   /* control/drop.c: their memory is about to be given back. */
 	struct list ckpts;   /* ckpt/ckpt.c: saves and restores. */
 	struct list mr;      /* data/mr.c: memory that is registered for RDMA. */
+	struct list histories; /* obs/history.c: one for each model, and for some that are gone. */
 	struct list voided;  /* model/resume.c: models that a warm start could not take over. */
 	uint32_t next_model; /* control/define.c and model/resume.c: the next id. */
 

@@ -15,6 +15,7 @@
 #include "model/model.h"
 #include "model/watch.h"
 #include "warm/warm.h"
+#include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/status.h"
 #include "link/peer.h"
@@ -408,6 +409,21 @@ static void fetched(FILE *f, const char *name, const struct model *m)
 		metrics_count(f, name, MODEL(m), here);
 }
 
+#define HISTORY(fn, value)                                                                         \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		struct history_state h;                                                            \
+                                                                                                   \
+		history_state(m, &h);                                                              \
+		if (h.on)                                                                          \
+			metrics_count(f, name, MODEL(m), (value));                                 \
+	}
+
+HISTORY(history_bytes, h.bytes)
+HISTORY(history_entries, h.entries)
+HISTORY(history_dropped, h.dropped)
+HISTORY(history_late, h.trouble[0] != 0)
+
 static void ranks(FILE *f, const char *name, const struct model *m,
 		  uint64_t (*value)(const struct model *m, const struct contrib_rank *g))
 {
@@ -484,6 +500,13 @@ static const struct family families[] = {
 	 "min_copies of the model: with fewer no step begins.", copies_min},
 	{"shardd_model_fetched_chunks", METRICS_GAUGE,
 	 "While this node catches up: chunks that it has a copy of again.", fetched},
+	{"shardd_history_bytes", METRICS_GAUGE, "Of the model's history on this node's disk.",
+	 history_bytes},
+	{"shardd_history_entries_total", METRICS_COUNTER, "Entries written to it since the start.",
+	 history_entries},
+	{"shardd_history_dropped_total", METRICS_COUNTER,
+	 "Entries that are missing in it, because they could not be written.", history_dropped},
+	{"shardd_history_late", METRICS_GAUGE, "1: the disk takes no entries now.", history_late},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
 	 generation},
 	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},
