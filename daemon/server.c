@@ -328,7 +328,8 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->stop.pool_open = true;
 	uv_timer_init(loop, &s->clock.core_timer);
 	uv_timer_init(loop, &s->clock.beat);
-	s->clock.core_timer.data = s->clock.beat.data = s;
+	uv_timer_init(loop, &s->clock.history_timer);
+	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 	log_line(log, LOG_LEVEL_INFO,
 		 "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u "
 		 "memory=%lu",

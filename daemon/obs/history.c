@@ -51,8 +51,11 @@ struct history {
 	struct buffer writing, filling;
 	enum shard_status st;
 	struct err e;
-	bool working, removes; /* removes: its files go, and nothing is written any more. */
+	/* removes: its files go, and nothing is written any more. removed: they are gone. */
+	bool working, removes, removed;
+	uint64_t began_ns, due_ns; /* Of the last write, and when the next one may begin. */
 	uint32_t readings;
+	struct list waiters; /* Of them: those that wait for entries to be written. */
 
 	bool begun; /* START is there. */
 	uint64_t term;
@@ -61,10 +64,8 @@ struct history {
 	struct {
 		uint64_t nr, first, last; /* Entries and steps that had no room. */
 	} gap;
-	uint64_t entries, dropped;
-	/* What others may see while a thread has `file`. */
-	uint32_t shown_file;
-	uint64_t shown_bytes, all_bytes;
+	uint64_t added, entries, dropped; /* added: in a buffer. entries: written. */
+	uint64_t all_bytes; /* On the disk, for those who may not look at `file`. */
 	char trouble[ERR_TEXT_BYTES];
 };
 
@@ -93,6 +94,7 @@ static char *word(const char *text)
 /* --- writing --- */
 
 static void flush(struct history *h);
+static void serve(struct history *h);
 static void gap_say(struct history *h);
 
 static void forget(struct history *h)
@@ -149,6 +151,7 @@ static bool put(struct history *h, const Shard__HistoryEntry *x)
 	shard__history_entry__pack(x, at + HISTORY_HEAD_BYTES);
 	b->used += all;
 	b->entries++;
+	h->added++;
 	return true;
 }
 
@@ -221,6 +224,14 @@ static void run(struct job *j)
 			   : history_file_append(&h->file, h->writing.at, h->writing.used, &h->e);
 }
 
+/* Says when the next write may begin. */
+static void rest(struct history *h)
+{
+	uint64_t now = clock_ns(), ns = (now - h->began_ns) * HISTORY_REST;
+
+	h->due_ns = now + (ns < HISTORY_REST_MAX_NS ? ns : HISTORY_REST_MAX_NS);
+}
+
 static void written(struct job *j)
 {
 	struct history *h = list_of(j, struct history, job);
@@ -229,18 +240,19 @@ static void written(struct job *j)
 
 	CHECK(h->working && s->persists > 0);
 	h->working = false;
+	rest(h);
 	s->persists--;
 	server_wake(s, 0); /* Also for a stop, which waits for this. */
 	if (h->st != SHARD_OK && removed)
 		log_line(s->log, LOG_LEVEL_WARN, "event=history_kept model=%s why=%s", h->name,
 			 h->e.text);
 	if (removed) {
+		h->removed = true;
+		serve(h);
 		maybe_forget(h);
 		return;
 	}
 	if (h->st == SHARD_OK) {
-		h->shown_file = h->file.file;
-		h->shown_bytes = h->file.bytes;
 		h->all_bytes = h->file.older + h->file.bytes;
 		h->entries += h->writing.entries;
 		h->writing.used = h->writing.entries = 0;
@@ -253,7 +265,30 @@ static void written(struct job *j)
 	}
 	if (h->removes)
 		flush(h);
+	serve(h);
 	maybe_forget(h);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+	struct server *s = t->data;
+
+	list_each(it, &s->histories)
+		flush(list_of(it, struct history, link));
+}
+
+/* The time for what waits has not come. The timer, which all of them share, calls again. */
+static bool rests(struct history *h)
+{
+	struct server *s = h->server;
+	uint64_t now = clock_ns();
+
+	if (h->removes || s->stop.on || now >= h->due_ns || !list_empty(&h->waiters))
+		return false;
+	if (!uv_is_active((uv_handle_t *)&s->clock.history_timer))
+		uv_timer_start(&s->clock.history_timer, on_timer,
+			       (h->due_ns - now + NS_PER_MS - 1) / NS_PER_MS, 0);
+	return true;
 }
 
 /* Begins to write what waits. A disk that failed is tried again by the beat alone. */
@@ -261,7 +296,8 @@ static void flush(struct history *h)
 {
 	struct buffer full = h->filling;
 
-	if (h->working || (!h->removes && h->trouble[0] != 0))
+	if (h->working || h->removed || (!h->removes && h->trouble[0] != 0) ||
+	    (h->writing.used + h->filling.used == 0 && !h->removes) || rests(h))
 		return;
 	if (h->removes) {
 		h->writing.used = h->filling.used = 0;
@@ -269,9 +305,8 @@ static void flush(struct history *h)
 		h->filling = h->writing;
 		h->writing = full;
 	}
-	if (h->writing.used == 0 && !h->removes)
-		return;
 	h->working = true;
+	h->began_ns = clock_ns();
 	h->server->persists++;
 	job_begin(&h->job, h->server, JOB_HISTORY, run, written);
 }
@@ -413,6 +448,7 @@ static enum shard_status history_made(struct model *m, struct err *e)
 	h->filling.at = malloc(HISTORY_BUFFER_BYTES);
 	if (h->writing.at == NULL || h->filling.at == NULL)
 		goto err_buffers;
+	list_init(&h->waiters);
 	h->server = s;
 	h->m = m;
 	h->id = m->id;
@@ -527,6 +563,7 @@ void history_forget(struct server *s, uint32_t model)
 	if (s->conf->history == 0 || find(s, model) != NULL ||
 	    (h = calloc(1, sizeof(*h))) == NULL)
 		return;
+	list_init(&h->waiters);
 	h->server = s;
 	h->id = model;
 	h->removes = true;
@@ -534,6 +571,21 @@ void history_forget(struct server *s, uint32_t model)
 	history_file_init(&h->file, s->conf->state, model, s->conf->history);
 	list_push(&s->histories, &h->link);
 	flush(h);
+}
+
+bool history_stopped(struct server *s)
+{
+	bool all = true;
+
+	CHECK(s->stop.on);
+	list_each(it, &s->histories) {
+		struct history *h = list_of(it, struct history, link);
+
+		if (!h->removes) /* Its removal has begun. */
+			flush(h);
+		all = all && !h->working;
+	}
+	return all;
 }
 
 void history_state(const struct model *m, struct history_state *out)
@@ -554,8 +606,10 @@ void history_state(const struct model *m, struct history_state *out)
 /* --- reading --- */
 
 struct reading { /* The thread uses only .file, .at, .to, .st and .e. */
+	struct list link; /* In history.waiters, or alone. */
 	struct job job;
 	struct history *h;
+	uint64_t wanted; /* Entries that are to be written before: all that there were. */
 	struct caller from;
 	struct history_file file; /* Names the folder and the model. */
 	struct history_span at;
@@ -615,6 +669,19 @@ static void read_done(struct job *j)
 	free(r);
 }
 
+/* Begins those readings whose entries are written, or cannot be. */
+static void serve(struct history *h)
+{
+	list_each(it, &h->waiters) {
+		struct reading *r = list_of(it, struct reading, link);
+
+		if (r->wanted > h->entries && h->trouble[0] == 0 && !h->removes)
+			continue;
+		list_remove(&r->link);
+		job_begin(&r->job, h->server, JOB_HISTORY, read_run, read_done);
+	}
+}
+
 static enum shard_status read_here(struct server *s, const struct caller *from,
 				   const Shard__History *body, struct err *e)
 {
@@ -643,13 +710,13 @@ static enum shard_status read_here(struct server *s, const struct caller *from,
 	r->h = h;
 	r->from = *from;
 	history_file_init(&r->file, s->conf->state, m->id, s->conf->history);
-	r->at = (struct history_span){.file = body->file,
-				      .offset = body->offset,
-				      .last = h->shown_file,
-				      .last_bytes = h->shown_bytes};
+	r->at = (struct history_span){.file = body->file, .offset = body->offset};
+	r->wanted = h->added;
 	h->readings++;
 	s->persists++;
-	job_begin(&r->job, s, JOB_HISTORY, read_run, read_done);
+	list_push(&h->waiters, &r->link);
+	flush(h);
+	serve(h);
 	return SHARD_OK;
 }
 

@@ -14,6 +14,11 @@
 
 #define HISTORY_BUFFER_BYTES (128u << 10) /* Of entries that wait, and of those on their way. */
 #define HISTORY_PAGE_BYTES   (64u << 10)
+/* After a write that took t the next one begins HISTORY_REST times t later, and at most
+ * HISTORY_REST_MAX_NS. So it costs little of a machine that makes a hundred steps a second. A step
+ * that comes later is written at once. */
+#define HISTORY_REST        20
+#define HISTORY_REST_MAX_NS (100 * NS_PER_MS)
 
 struct model;
 struct model_watch;
@@ -34,8 +39,11 @@ struct history_state {
 };
 void history_state(const struct model *m, struct history_state *out);
 
-/* The request HISTORY of a session, and of another node for one of its sessions. The file is read
- * in a thread. SHARD_NOT_FOUND: there is no such model or node. SHARD_UNSUPPORTED: the node keeps
+/* For a stop: what waits is written at once. True: all of it is, or cannot be. */
+bool history_stopped(struct server *s);
+
+/* The request HISTORY of a session, and of another node for one of its sessions. What was decided
+ * before it is written first, and the file is read in a thread. SHARD_NOT_FOUND: there is no such model or node. SHARD_UNSUPPORTED: the node keeps
  * no history, or is of an older release. SHARD_BUSY: too many are being read. */
 enum shard_status history_request(struct session *t, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e);
