@@ -94,8 +94,8 @@ static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h
 {
 	(void)e;
 	drop_told(p, h, (const Shard__Why *)msg);
-	if (p->node == server_coordinator(p->server) &&
-	    model_find(p->server, h->model) == NULL && model_making(p->server, h->model) == NULL)
+	if (p->node == server_coordinator(p->server) && model_find(p->server, h->model) == NULL &&
+	    model_making(p->server, h->model) == NULL)
 		history_forget(p->server, h->model);
 	return SHARD_OK;
 }

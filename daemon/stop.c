@@ -264,8 +264,9 @@ static void check_stopped(struct server *s)
 		close_connections(s);
 	}
 	lead_stop(s);
-	if (!links_closed(s) || !lead_ended(s) || !history_stopped(s) || !ckpt_stopped(s) || s->persists > 0 ||
-	    !job_idle(s, JOB_MEMORY) || !job_idle(s, JOB_SMALL) || !rdma_local_closed(s))
+	if (!links_closed(s) || !lead_ended(s) || !history_stopped(s) || !ckpt_stopped(s) ||
+	    s->persists > 0 || !job_idle(s, JOB_MEMORY) || !job_idle(s, JOB_SMALL) ||
+	    !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {
 		s->stop.http_closing = true;

@@ -18,7 +18,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | \
+		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | --node | --from | --to | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -35,10 +35,11 @@ _shardctl()
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
 	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
-		--name | --model | --settings | --step | --max-shard-size) return ;;
+		--name | --model | --settings | --step | --max-shard-size | --from | --to) return ;;
+	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
-		"") words="status members top model kick drain rebalance save verify restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="status members top model kick drain rebalance save verify history restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -64,6 +65,9 @@ _shardctl()
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		save)
 			words="--dir --tag --force $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		history)
+			words="--node --from --to $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		verify)
 			words=$common

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes JSON of the bytes of a history. history.c brings them page by page. Happy path: the bytes
- * of a file gather until an entry is whole, it is unpacked, and its fields become an object. Numbers
- * of nodes become names, as the entry that begins each file has them. What lies between two entries
- * is looked at, too: numbers that are missing, and steps that no entry has. Nothing here fails but
- * for memory. Bytes that are no entry are said, and reading goes on behind them. */
+ * of a file gather until an entry is whole, it is unpacked, and its fields become an object.
+ * Numbers of nodes become names, as the entry that begins each file has them. What lies between two
+ * entries is looked at, too: numbers that are missing, and steps that no entry has. Nothing here
+ * fails but for memory. Bytes that are no entry are said, and reading goes on behind them. */
 #include "ctl/history.h"
 
 #include "wire/history.h"
@@ -20,7 +20,7 @@ struct history_reader {
 	history_fn *fn;
 	void *arg;
 	char node[NAME], names[SLOTS][NAME];
-	uint32_t file; /* Of the bytes. 0: there was no page yet. */
+	uint32_t file;   /* Of the bytes. 0: there was no page yet. */
 	uint64_t offset; /* In it, of the first of them. */
 	unsigned char *bytes;
 	size_t used, room;
@@ -87,12 +87,11 @@ static json_t *world_json(const struct history_reader *r, const Shard__Record *x
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < x->n_world; i++)
-		json_array_append_new(
-			list, json_pack("{s:o, s:o, s:o, s:o}", "node",
-					node_name(r, x->world[i]->node), "pid",
-					whole(x->world[i]->pid), "session",
-					whole(x->world[i]->session), "weight",
-					number(x->world[i]->weight)));
+		json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o}", "node",
+						      node_name(r, x->world[i]->node), "pid",
+						      whole(x->world[i]->pid), "session",
+						      whole(x->world[i]->session), "weight",
+						      number(x->world[i]->weight)));
 	return list;
 }
 
@@ -126,12 +125,12 @@ static json_t *record_json(const struct history_reader *r, const Shard__Record *
 	json_object_set_new(o, "bad_tensor", json_integer(x->bad_tensor));
 	json_object_set_new(o, "bad_rank", json_integer(x->bad_rank));
 	if (x->scaler != NULL)
-		json_object_set_new(
-			o, "scaler",
-			json_pack("{s:o, s:i, s:I, s:I}", "scale", number(x->scaler->scale),
-				  "hysteresis", x->scaler->hysteresis, "last_overflow",
-				  (json_int_t)x->scaler->last_overflow, "iter",
-				  (json_int_t)x->scaler->iter));
+		json_object_set_new(o, "scaler",
+				    json_pack("{s:o, s:i, s:I, s:I}", "scale",
+					      number(x->scaler->scale), "hysteresis",
+					      x->scaler->hysteresis, "last_overflow",
+					      (json_int_t)x->scaler->last_overflow, "iter",
+					      (json_int_t)x->scaler->iter));
 	for (size_t i = 0; i < x->n_args; i++)
 		json_array_append_new(args, whole(x->args[i]));
 	json_object_set_new(o, "args", args);
@@ -149,9 +148,9 @@ static json_t *members_json(const struct history_reader *r, const Shard__History
 
 		for (size_t k = 0; k < n->uuid.len && k < 16; k++)
 			snprintf(uuid + 2 * k, 3, "%02x", n->uuid.data[k]);
-		json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "name",
-						      node_name(r, n->slot), "uuid", uuid,
-						      "incarnation", hex(n->incarnation)));
+		json_array_append_new(list,
+				      json_pack("{s:o, s:s, s:o}", "name", node_name(r, n->slot),
+						"uuid", uuid, "incarnation", hex(n->incarnation)));
 	}
 	return list;
 }
@@ -266,8 +265,8 @@ static void take(struct history_reader *r, const struct history_entry *e)
 		return;
 	}
 	if (r->number != 0 && e->number != r->number + 1) {
-		snprintf(text, sizeof(text), "entry %" PRIu64 " follows entry %" PRIu64,
-			 e->number, r->number);
+		snprintf(text, sizeof(text), "entry %" PRIu64 " follows entry %" PRIu64, e->number,
+			 r->number);
 		damaged(r, 0, text);
 	}
 	r->number = e->number;

@@ -22,10 +22,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define NAME_BYTES 24
-#define FILE_MAX (16ull << 20) /* Of one file. */
+#define NAME_BYTES    24
+#define FILE_MAX      (16ull << 20) /* Of one file. */
 #define FILE_READ_MAX (4 * FILE_MAX)
-#define FILE_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define FILE_FLAGS    (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 
 static uint64_t share(const struct history_file *f)
 {
@@ -51,8 +51,8 @@ static bool is_name(const char *name, uint32_t model, uint32_t *file)
 static enum shard_status sys_error(const struct history_file *f, const char *name, const char *what,
 				   struct err *e)
 {
-	enum shard_status st = err_set(e, SHARD_SYSTEM, "%s/%s: %s: %s", f->dir, name, what,
-				       strerror(errno));
+	enum shard_status st =
+		err_set(e, SHARD_SYSTEM, "%s/%s: %s: %s", f->dir, name, what, strerror(errno));
 
 	if (e != NULL)
 		e->sys = errno;
@@ -102,7 +102,7 @@ static enum shard_status each(struct history_file *f, each_fn *fn, void *arg, st
 
 struct listed {
 	uint32_t oldest, newest, from, least; /* 0: none. least: the first one at or after from. */
-	uint64_t bytes; /* Of all but the newest. */
+	uint64_t bytes;                       /* Of all but the newest. */
 	uint64_t newest_bytes;
 };
 

@@ -18,7 +18,7 @@
 #define HISTORY_LIMIT_MIN (1u << 20)
 /* So much of the file system is left to what the node needs more: views, first of all. Of a small
  * one, an eighth. */
-#define HISTORY_SPARE_MAX (64ull << 20)
+#define HISTORY_SPARE_MAX  (64ull << 20)
 #define HISTORY_PATH_BYTES 600
 
 struct history_file {

@@ -65,7 +65,7 @@ struct history {
 		uint64_t nr, first, last; /* Entries and steps that had no room. */
 	} gap;
 	uint64_t added, entries, dropped; /* added: in a buffer. entries: written. */
-	uint64_t all_bytes; /* On the disk, for those who may not look at `file`. */
+	uint64_t all_bytes;               /* On the disk, for those who may not look at `file`. */
 	char trouble[ERR_TEXT_BYTES];
 };
 
@@ -169,12 +169,13 @@ static void add(struct history *h, Shard__HistoryEntry *x, uint64_t step)
 	h->gap.last = step;
 }
 
-/* What is missing is said as soon as there is room. */
+/* What is missing is said as soon as there is room for it and for much more, so that one trouble is
+ * one gap. */
 static void gap_say(struct history *h)
 {
 	Shard__HistoryEntry x = SHARD__HISTORY_ENTRY__INIT;
 
-	if (h->gap.nr == 0)
+	if (h->gap.nr == 0 || h->filling.used > HISTORY_BUFFER_BYTES / 2)
 		return;
 	x.kind = HISTORY_GAP;
 	x.unix_ns = unix_ns();
@@ -186,8 +187,8 @@ static void gap_say(struct history *h)
 		return;
 	log_line(h->server->log, LOG_LEVEL_WARN,
 		 "event=history_gap model=%s entries=%lu first=%lu last=%lu why=%s", h->name,
-		 (unsigned long)h->gap.nr, (unsigned long)h->gap.first,
-		 (unsigned long)h->gap.last, x.text);
+		 (unsigned long)h->gap.nr, (unsigned long)h->gap.first, (unsigned long)h->gap.last,
+		 x.text);
 	h->gap.nr = 0;
 	flush(h);
 }
@@ -283,7 +284,8 @@ static bool rests(struct history *h)
 	struct server *s = h->server;
 	uint64_t now = clock_ns();
 
-	if (h->removes || s->stop.on || now >= h->due_ns || !list_empty(&h->waiters))
+	if (h->removes || s->stop.on || now >= h->due_ns || !list_empty(&h->waiters) ||
+	    h->filling.used > HISTORY_BUFFER_BYTES / 2)
 		return false;
 	if (!uv_is_active((uv_handle_t *)&s->clock.history_timer))
 		uv_timer_start(&s->clock.history_timer, on_timer,
@@ -452,7 +454,7 @@ static enum shard_status history_made(struct model *m, struct err *e)
 	h->server = s;
 	h->m = m;
 	h->id = m->id;
-	snprintf(h->name, sizeof(h->name), "%s", m->name);
+	snprintf(h->name, sizeof(h->name), "%s", m->spec->spec->name);
 	history_file_init(&h->file, s->conf->state, m->id, s->conf->history);
 	list_push(&s->histories, &h->link);
 	return SHARD_OK;
@@ -560,8 +562,7 @@ void history_forget(struct server *s, uint32_t model)
 {
 	struct history *h;
 
-	if (s->conf->history == 0 || find(s, model) != NULL ||
-	    (h = calloc(1, sizeof(*h))) == NULL)
+	if (s->conf->history == 0 || find(s, model) != NULL || (h = calloc(1, sizeof(*h))) == NULL)
 		return;
 	list_init(&h->waiters);
 	h->server = s;
@@ -605,7 +606,7 @@ void history_state(const struct model *m, struct history_state *out)
 
 /* --- reading --- */
 
-struct reading { /* The thread uses only .file, .at, .to, .st and .e. */
+struct reading {          /* The thread uses only .file, .at, .to, .st and .e. */
 	struct list link; /* In history.waiters, or alone. */
 	struct job job;
 	struct history *h;

@@ -31,10 +31,10 @@ extern const struct model_watch history_watch;
 
 struct history_state {
 	bool on;
-	uint64_t bytes;   /* On the disk. */
-	uint64_t entries; /* Written since the start. */
-	uint64_t dropped; /* Missing since the start, because they could not be written. */
-	uint64_t waiting; /* Bytes that wait to be written. */
+	uint64_t bytes;      /* On the disk. */
+	uint64_t entries;    /* Written since the start. */
+	uint64_t dropped;    /* Missing since the start, because they could not be written. */
+	uint64_t waiting;    /* Bytes that wait to be written. */
 	const char *trouble; /* Why they do, or why entries were dropped. Empty: they were not. */
 };
 void history_state(const struct model *m, struct history_state *out);
@@ -43,8 +43,9 @@ void history_state(const struct model *m, struct history_state *out);
 bool history_stopped(struct server *s);
 
 /* The request HISTORY of a session, and of another node for one of its sessions. What was decided
- * before it is written first, and the file is read in a thread. SHARD_NOT_FOUND: there is no such model or node. SHARD_UNSUPPORTED: the node keeps
- * no history, or is of an older release. SHARD_BUSY: too many are being read. */
+ * before it is written first, and the file is read in a thread. SHARD_NOT_FOUND: there is no such
+ * model or node. SHARD_UNSUPPORTED: the node keeps no history, or is of an older release.
+ * SHARD_BUSY: too many are being read. */
 enum shard_status history_request(struct session *t, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e);
 enum shard_status history_node_request(struct peer *p, const struct wire_head *h,

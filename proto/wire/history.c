@@ -41,7 +41,7 @@ enum history_found history_next(const void *at, size_t bytes, struct history_ent
 	struct head h;
 
 	if (bytes < sizeof(h))
-		return bytes == 0 || memcmp(p, &magic, bytes < sizeof(magic) ? bytes : sizeof(magic)) == 0
+		return memcmp(p, &magic, bytes < sizeof(magic) ? bytes : sizeof(magic)) == 0
 			       ? HISTORY_SHORT
 			       : HISTORY_DAMAGED;
 	memcpy(&h, p, sizeof(h));

@@ -61,8 +61,8 @@ static size_t seal_all(const uint8_t *data, size_t size, unsigned char *out)
 	return used;
 }
 
-static bool give(struct history_reader *r, uint32_t file, uint64_t offset, const void *at, size_t nr,
-		 bool end)
+static bool give(struct history_reader *r, uint32_t file, uint64_t offset, const void *at,
+		 size_t nr, bool end)
 {
 	Shard__HistoryPage p = SHARD__HISTORY_PAGE__INIT;
 	void *copy = malloc(nr + 1); /* Of the exact size, so that a byte too far is seen. */
@@ -71,7 +71,7 @@ static bool give(struct history_reader *r, uint32_t file, uint64_t offset, const
 	CHECK(copy != NULL);
 	if (nr > 0)
 		memcpy(copy, at, nr);
-	p.node = (char *)(uintptr_t)"a";
+	p.node = (char *)(uintptr_t) "a";
 	p.trouble = (char *)(uintptr_t)(end ? "the disk is full" : "");
 	p.file = file;
 	p.offset = offset;
@@ -102,8 +102,7 @@ static void read_pages(uint8_t how, const unsigned char *bytes, size_t nr)
 		if (how & 32 && at + page == nr)
 			CHECK(!give(r, file, at - from, bytes + at, page, true) || page == 0);
 	}
-	while (whole < half &&
-	       history_next(bytes + whole, half - whole, &e) == HISTORY_WHOLE) {
+	while (whole < half && history_next(bytes + whole, half - whole, &e) == HISTORY_WHOLE) {
 		before++;
 		whole += e.bytes;
 	}

@@ -106,8 +106,7 @@ static void judge_record(struct judge *j, const json_t *e)
 }
 
 /* One node's entries in their order. */
-static void judge_node(struct judge *j, const json_t *all, const char *node, bool lives,
-		       bool ended)
+static void judge_node(struct judge *j, const json_t *all, const char *node, bool lives, bool ended)
 {
 	json_int_t number = 0, step = -1, generation = 0;
 	const json_t *skips = NULL;
@@ -139,7 +138,8 @@ static void judge_node(struct judge *j, const json_t *all, const char *node, boo
 		if (is(e, "step") && whole(r, "generation") == generation && step >= 0 &&
 		    whole(r, "step") != step + 1)
 			wrong(j, e, "a step does not follow the one before");
-		if (r != NULL && (whole(r, "generation") > generation || whole(r, "step") >= step)) {
+		if (r != NULL &&
+		    (whole(r, "generation") > generation || whole(r, "step") >= step)) {
 			step = whole(r, "step");
 			generation = whole(r, "generation");
 		}
@@ -578,7 +578,7 @@ static int put_away(void **state)
 int main(void)
 {
 #define T(fn) cmocka_unit_test_teardown(fn, put_away)
-	const struct CMUnitTest tests[] = {T(test_warm),  T(test_cold),    T(test_stopped),
+	const struct CMUnitTest tests[] = {T(test_warm),    T(test_cold),  T(test_stopped),
 					   T(test_restore), T(test_words), T(test_off),
 					   T(test_damaged), T(test_judge)};
 

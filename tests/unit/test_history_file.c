@@ -399,9 +399,9 @@ static void test_cursor(void **state)
 int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, make_place, remove_place)
-	const struct CMUnitTest tests[] = {T(test_restart),  T(test_torn),       T(test_zeros),
-					   T(test_damaged),  T(test_rotation),   T(test_empty_file),
-					   T(test_full),     T(test_no_folder),  T(test_remove),
+	const struct CMUnitTest tests[] = {T(test_restart), T(test_torn),      T(test_zeros),
+					   T(test_damaged), T(test_rotation),  T(test_empty_file),
+					   T(test_full),    T(test_no_folder), T(test_remove),
 					   T(test_cursor)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
