@@ -49,6 +49,8 @@ static const struct ctl_command commands[] = {
 	 ctl_save_options},
 	{"history", "NAME", "the steps that nodes decided, views, saves; --json: for a replay", 1,
 	 1, ctl_history, ctl_history_options},
+	{"replay", "CHECKPOINT...", "steps again from an older checkpoint, a history and gradients",
+	 1, CTL_WORDS, ctl_replay, ctl_replay_options},
 	{"verify", "NAME...", "are all copies of each chunk equal? while it trains", 1, CTL_WORDS,
 	 ctl_verify, NULL},
 	{"drain", "NODE", "moves all chunks away from a node, while models train", 1, 1, ctl_drain,

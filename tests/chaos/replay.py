@@ -31,6 +31,7 @@ import numpy as np
 
 import arithmetic
 import checkpoint
+import history
 from models import MODELS, STATES
 
 WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
@@ -108,6 +109,7 @@ class Begin:
         "ended",
         "seen",
         "used",
+        "weight",
     )
 
     def where(self):
@@ -138,6 +140,7 @@ def read_logs(folder, model):
                 b.file, b.line, b.ns, b.node = path, line, int(ns), node
                 b.id, b.step, b.attempt, b.rank, b.world, b.nonce = (int(x) for x in w[:6])
                 b.scale, b.image, b.lr = float(w[6]), int(w[7], 16), float(w[8])
+                b.weight = weight(b.nonce)
                 b.result = b.ended = None
                 b.seen = b.used = False
                 begins.append(b)
@@ -290,6 +293,7 @@ class Replay:
     def __init__(self, folder, model, events, flip):
         self.folder, self.model, self.events, self.flip = folder, model, events, flip
         self.wrong, self.committed, self.untold, self.compared, self.images = [], 0, 0, 0, 0
+        self.told = 0  # Records of committed steps in the histories of all nodes.
         self.over = 0  # Committed steps of which a rank was told that they begin again.
         self.nodes, self.todo, self.later = {}, [], []
         self.begins, self.ids = read_logs(folder, model)
@@ -301,7 +305,7 @@ class Replay:
             e["what"] == "memory_taken" or (e["what"] == "failed" and e["model"] == model.name)
             for e in events
         )
-        self.final = None
+        self.final, self.steps = None, []  # steps: (state, ranks) of each committed one.
 
     def fail(self, text):
         self.wrong.append(f"{self.model.name}: {text}")
@@ -391,6 +395,7 @@ class Replay:
             if any(b.used for b in ranks):
                 continue
             t, v = next_state(s, ranks, self.flip and self.flip == (s.id, s.step + 1))
+            t.verdict = v
             evidence = self.evidence(ranks, t, v)
             told = any(b.result is not None for b in ranks)
             if evidence == "seen" and (
@@ -408,6 +413,7 @@ class Replay:
         node.children.append(ranks)
         node.made.add(t.key())
         self.committed += 1
+        self.steps.append((t, ranks))
         self.untold += all(b.result is None for b in ranks)
         self.over += any(b.ended is not None for b in ranks)
         self.arrive(t)
@@ -530,6 +536,24 @@ class Replay:
                 f"what was read at the end is of step {self.final.step}, and later ones had been committed"
             )
         self.judge_ids()
+        self.judge_history()
+
+    def judge_history(self):
+        """Compares the histories of the nodes. A drop takes them, so they have the steps of the
+        last weights that were written."""
+        entries = history.load(f"{self.folder}/final/{self.model.name}.history")
+        if entries is None or self.final is None:
+            self.fail("no history was read at the end")
+            return
+        together = self.model.replicas == 1
+        steps = [(t, ranks) for t, ranks in self.steps if t.id == self.final.id]
+        wrong, self.told, lost = history.check(entries, steps, together)
+        for text in wrong:
+            self.fail(f"history: {text}")
+        if not wrong and (unseen := history.mistakes(entries, steps, together)):
+            self.fail(f"history: the checker does not see these mistakes: {', '.join(unseen)}")
+        if lost:
+            print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were killed")
 
     def judge_ids(self):
         """Checks that weights are written once, and once after each drop."""
@@ -570,6 +594,7 @@ def main():
             f"{r.compared} checkpoints and readings",
             flush=True,
         )
+        print(f"replay: {r.model.name:7} {r.told:5} records of these steps in the histories of nodes")
         if r.over:
             print(f"replay: {r.model.name}: a rank was told of {r.over} steps that they begin again")
         for text in r.wrong[:6]:  # In the order of time, because later ones follow from the first.
