@@ -296,7 +296,7 @@ static enum shard_status sync_dir(struct history_file *f, const char *path, stru
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	enum shard_status st = SHARD_OK;
 
-	if (fd < 0 || fsync(fd) != 0)
+	if (fd < 0 || fdatasync(fd) != 0)
 		st = sys_error(f, ".", "cannot be synced", e);
 	if (fd >= 0)
 		close(fd);

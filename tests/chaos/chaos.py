@@ -213,7 +213,7 @@ class Run:
         replay = os.path.join(os.path.dirname(__file__), "replay.py")
         for flip in ["0", "1"] if os.environ.get("FLIP") == "1" else ["0"]:
             rc = subprocess.run(
-                [sys.executable, "-B", replay, self.folder], env={**os.environ, "FLIP": flip}
+                [sys.executable, "-B", replay, self.folder, self.cluster.shardctl], env={**os.environ, "FLIP": flip}
             ).returncode
             if rc != int(flip):
                 raise Failed(

@@ -12,9 +12,10 @@ trainer saw is explained; every result is of such a step; a begin that was told 
 is in no step (where the coordinator is elected it is only counted); and from each state only as
 many steps follow as there were arrivals at it (one, and one for each restore of it).
 
-    replay.py FOLDER
+    replay.py FOLDER [SHARDCTL]
 
-FOLDER is what chaos.py left. FLIP=1 flips one bit of one gradient in the replay, which must then
+FOLDER is what chaos.py left. With SHARDCTL the steps between two checkpoints are also computed by
+`shardctl replay`, of which this program knows nothing, and both must find the same. FLIP=1 flips one bit of one gradient in the replay, which must then
 fail.
 """
 
@@ -24,6 +25,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 from collections import defaultdict
 
@@ -567,6 +569,46 @@ class Replay:
             self.fail(f"nobody wrote the weights that have the id {id}")
 
 
+def write_gradients(model, folder, steps):
+    """Writes what each rank pushed in these steps, as `shardctl replay` wants it."""
+    kind = {"f32": "F32", "f16": "F16", "bf16": "BF16"}[model.grad]
+    for t, ranks in steps:
+        for rank, b in enumerate(ranks):
+            header, data = {}, b""
+            for k, (name, *_) in enumerate(model.layout):
+                g = gradient(model, b, k)
+                if g is None:
+                    continue
+                at, data = len(data), data + g.tobytes()
+                header[name] = {"dtype": kind, "shape": [len(g)], "data_offsets": [at, len(data)]}
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            with open(f"{folder}/step{t.step}-rank{rank}.safetensors", "wb") as f:
+                f.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def tool_agrees(r, shardctl):
+    """Returns what `shardctl replay` says of the longest way from one checkpoint to a later one of
+    at most 60 steps, or None: it says that all is equal. Models that came back from a checkpoint
+    have steps of one number in several generations, so they are left out."""
+    saved = sorted((x for x in r.shown if x.manifest and x.nodes), key=lambda x: x.step)
+    pairs = [(a, b) for a in saved for b in saved if 0 < b.step - a.step <= 60]
+    if not pairs or r.model.replicas == 1:
+        return None
+    a, b = max(pairs, key=lambda p: p[1].step - p[0].step)
+    folder = f"{r.folder}/final/{r.model.name}.gradients"
+    os.makedirs(folder, exist_ok=True)
+    write_gradients(r.model, folder, [s for s in r.steps if a.step < s[0].step <= b.step])
+    words = ["--history", f"{r.folder}/final/{r.model.name}.history", "--from", a.what]
+    done = subprocess.run(
+        [shardctl, "replay", *words, "--gradients", folder, b.what], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        return done.stderr.strip()
+    print(f"replay: {r.model.name:7} shardctl: {done.stdout.strip()}")
+    return None
+
+
 def choose_flip(replays):
     """Chooses a step in the middle of a model's life whose world has a result."""
     for r in replays:
@@ -588,6 +630,8 @@ def main():
     wrong = []
     for r in replays:
         r.run()
+        if len(sys.argv) > 2 and not r.wrong and (odd := tool_agrees(r, sys.argv[2])):
+            r.fail(f"shardctl replay does not agree: {odd}")
         wrong += r.wrong
         print(
             f"replay: {r.model.name:7} {r.committed:5} committed steps, {r.untold} of them told to nobody; equal: {r.images} images, "
