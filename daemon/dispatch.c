@@ -29,6 +29,7 @@
 #include "model/model.h"
 #include "model/lead.h"
 #include "model/join.h"
+#include "obs/history.h"
 #include "obs/status.h"
 #include "link/peer.h"
 #include "data/catchup.h"
@@ -93,6 +94,9 @@ static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h
 {
 	(void)e;
 	drop_told(p, h, (const Shard__Why *)msg);
+	if (p->node == server_coordinator(p->server) && model_find(p->server, h->model) == NULL &&
+	    model_making(p->server, h->model) == NULL)
+		history_forget(p->server, h->model);
 	return SHARD_OK;
 }
 
@@ -329,6 +333,8 @@ static const struct op {
 	[OP_BLOB] = {&shard__blob__descriptor, blob_request, on_blob, true, READS},
 
 	[OP_MOVE] = {&shard__move__descriptor, move_request, move_node_request, true, NO_MODEL},
+	[OP_HISTORY] = {&shard__history__descriptor, history_request, history_node_request, true,
+			READS, .name = offsetof(Shard__History, name)},
 	[OP_STATUS] = {NULL, on_status, NULL, true, NO_MODEL},
 	[OP_WAITS] = {NULL, on_waits, NULL, true, READS},
 	[OP_JOIN] = {&shard__join__descriptor, join_request, NULL, true, WRITES},

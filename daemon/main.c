@@ -11,6 +11,7 @@
 #include "linger.h"
 #include "node/limits.h"
 #include "notify.h"
+#include "replay.h"
 #include "warm/warm.h"
 #include "server.h"
 
@@ -323,6 +324,8 @@ int main(int argc, char **argv)
 	bool parked = warm_parked();
 	int rc;
 
+	if (argc > 1 && strcmp(argv[1], "--replay") == 0) /* For shardctl replay alone. */
+		return replay_main(argc - 2, argv + 2);
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
 		return EXIT_USAGE;

@@ -21,6 +21,7 @@
 #include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "obs/history.h"
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
@@ -78,9 +79,9 @@ static void give_back(struct server *s)
 
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
-static const struct model_watch *const watches[] = {&scrape_watch, &transfer_watch, &seal_watch,
-						    &manage_watch, &blob_watch,     &ckpt_watch,
-						    &moving_watch, &control_watch,  NULL};
+static const struct model_watch *const watches[] = {
+	&history_watch, &scrape_watch, &transfer_watch, &seal_watch,    &manage_watch,
+	&blob_watch,    &ckpt_watch,   &moving_watch,   &control_watch, NULL};
 
 static void on_beat(struct server *s, uint64_t now)
 {
@@ -255,6 +256,7 @@ static void init_lists(struct server *s)
 	job_init(s);
 	list_init(&s->mr);
 	list_init(&s->voided);
+	list_init(&s->histories);
 }
 
 /* Reserves room in the budget for data that waits to be sent: a common amount, and beyond it one
@@ -271,6 +273,14 @@ static void reserve_queues(struct server *s)
 	s->conns.queued.most = SERVER_QUEUED_MAX;
 	if (s->conns.queued.most > s->budget.queues / 2)
 		s->conns.queued.most = s->budget.queues / 2;
+}
+
+static void init_timers(struct server *s)
+{
+	uv_timer_init(s->loop, &s->clock.core_timer);
+	uv_timer_init(s->loop, &s->clock.beat);
+	uv_timer_init(s->loop, &s->clock.history_timer);
+	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 }
 
 enum shard_status server_init(struct server **out, const struct config *conf, struct log *log,
@@ -324,9 +334,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		return st;
 	}
 	s->stop.pool_open = true;
-	uv_timer_init(loop, &s->clock.core_timer);
-	uv_timer_init(loop, &s->clock.beat);
-	s->clock.core_timer.data = s->clock.beat.data = s;
+	init_timers(s);
 	log_line(log, LOG_LEVEL_INFO,
 		 "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u "
 		 "memory=%lu",

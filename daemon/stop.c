@@ -15,6 +15,7 @@
 #include "link/accept.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "obs/history.h"
 #include "obs/http.h"
 #include "warm/warm.h"
 #include "link/peer.h"
@@ -263,8 +264,9 @@ static void check_stopped(struct server *s)
 		close_connections(s);
 	}
 	lead_stop(s);
-	if (!links_closed(s) || !lead_ended(s) || !ckpt_stopped(s) || s->persists > 0 ||
-	    !job_idle(s, JOB_MEMORY) || !job_idle(s, JOB_SMALL) || !rdma_local_closed(s))
+	if (!links_closed(s) || !lead_ended(s) || !history_stopped(s) || !ckpt_stopped(s) ||
+	    s->persists > 0 || !job_idle(s, JOB_MEMORY) || !job_idle(s, JOB_SMALL) ||
+	    !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {
 		s->stop.http_closing = true;
@@ -280,9 +282,10 @@ static void check_stopped(struct server *s)
 		return;
 	if (!s->stop.all) {
 		s->stop.all = true;
-		s->stop.closing = 2;
+		s->stop.closing = 3;
 		uv_close((uv_handle_t *)&s->clock.core_timer, handle_closed);
 		uv_close((uv_handle_t *)&s->clock.beat, handle_closed);
+		uv_close((uv_handle_t *)&s->clock.history_timer, handle_closed);
 		return;
 	}
 	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop.why);

@@ -18,15 +18,16 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | \
+		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
 		esac
 	done
 	case $prev in
-	--config | --secret) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--from) [ "$command" = replay ] && mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--config | --secret | --history) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--dir | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
@@ -35,10 +36,11 @@ _shardctl()
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
 	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
-		--name | --model | --settings | --step | --max-shard-size) return ;;
+		--name | --model | --settings | --step | --max-shard-size | --to) return ;;
+	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
-		"") words="status members top model kick drain rebalance save verify restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="status members top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -65,6 +67,15 @@ _shardctl()
 		save)
 			words="--dir --tag --force $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		history)
+			words="--node --from --to $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		replay)
+			words="--history --from --gradients $common"
+			if [[ $cur != -* ]]; then
+				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+				return
+			fi ;;
 		verify)
 			words=$common
 			[[ $cur == -* ]] || words=$(_shardctl_models) ;;

@@ -40,7 +40,7 @@ static bool beside(char *path, size_t bytes)
 enum ctl_exit ctl_shardd(const char *const *args)
 {
 	/* execv() wants the arguments writable. */
-	char path[PATH_MAX], *copy[16], name[] = "shardd";
+	char path[PATH_MAX], *copy[32], name[] = "shardd";
 	int n = 0;
 
 	copy[n++] = name;
@@ -56,7 +56,7 @@ enum ctl_exit ctl_shardd(const char *const *args)
 	else
 		execvp("shardd", copy);
 	return ctl_fail(CTL_FAILED,
-			"shardd cannot be run to read the configuration: %s: is it installed "
+			"shardd cannot be run, which does this: %s: is it installed "
 			"beside shardctl, or in PATH?",
 			strerror(errno));
 }

@@ -19,6 +19,7 @@
 #include "link/call.h"
 #include "link/session.h"
 #include "model/spec.h"
+#include "model/watch.h"
 #include "wire/ops.h"
 
 #include <errno.h>
@@ -113,6 +114,7 @@ static void noted(struct ckpt_op *op)
 		 (double)l->write_ns / NS_PER_SEC, (double)l->hold_ns / NS_PER_SEC);
 	answer_saved(op);
 	ckpt_op_free(op);
+	WATCH_TELL(m->server, saved, m, l->path, l->step);
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
 }
 

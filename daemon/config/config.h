@@ -55,7 +55,8 @@ struct config {
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
 	char state[CONFIG_PATH_BYTES];
-	uint64_t memory; /* In bytes. */
+	uint64_t history; /* In bytes, of each model. 0: none is kept. */
+	uint64_t memory;  /* In bytes. */
 	enum shm_huge huge_pages;
 	uint32_t capacity; /* Of this node, beside those of the others. 0: it holds nothing. */
 	uint32_t workers;

@@ -62,6 +62,11 @@ static const struct table_row rows[] = {
 	{.section = "daemon", .name = "state", .type = TABLE_PATH, FIELD(state),
 		.max = PATH_BYTES_MAX, .fallback = "/var/lib/shardd",
 		.help = "The folder for this node's identity, incarnation, views and definitions."},
+	{.section = "daemon", .name = "history", .type = TABLE_BYTES, FIELD(history),
+		.min = 1 << 20, .max = 0x1p40, .word = "off", .fallback = "64MiB",
+		.help = "The most that the history of one model takes in state: the decided steps, "
+			"views, saves and restores, for `shardctl history`. The oldest part of it "
+			"goes first."},
 	{.section = "daemon", .name = "memory", .type = TABLE_BYTES, FIELD(memory), .min = 1 << 20,
 		.max = 0x1p60, .word = "auto", .fallback = "auto",
 		.help = "The budget of this node for all models together, and for answers that wait "

@@ -339,6 +339,16 @@ void core_state(const struct core *c, struct core_state *s)
 		core_copy_text(s->waits, sizeof(s->waits), m->waits);
 }
 
+void core_now(const struct core *c, struct core_now *a)
+{
+	*a = (struct core_now){.term = c->member.term,
+			       .seq = c->member.seq,
+			       .generation = c->member.generation,
+			       .learns = core_fetches(c),
+			       .members = &c->member.members,
+			       .record = c->step.has_record ? &c->step.record : NULL};
+}
+
 bool core_names(const struct core *c, const void *table)
 {
 	const struct placement *const kept[] = {&c->conf.place,          &c->member.place,

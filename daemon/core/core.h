@@ -126,6 +126,15 @@ struct core_state {
 	char moves[128];
 };
 void core_state(const struct core *c, struct core_state *s);
+/* What this node has adopted and decided. Cheap enough to be looked at after each event. */
+struct core_now {
+	uint64_t term; /* Of the view that is adopted. 0: none is. */
+	uint32_t seq, generation;
+	bool learns;                        /* As core_state.learning. */
+	const struct view_members *members; /* In effect until the next event. */
+	const struct record *record;        /* The last one. NULL: none. */
+};
+void core_now(const struct core *c, struct core_now *a);
 /* Does any placement that the core keeps name this table, or may the core write to it? Otherwise
  * the shell may free it. */
 bool core_names(const struct core *c, const void *table);

@@ -30,6 +30,7 @@ uint32_t hello_capacity(const Shard__Hello *theirs);
  * does not, no chunk may move to it or away from it. Asked of a node that was linked. */
 struct peer;
 bool hello_can_move(const struct peer *p);
+bool hello_has_history(const struct peer *p); /* Does it take HISTORY? */
 /* Compares only versions. Nothing else may be compared before the proof, because an error text
  * names values of this node. */
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,

@@ -84,7 +84,7 @@ static enum shard_status unpack_world(struct core_world *w, Shard__Rank **list, 
 			     : err_set(e, SHARD_PROTOCOL, "a world of %zu ranks: %s", nr, wrong);
 }
 
-static Shard__Record *pack_record(const struct record *r, struct arena *a)
+Shard__Record *corewire_pack_record(const struct record *r, struct arena *a)
 {
 	Shard__Record *out = take(a, 1, sizeof(*out));
 	Shard__Id *id = take(a, 1, sizeof(*id));
@@ -408,7 +408,7 @@ enum shard_status corewire_pack_view(const struct core_view *v, uint64_t defined
 	if ((out->tune = take(a, 1, sizeof(*out->tune))) == NULL)
 		return SHARD_AGAIN;
 	pack_tune(out->tune, &v->tune);
-	if (v->sealed && (out->record = pack_record(&v->record, a)) == NULL)
+	if (v->sealed && (out->record = corewire_pack_record(&v->record, a)) == NULL)
 		return SHARD_AGAIN;
 	return SHARD_OK;
 }
@@ -559,7 +559,7 @@ static Shard__Answer *pack_answer(const struct core_answer *s, struct arena *a)
 	out->term = s->term;
 	out->seq = s->seq;
 	out->generation = s->generation;
-	if (s->has_record && (out->record = pack_record(&s->record, a)) == NULL)
+	if (s->has_record && (out->record = corewire_pack_record(&s->record, a)) == NULL)
 		return NULL;
 	if (!s->prepared)
 		return out;
@@ -642,7 +642,7 @@ static bool pack_body(const struct core_msg *m, uint64_t defined, struct arena *
 		if ((out->world = pack_world(m->world, a)) == NULL)
 			return false;
 	}
-	if (m->record != NULL && (out->record = pack_record(m->record, a)) == NULL)
+	if (m->record != NULL && (out->record = corewire_pack_record(m->record, a)) == NULL)
 		return false;
 	if (m->view != NULL) {
 		out->view = take(a, 1, sizeof(*out->view));

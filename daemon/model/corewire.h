@@ -41,6 +41,9 @@ enum shard_status corewire_pack_view(const struct core_view *v, uint64_t defined
 enum shard_status corewire_unpack_view(const Shard__View *in, const struct corewire_limits *l,
 				       struct arena *a, struct core_view *v, struct err *e);
 
+/* A record alone. NULL: the arena is too small. */
+Shard__Record *corewire_pack_record(const struct record *r, struct arena *a);
+
 /* The tables alone. They lie in the arena, which needs corewire_tables_bytes() for them, and every
  * number of them is checked, but for a view's members and masks. */
 enum shard_status corewire_pack_tables(const struct placement *p, struct arena *a,

@@ -636,6 +636,7 @@ void model_run(struct model *m, const struct core_event *ev)
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);
 	}
+	WATCH_TELL(m->server, ran, m);
 	reclaim(m); /* An attempt may have ended, and the world may be waiting for a JOIN that waits
 		       for an arena. */
 	model_attempt_check(m);

@@ -33,6 +33,8 @@ struct model_watch {
 	void (*boundary)(struct model *m);
 	/* Weights or an image chunk can be read that could not be read before. */
 	void (*readable)(struct model *m);
+	/* The core has handled an event, and its actions are carried out. */
+	void (*ran)(struct model *m);
 	/* The core holds training after that record, as CORE_EV_HOLD asked. */
 	void (*held)(struct model *m, const struct record *r);
 	/* On the coordinator: chunks lie as CORE_EV_PLACE wanted. */
@@ -53,6 +55,8 @@ struct model_watch {
 	void (*lost)(struct model *m, bool back, const struct err *e);
 	/* Its memory has been reset. No weights are in it. */
 	void (*cleared)(struct model *m);
+	/* On the coordinator: the weights of that step are in this folder, durably. */
+	void (*saved)(struct model *m, const char *path, uint64_t step);
 	/* anew: a session gets the grant to write its weights. forget: what a restore has read here
 	 * must not count for a trainer's seal. */
 	void (*anew)(struct model *m);

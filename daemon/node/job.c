@@ -8,8 +8,10 @@
 #include "base/check.h"
 #include "node/state.h"
 
-static const unsigned running_max[JOB_KINDS] = {
-	[JOB_FILES] = JOB_FILES_MAX, [JOB_MEMORY] = JOB_MEMORY_MAX, [JOB_SMALL] = JOB_SMALL_MAX};
+static const unsigned running_max[JOB_KINDS] = {[JOB_FILES] = JOB_FILES_MAX,
+						[JOB_MEMORY] = JOB_MEMORY_MAX,
+						[JOB_SMALL] = JOB_SMALL_MAX,
+						[JOB_HISTORY] = JOB_HISTORY_MAX};
 
 void job_init(struct server *s)
 {

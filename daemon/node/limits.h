@@ -13,9 +13,9 @@
 #include <uv.h>
 
 /* Threads of libuv's pool. At most half of them resolve host names, JOB_FILES_MAX work on
- * checkpoints, and JOB_MEMORY_MAX and JOB_SMALL_MAX make memory. So at least one is left to write
- * views. */
-#define LIMITS_THREADS 12
+ * checkpoints, JOB_MEMORY_MAX and JOB_SMALL_MAX make memory, and JOB_HISTORY_MAX keeps histories.
+ * So at least one is left to write views. */
+#define LIMITS_THREADS 14
 
 /* Raises the limit of descriptors as far as allowed, logs how many there are and how many are
  * needed, and checks that the threads of libuv's pool can start. Call it before anything else in

@@ -53,6 +53,7 @@ struct server_secret {
  * node/node.c for the beat, model/model.c for core time. */
 struct server_clock {
 	uv_timer_t beat, core_timer;
+	uv_timer_t history_timer; /* obs/history.c: the next time that one is written. */
 	uint64_t beat_ns, beat_due;
 	uint64_t beat_cpu_ns; /* Processor time of the loop's thread at the last beat. */
 	uint64_t core_due;

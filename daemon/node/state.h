@@ -96,15 +96,16 @@ struct server {
 	uint64_t member_seq;
 
 	/* Models by what is done with them, each list with its owner. */
-	struct list models;  /* model/make.c: those with memory. */
-	struct list makings; /* model/make.c: their memory is being made. */
-	struct list defines; /* control/define_wait.c: definitions that wait for room. */
-	struct list held;    /* control/held.c: requests that wait for memory to come back. */
-	struct list drops;   /* control/drop.c: their memory is about to be given back. */
-	struct list ckpts;   /* ckpt/ckpt.c: saves and restores. */
-	struct list mr;      /* data/mr.c: memory that is registered for RDMA. */
-	struct list voided;  /* model/resume.c: models that a warm start could not take over. */
-	uint32_t next_model; /* control/define.c and model/resume.c: the next id. */
+	struct list models;    /* model/make.c: those with memory. */
+	struct list makings;   /* model/make.c: their memory is being made. */
+	struct list defines;   /* control/define_wait.c: definitions that wait for room. */
+	struct list held;      /* control/held.c: requests that wait for memory to come back. */
+	struct list drops;     /* control/drop.c: their memory is about to be given back. */
+	struct list ckpts;     /* ckpt/ckpt.c: saves and restores. */
+	struct list mr;        /* data/mr.c: memory that is registered for RDMA. */
+	struct list histories; /* obs/history.c: one for each model, and for some that are gone. */
+	struct list voided;    /* model/resume.c: models that a warm start could not take over. */
+	uint32_t next_model;   /* control/define.c and model/resume.c: the next id. */
 
 	/* What a stop waits for, counted by who begins it. */
 	unsigned persists;      /* Jobs in threads that write or remove files of models, or read

@@ -16,6 +16,7 @@
 #include "model/model.h"
 #include "model/watch.h"
 #include "warm/warm.h"
+#include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/status.h"
 #include "link/peer.h"
@@ -438,6 +439,20 @@ static void move_age(FILE *f, const char *name, const struct model *m)
 	if (server_leads(m->server))
 		metrics_sample(f, name, MODEL(m), since != 0 ? seconds(clock_ns() - since) : 0);
 }
+#define HISTORY(fn, value)                                                                         \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		struct history_state h;                                                            \
+                                                                                                   \
+		history_state(m, &h);                                                              \
+		if (h.on)                                                                          \
+			metrics_count(f, name, MODEL(m), (value));                                 \
+	}
+
+HISTORY(history_bytes, h.bytes)
+HISTORY(history_entries, h.entries)
+HISTORY(history_dropped, h.dropped)
+HISTORY(history_late, h.trouble[0] != 0)
 
 static void ranks(FILE *f, const char *name, const struct model *m,
 		  uint64_t (*value)(const struct model *m, const struct contrib_rank *g))
@@ -526,6 +541,13 @@ static const struct family families[] = {
 	{"shardd_move_age_seconds", METRICS_GAUGE,
 	 "On the coordinator: how long chunks have not been where they should lie; 0: they are.",
 	 move_age},
+	{"shardd_history_bytes", METRICS_GAUGE, "Of the model's history on this node's disk.",
+	 history_bytes},
+	{"shardd_history_entries_total", METRICS_COUNTER, "Entries written to it since the start.",
+	 history_entries},
+	{"shardd_history_dropped_total", METRICS_COUNTER,
+	 "Entries that are missing in it, because they could not be written.", history_dropped},
+	{"shardd_history_late", METRICS_GAUGE, "1: the disk takes no entries now.", history_late},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
 	 generation},
 	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},

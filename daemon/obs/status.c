@@ -5,6 +5,7 @@
  * waits for on other nodes it knows from the coordinator. Without memory status_json() returns
  * NULL. */
 #include "obs/status.h"
+#include "obs/history.h"
 #include "obs/metrics.h"
 #include "ckpt/ckpt.h"
 
@@ -456,6 +457,18 @@ static json_t *private_json(const struct model *m)
 	return o;
 }
 
+static json_t *history_json(const struct model *m)
+{
+	struct history_state h;
+
+	history_state(m, &h);
+	if (!h.on)
+		return json_null();
+	return json_pack("{s:I, s:I, s:I, s:I, s:s}", "bytes", (json_int_t)h.bytes, "entries",
+			 (json_int_t)h.entries, "dropped", (json_int_t)h.dropped, "waiting_bytes",
+			 (json_int_t)h.waiting, "trouble", h.trouble);
+}
+
 static json_t *model_json(const struct model *m)
 {
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
@@ -494,6 +507,8 @@ static json_t *model_json(const struct model *m)
 	if (o != NULL)
 		json_object_set_new(o, "stragglers_dropped",
 				    json_integer((json_int_t)c.stragglers));
+	if (o != NULL)
+		json_object_set_new(o, "history", history_json(m));
 	apply_settled(m, &done, &all);
 	if (o != NULL && all > 0)
 		json_object_set_new(o, "resuming",

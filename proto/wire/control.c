@@ -59,6 +59,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_GRAD] = {M(grad), NULL},
 	[OP_HELD] = {M(memory), NULL},
 	[OP_MOVE] = {M(move), M(text)},
+	[OP_HISTORY] = {M(history), M(history_page)},
 	[OP_ROOM] = {M(tables), NULL},
 	[OP_CAPACITY] = {M(capacity), NULL},
 };

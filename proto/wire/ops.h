@@ -42,6 +42,7 @@ enum wire_op {
 	/* Attach -> Text (JSON), after PROGRESS. Relayed to the coordinator. */
 	OP_VERIFY,
 	OP_MOVE, /* Move -> Text (JSON). Passed on to the coordinator, or to the node it names. */
+	OP_HISTORY, /* History -> HistoryPage. Passed on to the node that it names. */
 	/* The step, between trainer and daemon. */
 	OP_ATTEMPT = 30, /* daemon -> trainer: Attempt. The trainer may write its arena. */
 	OP_PUSH_DATA,    /* trainer -> daemon over TCP: part of a chunk's gradient. */

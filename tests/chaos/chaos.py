@@ -172,11 +172,28 @@ class Run:
                 check=True,
                 timeout=pace.seconds(self.bound),
             )
+        for m in c.models:
+            self.histories(m)
         c.look()
         for d in c.daemons:
             d.wanted = False
             d.signal(signal.SIGTERM)
         self.all_end(c.daemons)
+
+    def histories(self, model):
+        """Asks each node what it has written down. It does so only when it is there again."""
+        c, node = self.cluster, self.random.choice(self.cluster.daemons).node
+        with open(f"{c.dir}/final/{model.name}.history", "w") as f:
+            asked = subprocess.run(
+                [c.shardctl, "history", model.name, "--node", "all", "--json"]
+                + ["--address", f"unix:{c.dir}/{node}.sock", "--timeout", "20"],
+                stdout=f,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=pace.seconds(self.bound),
+            )
+        if asked.returncode != 0:
+            raise Failed(f"the history of {model.name}: {asked.stderr.strip()}")
 
     def all_end(self, processes):
         limit = pace.Bound(self.bound)
@@ -196,7 +213,7 @@ class Run:
         replay = os.path.join(os.path.dirname(__file__), "replay.py")
         for flip in ["0", "1"] if os.environ.get("FLIP") == "1" else ["0"]:
             rc = subprocess.run(
-                [sys.executable, "-B", replay, self.folder], env={**os.environ, "FLIP": flip}
+                [sys.executable, "-B", replay, self.folder, self.cluster.shardctl], env={**os.environ, "FLIP": flip}
             ).returncode
             if rc != int(flip):
                 raise Failed(

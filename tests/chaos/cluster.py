@@ -246,7 +246,7 @@ class Cluster:
         with open(f"{self.dir}/{node}.conf", "w") as f:
             f.write(
                 f"[daemon]\nnode = {node}\nlisten = {self.listens[node]}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
-                f"http = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
+                f"history = 1MiB\nhttp = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
                 f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\nnode_secret = {self.node_secret}\n"
                 f"{'' if 'membership' in self.settings else 'membership = static' + chr(10)}{self.settings}[nodes]\n"
             )

@@ -23,7 +23,7 @@ import pace
 from cluster import LIBC, Cluster, Failed, Process, child
 
 CLONE_NEWNET = 0x40000000
-STATE_BYTES, HEARTBEAT_S = 512 << 10, 3
+STATE_BYTES, HEARTBEAT_S = 4 << 20, 3
 BRIDGE, NOWHERE = "02:00:00:00:00:64", "02:00:00:00:00:ff"
 PORT = 29700
 

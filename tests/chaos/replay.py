@@ -12,9 +12,10 @@ trainer saw is explained; every result is of such a step; a begin that was told 
 is in no step (where the coordinator is elected it is only counted); and from each state only as
 many steps follow as there were arrivals at it (one, and one for each restore of it).
 
-    replay.py FOLDER
+    replay.py FOLDER [SHARDCTL]
 
-FOLDER is what chaos.py left. FLIP=1 flips one bit of one gradient in the replay, which must then
+FOLDER is what chaos.py left. With SHARDCTL the steps between two checkpoints are also computed by
+`shardctl replay`, of which this program knows nothing, and both must find the same. FLIP=1 flips one bit of one gradient in the replay, which must then
 fail.
 """
 
@@ -24,6 +25,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 from collections import defaultdict
 
@@ -31,6 +33,7 @@ import numpy as np
 
 import arithmetic
 import checkpoint
+import history
 from models import MODELS, STATES
 
 WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
@@ -108,6 +111,7 @@ class Begin:
         "ended",
         "seen",
         "used",
+        "weight",
     )
 
     def where(self):
@@ -138,6 +142,7 @@ def read_logs(folder, model):
                 b.file, b.line, b.ns, b.node = path, line, int(ns), node
                 b.id, b.step, b.attempt, b.rank, b.world, b.nonce = (int(x) for x in w[:6])
                 b.scale, b.image, b.lr = float(w[6]), int(w[7], 16), float(w[8])
+                b.weight = weight(b.nonce)
                 b.result = b.ended = None
                 b.seen = b.used = False
                 begins.append(b)
@@ -290,6 +295,7 @@ class Replay:
     def __init__(self, folder, model, events, flip):
         self.folder, self.model, self.events, self.flip = folder, model, events, flip
         self.wrong, self.committed, self.untold, self.compared, self.images = [], 0, 0, 0, 0
+        self.told = 0  # Records of committed steps in the histories of all nodes.
         self.over = 0  # Committed steps of which a rank was told that they begin again.
         self.nodes, self.todo, self.later = {}, [], []
         self.begins, self.ids = read_logs(folder, model)
@@ -301,7 +307,7 @@ class Replay:
             e["what"] == "memory_taken" or (e["what"] == "failed" and e["model"] == model.name)
             for e in events
         )
-        self.final = None
+        self.final, self.steps = None, []  # steps: (state, ranks) of each committed one.
 
     def fail(self, text):
         self.wrong.append(f"{self.model.name}: {text}")
@@ -391,6 +397,7 @@ class Replay:
             if any(b.used for b in ranks):
                 continue
             t, v = next_state(s, ranks, self.flip and self.flip == (s.id, s.step + 1))
+            t.verdict = v
             evidence = self.evidence(ranks, t, v)
             told = any(b.result is not None for b in ranks)
             if evidence == "seen" and (
@@ -408,6 +415,7 @@ class Replay:
         node.children.append(ranks)
         node.made.add(t.key())
         self.committed += 1
+        self.steps.append((t, ranks))
         self.untold += all(b.result is None for b in ranks)
         self.over += any(b.ended is not None for b in ranks)
         self.arrive(t)
@@ -530,6 +538,24 @@ class Replay:
                 f"what was read at the end is of step {self.final.step}, and later ones had been committed"
             )
         self.judge_ids()
+        self.judge_history()
+
+    def judge_history(self):
+        """Compares the histories of the nodes. A drop takes them, so they have the steps of the
+        last weights that were written."""
+        entries = history.load(f"{self.folder}/final/{self.model.name}.history")
+        if entries is None or self.final is None:
+            self.fail("no history was read at the end")
+            return
+        together = self.model.replicas == 1
+        steps = [(t, ranks) for t, ranks in self.steps if t.id == self.final.id]
+        wrong, self.told, lost = history.check(entries, steps, together)
+        for text in wrong:
+            self.fail(f"history: {text}")
+        if not wrong and (unseen := history.mistakes(entries, steps, together)):
+            self.fail(f"history: the checker does not see these mistakes: {', '.join(unseen)}")
+        if lost:
+            print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were killed")
 
     def judge_ids(self):
         """Checks that weights are written once, and once after each drop."""
@@ -541,6 +567,46 @@ class Replay:
             )
         for id in made - set(self.ids):
             self.fail(f"nobody wrote the weights that have the id {id}")
+
+
+def write_gradients(model, folder, steps):
+    """Writes what each rank pushed in these steps, as `shardctl replay` wants it."""
+    kind = {"f32": "F32", "f16": "F16", "bf16": "BF16"}[model.grad]
+    for t, ranks in steps:
+        for rank, b in enumerate(ranks):
+            header, data = {}, b""
+            for k, (name, *_) in enumerate(model.layout):
+                g = gradient(model, b, k)
+                if g is None:
+                    continue
+                at, data = len(data), data + g.tobytes()
+                header[name] = {"dtype": kind, "shape": [len(g)], "data_offsets": [at, len(data)]}
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            with open(f"{folder}/step{t.step}-rank{rank}.safetensors", "wb") as f:
+                f.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def tool_agrees(r, shardctl):
+    """Returns what `shardctl replay` says of the longest way from one checkpoint to a later one of
+    at most 60 steps, or None: it says that all is equal. Models that came back from a checkpoint
+    have steps of one number in several generations, so they are left out."""
+    saved = sorted((x for x in r.shown if x.manifest and x.nodes), key=lambda x: x.step)
+    pairs = [(a, b) for a in saved for b in saved if 0 < b.step - a.step <= 60]
+    if not pairs or r.model.replicas == 1:
+        return None
+    a, b = max(pairs, key=lambda p: p[1].step - p[0].step)
+    folder = f"{r.folder}/final/{r.model.name}.gradients"
+    os.makedirs(folder, exist_ok=True)
+    write_gradients(r.model, folder, [s for s in r.steps if a.step < s[0].step <= b.step])
+    words = ["--history", f"{r.folder}/final/{r.model.name}.history", "--from", a.what]
+    done = subprocess.run(
+        [shardctl, "replay", *words, "--gradients", folder, b.what], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        return done.stderr.strip()
+    print(f"replay: {r.model.name:7} shardctl: {done.stdout.strip()}")
+    return None
 
 
 def choose_flip(replays):
@@ -564,12 +630,15 @@ def main():
     wrong = []
     for r in replays:
         r.run()
+        if len(sys.argv) > 2 and not r.wrong and (odd := tool_agrees(r, sys.argv[2])):
+            r.fail(f"shardctl replay does not agree: {odd}")
         wrong += r.wrong
         print(
             f"replay: {r.model.name:7} {r.committed:5} committed steps, {r.untold} of them told to nobody; equal: {r.images} images, "
             f"{r.compared} checkpoints and readings",
             flush=True,
         )
+        print(f"replay: {r.model.name:7} {r.told:5} records of these steps in the histories of nodes")
         if r.over:
             print(f"replay: {r.model.name}: a rank was told of {r.over} steps that they begin again")
         for text in r.wrong[:6]:  # In the order of time, because later ones follow from the first.

@@ -69,6 +69,17 @@ static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 	return dtype_to_bf16(role == 0 ? 0x1p20f : -0x1p20f);
 }
 
+void crew_gradient(const struct crew *c, uint64_t step, uint32_t rank, uint32_t tensor,
+		   uint16_t *to)
+{
+	uint32_t at = 0;
+
+	for (uint32_t t = 0; t < tensor; t++)
+		at += c->numel[t];
+	for (uint32_t i = 0; i < c->numel[tensor]; i++)
+		to[i] = gradient(step, rank, at + i);
+}
+
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world)
 {
 	snprintf(settings, bytes,

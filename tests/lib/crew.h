@@ -61,6 +61,9 @@ uint64_t crew_finish(struct crew *c);
 /* Compares master, moments and image of every tensor bit by bit. */
 void crew_check(struct crew *c, const char *address, uint64_t step);
 
+/* What rank `rank` pushes of a tensor in a step: bf16, numel[tensor] elements. */
+void crew_gradient(const struct crew *c, uint64_t step, uint32_t rank, uint32_t tensor,
+		   uint16_t *to);
 /* Describes the model of crew_init() with the settings that every crew has. */
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes,
 	       uint32_t world);

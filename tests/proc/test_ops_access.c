@@ -43,6 +43,7 @@ static Shard__Read read_body;
 static Shard__Manage manage_body;
 static Shard__Save save_body;
 static Shard__Attach verify_body;
+static Shard__History history_body;
 static Shard__Restore restore_body;
 static Shard__Spec spec;
 
@@ -69,6 +70,7 @@ static const struct {
 	[OP_SAVE] = {WRITES, &save_body.base},
 	[OP_RESTORE] = {WRITES, &restore_body.base},
 	[OP_VERIFY] = {WRITES, &verify_body.base},
+	[OP_HISTORY] = {READS, &history_body.base},
 	[OP_MOVE] = {NONE}, /* Only root may, whatever the model: test_moves. */
 	[OP_BLOB] = {READS},
 	[OP_PUSH_DATA] = {NONE},
@@ -109,6 +111,8 @@ static void fill_bodies(void)
 	save_body.name = name;
 	shard__attach__init(&verify_body);
 	verify_body.name = name;
+	shard__history__init(&history_body);
+	history_body.name = name;
 	shard__restore__init(&restore_body);
 	restore_body.dir = keep_dir;
 	restore_body.force = true;
