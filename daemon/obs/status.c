@@ -233,11 +233,11 @@ static json_t *chunks_json(const struct model *m)
 			 per);
 }
 
-/* Who is in the view that this node has adopted, and who catches up. */
-static void view_json(json_t *o, const struct model *m)
+/* Who is in the view that this node has adopted, and who catches up. A model whose memory is being
+ * made has no core, but maybe a view in which chunks move. */
+static void view_json(json_t *o, const struct model *m, const struct core_state *core)
 {
 	json_t *members = json_array(), *learns = json_array();
-	struct core_state core;
 	uint32_t here, all;
 
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
@@ -254,12 +254,10 @@ static void view_json(json_t *o, const struct model *m)
 	catchup_progress(m, &here, &all);
 	if (all > 0)
 		json_object_set_new(o, "fetched", json_integer((json_int_t)here));
-	if (moving_on(m) || moving_trouble(m)[0] != 0) {
-		core_state(m->core, &core);
-		json_object_set_new(
-			o, "moving",
-			json_pack("{s:s, s:s}", "waits", core.moves, "trouble", moving_trouble(m)));
-	}
+	if (moving_on(m) || moving_trouble(m)[0] != 0)
+		json_object_set_new(o, "moving",
+				    json_pack("{s:s, s:s}", "waits", core->moves, "trouble",
+					      moving_trouble(m)));
 }
 
 /* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */
@@ -478,7 +476,7 @@ static json_t *model_json(const struct model *m)
 	if (o != NULL)
 		life_json(o, m, &c);
 	if (o != NULL)
-		view_json(o, m);
+		view_json(o, m, &c);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL)
