@@ -161,7 +161,7 @@ static void seize_workers(struct trap *t)
 		FILE *f;
 
 		snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", (int)t->pid, d->d_name);
-		f = atoi(d->d_name) > 0 ? fopen(path, "re") : NULL;
+		f = atoi(d->d_name) > 0 && atoi(d->d_name) != t->pid ? fopen(path, "re") : NULL;
 		if (f == NULL)
 			continue;
 		if (fgets(comm, sizeof(comm), f) != NULL &&

@@ -272,6 +272,50 @@ static void test_moves(void **state)
 	loss_finish(l);
 }
 
+/* Stops the thread that makes memory for the model. False: it was missed. */
+static bool stops_making(struct loss *l, int node)
+{
+	static const struct trap_point makes = {.function = "store_init", .workers = "shardd"};
+
+	trap_set(&l->trap, l->cluster->node[node].pid, &makes);
+	if (trap_wait(&l->trap, 1000))
+		return true;
+	trap_end(&l->trap);
+	return false;
+}
+
+/* A node comes back in the middle of a move, and a thread makes memory for the model. The loop
+ * answers meanwhile, and says that chunks move. */
+static void test_status_while_made(void **state)
+{
+	static const struct loss_moment sends =
+		LOSS_OWN("it sends a copy in part", TRAP_PARTS(OP_COPY_DATA, 2));
+	struct loss *l = *state;
+	bool stopped = false;
+	int victim;
+
+	loss_begin(l, &(struct loss_conf){0});
+	for (int i = 0; i < 10 && !stopped; i++) {
+		victim = loss_kill(l, &sends, loss_leader, drains);
+		loss_goes_on(l);
+		(void)loss_ctl_end(l);
+		cluster_spawn(l->cluster, victim);
+		cluster_ready(l->cluster, victim);
+		l->dead = -1;
+		stopped = stops_making(l, victim);
+		if (stopped) {
+			assert_true(loss_says(l, victim, "\"state\":\"defining\""));
+			assert_true(loss_says(l, victim, "\"moving\":"));
+			trap_end(&l->trap);
+		}
+		loss_whole(l);
+		undrain(l);
+	}
+	assert_true(stopped);
+	loss_check(l);
+	loss_finish(l);
+}
+
 /* --- a save --- */
 
 static const struct trap_point answers = TRAP_CALLS("caller_answer", 1);
@@ -335,6 +379,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_view, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_recovery, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_moves, loss_setup, loss_teardown),
+		cmocka_unit_test_setup_teardown(test_status_while_made, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_save, loss_setup, loss_teardown),
 	};
 
