@@ -21,7 +21,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { WHOLE_S = 20, AT_MS = 3000, TRIES = 8, STEPS = 3 };
+enum { WHOLE_S = 60, AT_MS = 3000, TRIES = 8, STEPS = 3 };
 /* Beyond the time of elections. */
 #define MARGIN_MS 3000
 
@@ -35,6 +35,22 @@ int loss_setup(void **state)
 	return 0;
 }
 
+/* The last lines of a log that are of no step and no session. */
+static void show(struct loss *l, int node)
+{
+	const char *last[60] = {NULL};
+	char *text = cluster_log(l->cluster, node), *at = text;
+	uint32_t nr = 0;
+
+	for (char *line; (line = strsep(&at, "\n")) != NULL;)
+		if (strstr(line, "event=begin ") == NULL && strstr(line, "event=session") == NULL)
+			last[nr++ % NR(last)] = line;
+	fprintf(stderr, "--- what node %c did ---\n", 'a' + node);
+	for (uint32_t i = nr > NR(last) ? nr - NR(last) : 0; i < nr; i++)
+		fprintf(stderr, "%s\n", last[i % NR(last)]);
+	free(text);
+}
+
 int loss_teardown(void **state)
 {
 	struct loss *l = *state;
@@ -45,6 +61,8 @@ int loss_teardown(void **state)
 	}
 	if (l->trap.nr > 0 && kill(l->trap.pid, 0) == 0)
 		trap_kill(&l->trap); /* A traced thread would keep the process from its end. */
+	for (int n = 0; n < LOSS_NODES; n++)
+		show(l, n);
 	cluster_put_away(&l->cluster);
 	return 0; /* Trainers of a test that failed still use it. */
 }

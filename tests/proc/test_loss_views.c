@@ -240,12 +240,16 @@ static void undrain(struct loss *l)
 	loss_whole(l);
 }
 
+/* Where chunks lie decides who sends copies. If the victim had nothing to do, the second try is the
+ * way back. */
 static void drains(struct loss *l, int victim)
 {
+	int gives = giver(l), at = other(l, victim);
 	char what[64];
 
-	snprintf(what, sizeof(what), "drain --no-wait %c", 'a' + giver(l));
-	loss_ctl_begin(l, other(l, victim), what);
+	snprintf(what, sizeof(what), "drain %s --no-wait %c",
+		 has_chunks(l, at, gives) ? "" : "--undo", 'a' + gives);
+	loss_ctl_begin(l, at, what);
 }
 
 /* The node after the coordinator is drained, and gets its share again. */
