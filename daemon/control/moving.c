@@ -259,7 +259,7 @@ struct moving_left moving_left(const struct model *m, bool here)
 		uint64_t lack = p->to[c] & ~place_base(p, c) & p->moves & of;
 		uint64_t nr;
 
-		if (lack & self && catchup_has(m, c))
+		if (lack & self && m->catchup != NULL && catchup_has(m, c))
 			lack &= ~self;
 		nr = (uint64_t)__builtin_popcountll(lack);
 		left.copies += nr;

@@ -234,11 +234,11 @@ static json_t *chunks_json(const struct model *m)
 			 per);
 }
 
-/* Who is in the view that this node has adopted, and who catches up. */
-static void view_json(json_t *o, const struct model *m)
+/* Who is in the view that this node has adopted, and who catches up. A model whose memory is being
+ * made has no core, but maybe a view in which chunks move. */
+static void view_json(json_t *o, const struct model *m, const struct core_state *core)
 {
 	json_t *members = json_array(), *learns = json_array();
-	struct core_state core;
 	struct moving_left left;
 	uint32_t here, all;
 
@@ -257,11 +257,10 @@ static void view_json(json_t *o, const struct model *m)
 	if (all > 0)
 		json_object_set_new(o, "fetched", json_integer((json_int_t)here));
 	if (moving_on(m) || moving_trouble(m)[0] != 0) {
-		core_state(m->core, &core);
 		left = moving_left(m, false);
 		json_object_set_new(o, "moving",
 				    json_pack("{s:s, s:s, s:s, s:f, s:I, s:I}", "state",
-					      moving_state(m), "waits", core.moves, "trouble",
+					      moving_state(m), "waits", core->moves, "trouble",
 					      moving_trouble(m), "since_s",
 					      moving_since(m) != 0 ? seconds(moving_since(m)) : 0.0,
 					      "copies_left", (json_int_t)left.copies, "bytes_left",
@@ -497,7 +496,7 @@ static json_t *model_json(const struct model *m)
 	if (o != NULL)
 		life_json(o, m, &c);
 	if (o != NULL)
-		view_json(o, m);
+		view_json(o, m, &c);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL)

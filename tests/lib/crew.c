@@ -2,7 +2,9 @@
 /* The trainers and the reference of crew.h. Tests call it. A member connects, defines the model
  * (the member that created it writes and seals it), joins, and makes steps until the last one.
  * After WORLD_CHANGED or ROLLED_BACK it goes on with the step that the world is at. A member that
- * may reconnect begins all of it again after a dead connection. Anything else ends the process. The
+ * may reconnect begins all of it again after a dead connection. Anything else ends the process. Of
+ * an elastic crew every call is compared with what its members were told before: no step that is
+ * committed is begun again, and the results of one step are the same. The
  * reference follows wire/ARITHMETIC.md for adamw without clipping: it takes node sums, then the
  * primary's sum, one element after the other. */
 #include "lib/crew.h"
@@ -69,6 +71,14 @@ static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 	return dtype_to_bf16(role == 0 ? 0x1p20f : -0x1p20f);
 }
 
+/* The same of an elastic crew. It is a multiple of 1/16, so that up to CREW_MAX of them have an
+ * exact sum in any order. */
+static uint16_t small_gradient(uint64_t step, uint32_t rank, uint32_t i)
+{
+	return dtype_to_bf16((float)((int)((i * 5 + i / 64 + step * 7 + rank * 3) % 31) - 15) /
+			     16.0f);
+}
+
 void crew_gradient(const struct crew *c, uint64_t step, uint32_t rank, uint32_t tensor,
 		   uint16_t *to)
 {
@@ -99,10 +109,15 @@ void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t by
 static void spec_of(const struct crew *c, struct shard_spec *s, char *settings, size_t bytes)
 {
 	const char *extra = c->extra ? c->extra : "";
-	char *end;
+	char *end, *min;
 
 	crew_spec(s, c->name, settings, bytes, c->nr);
 	s->tensors = c->tensors;
+	if (c->elastic) {
+		min = strstr(settings, "min_world=");
+		CHECK(min != NULL);
+		min[strlen("min_world=")] = '1'; /* CREW_MAX has one digit. */
+	}
 	if (strstr(extra, "chunk_elems=") != NULL) { /* A setting may not be there twice. */
 		char *at = strstr(settings, "chunk_elems=");
 
@@ -150,17 +165,44 @@ static float reduced(const struct crew *c, uint64_t step, uint32_t i)
 	return dtype_from_bf16(dtype_to_bf16(sum));
 }
 
+static float exact_sum(uint64_t step, uint32_t size, uint32_t i)
+{
+	float sum = 0;
+
+	for (uint32_t r = 0; r < size; r++)
+		sum += dtype_from_bf16(small_gradient(step, r, i));
+	return sum;
+}
+
+/* The members of the world of that step. If nobody was told of it, as when all who made it died, it
+ * was the last attempt at it. */
+static uint32_t size_of(const struct crew *c, uint64_t step)
+{
+	uint32_t size = c->nr;
+
+	if (!c->elastic)
+		return size;
+	size = atomic_load(&c->told_size[step]);
+	if (size == 0)
+		size = atomic_load(&c->begun_size[step]);
+	if (size == 0)
+		fail_msg("step %lu was begun by nobody", (unsigned long)step);
+	return size;
+}
+
 static void reference_step(struct crew *c)
 {
 	uint64_t t = ++c->ref_step;
-	float mult = (float)(1.0 / (double)c->nr), decay = (float)(1 - LR * DECAY),
+	uint32_t size = size_of(c, t);
+	float mult = (float)(1.0 / (double)size), decay = (float)(1 - LR * DECAY),
 	      b2 = (float)BETA2;
 	float one1 = (float)(1 - BETA1), one2 = (float)(1 - BETA2), eps = (float)EPS;
 	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))),
 	      bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
 
 	for (uint32_t i = 0; i < c->total; i++) {
-		float g = reduced(c, t, i) * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
+		float sum = c->elastic ? exact_sum(t, size, i) : reduced(c, t, i);
+		float g = sum * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
 		float v = fmaf(one2 * g, g, b2 * c->v[i]), d = sqrtf(v) / bc2 + eps;
 
 		c->p[i] = fmaf(-step_size, m / d, c->p[i] * decay);
@@ -247,7 +289,8 @@ static bool went_on(struct crew_member *b, enum shard_status st, const char *wha
 			return false;                                                              \
 	} while (0)
 
-static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum shard_status *out)
+static bool push_all(struct crew_member *b, shard_model *m, const struct shard_step *s,
+		     enum shard_status *out)
 {
 	enum shard_status st = SHARD_OK;
 	const struct crew *c = b->crew;
@@ -262,27 +305,67 @@ static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum 
 			break;
 		}
 		for (uint32_t i = 0; i < c->numel[t]; i++)
-			g[i] = gradient(step, b->rank, at + i);
+			g[i] = c->elastic ? small_gradient(s->step, s->rank, at + i)
+					  : gradient(s->step, b->rank, at + i);
 		GO(shard_push(m, t, 0, c->numel[t], NULL, SHARD_BF16, 0, NULL));
 	}
 	*out = st;
 	return true;
 }
 
+/* In any thread. */
+static void must_be(bool is, const char *what, uint64_t step, uint64_t other)
+{
+	if (is)
+		return;
+	fprintf(stderr, "step %lu, and %lu: %s\n", (unsigned long)step, (unsigned long)other, what);
+	abort();
+}
+
+/* A member begins a step. `told` is what was committed before it asked. A node that stood still
+ * may not know yet that the others have gone on. */
+static void elastic_begun(struct crew_member *b, const struct shard_step *s, uint64_t told)
+{
+	struct crew *c = b->crew;
+
+	CHECK(s->step < CREW_STEPS_MAX && s->rank < s->world_size && s->world_size <= c->nr);
+	if (atomic_load(&c->away) >> b->node & 1)
+		return;
+	must_be(s->step > told, "it is begun again, and a trainer was told of the other one",
+		s->step, told);
+	atomic_store(&c->begun_size[s->step], (uint8_t)s->world_size);
+}
+
+static void elastic_told(struct crew *c, const struct shard_result *r)
+{
+	uint64_t told = atomic_load(&c->told);
+	uint8_t none = 0, size = (uint8_t)r->world_size;
+
+	must_be(atomic_compare_exchange_strong(&c->told_size[r->step], &none, size) || none == size,
+		"its world had another size by another result", r->step, size);
+	must_be(r->applied == r->step, "so many are applied after it", r->step, r->applied);
+	while (told < r->step && !atomic_compare_exchange_weak(&c->told, &told, r->step))
+		;
+}
+
 static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *w)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 	struct shard_step s = SHARD_INIT(struct shard_step);
+	uint64_t told = atomic_load(&b->crew->told);
 	enum shard_status st;
 	shard_ticket ticket;
 
 	atomic_store(&b->step, w->step);
 	GO(shard_begin(m, NULL, &s));
 	if (st == SHARD_OK) {
-		CHECK(s.rank == b->rank && s.world_size == b->crew->nr);
+		if (b->crew->elastic)
+			elastic_begun(b, &s, told);
+		else
+			CHECK(s.rank == b->rank && s.world_size == b->crew->nr);
 		if (b->crew->pause_us > 0)
 			usleep(b->crew->pause_us);
-		if (!push_all(b, m, s.step, &st))
+		if (!push_all(b, m, &s, &st))
 			return false;
 	}
 	if (st == SHARD_OK)
@@ -293,6 +376,10 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 		CHECK(r.outcome == SHARD_APPLIED && r.step == s.step);
 	else
 		atomic_fetch_add(&b->retries, 1);
+	if (st == SHARD_OK && b->crew->elastic) {
+		CHECK(r.world_size == s.world_size);
+		elastic_told(b->crew, &r);
+	}
 	GO(shard_world_get(m, w));
 	return true;
 }
@@ -340,6 +427,13 @@ static bool session(struct crew_member *b, shard_client **client)
 	return true;
 }
 
+/* Its node does not come back, and the others end. */
+static bool left_behind(const struct crew_member *b)
+{
+	return atomic_load(&b->crew->away) >> b->node & 1 &&
+	       atomic_load(&b->crew->last) != UINT64_MAX;
+}
+
 static void *member(void *arg)
 {
 	struct crew_member *b = arg;
@@ -357,7 +451,8 @@ static void *member(void *arg)
 			done = atomic_load(&b->step) >
 			       /* The connection ended while it was leaving. */
 			       atomic_load(&b->crew->last);
-			usleep(200);
+			done = done || left_behind(b);
+			usleep(b->crew->elastic ? 3000 : 200);
 		}
 	}
 	return NULL;
@@ -435,6 +530,23 @@ void crew_wait_step(struct crew *c, uint64_t step)
 		if (clock_ns() > until)
 			fail_msg("step %lu of \"%s\" has not begun in time, it is at %lu",
 				 (unsigned long)step, c->name, (unsigned long)crew_step(c));
+		usleep(500);
+	}
+}
+
+void crew_wait_told(struct crew *c, uint64_t step, uint32_t size, uint64_t until_ns)
+{
+	uint64_t told;
+
+	CHECK(c->elastic);
+	while ((told = atomic_load(&c->told)) < step ||
+	       (size != 0 && atomic_load(&c->told_size[told]) != size)) {
+		if (clock_ns() > until_ns)
+			fail_msg(
+				"no member was told of step %lu in time, the last one was %lu in a "
+				"world of %u",
+				(unsigned long)step, (unsigned long)told,
+				atomic_load(&c->told_size[told]));
 		usleep(500);
 	}
 }

@@ -15,6 +15,7 @@ enum {
 	CREW_MAX = 8,
 	CREW_TENSORS = 4,
 	CREW_SCALE_MAX = 16,
+	CREW_STEPS_MAX = 1 << 17, /* Of an elastic crew. */
 	CREW_NUMEL_MAX = CREW_SCALE_MAX * (37 * 64 + 64 * 50) + 50 + 1
 };
 
@@ -39,7 +40,15 @@ struct crew {
 	uint32_t nr, numel[CREW_TENSORS], total;
 	struct shard_tensor tensors[CREW_TENSORS];
 	struct crew_member member[CREW_MAX];
+	/* Its members come and go with their nodes, so the world has another size at each step.
+	 * Gradients have exact sums, and depend on rank and size only. Each result must be true. */
+	bool elastic;
 	_Atomic uint64_t last; /* The step after which they leave. */
+	_Atomic uint64_t told; /* The last step that a member was told is committed. */
+	_Atomic uint64_t away; /* A bit for each node that will not be back before the end. */
+	/* The size of the world of each step, as members were told, and of the last attempt at it,
+	 * as they began it. */
+	_Atomic uint8_t told_size[CREW_STEPS_MAX], begun_size[CREW_STEPS_MAX];
 	/* The right result. */
 	uint64_t ref_step;
 	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX];
@@ -56,6 +65,8 @@ void crew_start(struct crew *c, uint64_t last);
 void crew_run(struct crew *c, uint32_t rank, uint64_t last);
 uint64_t crew_step(struct crew *c); /* The furthest step that a member has begun. */
 void crew_wait_step(struct crew *c, uint64_t step);
+/* Of an elastic crew: waits until a member was told so, and that the world had so many members. */
+void crew_wait_told(struct crew *c, uint64_t step, uint32_t size, uint64_t until_ns);
 /* Ends the members after a step that none of them has begun yet, and returns that step. */
 uint64_t crew_finish(struct crew *c);
 /* Compares master, moments and image of every tensor bit by bit. */

@@ -169,6 +169,7 @@ static void lose(const struct pair *p, int i, const struct wire_head *h)
 	struct wire_head done = *h;
 
 	done.op = OP_CORE + CORE_DONE;
+	done.flags = 0;
 	done.step = 0;
 	done.chunk = 0;
 	done.body_bytes = 0;
