@@ -127,7 +127,7 @@ bool copies_several(const struct core *c)
 static bool members_heard(const struct core *c)
 {
 	view_each(i, coord_members(c)) {
-		if (i != c->conf.self && core_linked(c, i) &&
+		if (i != c->conf.self && core_linked(c, i) && !odd_is(c, i) &&
 		    c->coord.node[i].heard != c->coord.hear)
 			return false;
 	}
@@ -137,13 +137,15 @@ static bool members_heard(const struct core *c)
 uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
-	uint64_t missed = 0, linked = 0;
+	/* A coordinator stays a member, but its copies stop to count. */
+	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0, linked = 0;
 
 	if (!copies_several(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
 		linked |= (uint64_t)core_linked(c, i) << i;
-		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
+		if (odd >> i & 1 ||
+		    (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i)))
 			missed |= 1ull << i;
 		else if (co->state == COORD_OPEN && !co->node[i].done)
 			return 0;
@@ -162,7 +164,7 @@ uint64_t members_joining(const struct core *c)
 	if (!copies_several(c))
 		return 0;
 	view_each(i, &c->conf.members) {
-		if (!view_is_member(coord_members(c), i) && core_linked(c, i))
+		if (!view_is_member(coord_members(c), i) && core_linked(c, i) && !odd_is(c, i))
 			joining |= 1ull << i;
 	}
 	return joining;
@@ -175,9 +177,38 @@ uint64_t members_caught(const struct core *c, bool all)
 
 	view_each(i, coord_members(c)) {
 		if ((coord_place(c)->learns | coord_place(c)->moves) >> i & 1 &&
-		    core_linked(c, i) && coord_lists(c, i) &&
+		    core_linked(c, i) && coord_lists(c, i) && !odd_is(c, i) &&
 		    (co->node[i].caught || (all && co->node[i].catches)))
 			caught |= 1ull << i;
 	}
 	return caught;
+}
+
+uint64_t members_odd(const struct core *c)
+{
+	uint64_t out = 0;
+
+	view_each(i, coord_members(c)) {
+		if (c->coord.votes_nr[i] && odd_is(c, i))
+			out |= 1ull << i;
+	}
+	return out;
+}
+
+bool copies_spare(const struct core *c, uint64_t nodes)
+{
+	uint64_t here = copies_here(c) & ~nodes;
+
+	view_each(i, coord_members(c)) {
+		if (!core_linked(c, i))
+			here &= ~(1ull << i);
+	}
+	return copies_several(c) && copies_missing(c, here) == c->conf.chunks_nr;
+}
+
+bool copies_step_back(const struct core *c)
+{
+	uint64_t self = 1ull << c->conf.self;
+
+	return members_odd(c) & self && copies_spare(c, self);
 }

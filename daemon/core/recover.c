@@ -126,6 +126,7 @@ static void orders_forget(struct core *c)
 	struct coord *co = &c->coord;
 
 	co->held = co->rollback = co->weights_void = false;
+	odd_forgive(&co->odd, UINT64_MAX); /* Who is told may not know the generation. */
 	/* A change of the tune that has not been answered takes effect after the seal of the
 	 * checkpoint, which brings the tune of its time. Without a checkpoint the operator is told
 	 * that the model is LOST. */
@@ -154,6 +155,8 @@ void recover_on_tune(struct ctx *x, const struct core_event *e)
 	CHECK(e->tune);
 	if (co->state == COORD_OFF)
 		return;
+	if (e->on)
+		odd_forgive(&co->odd, members_odd(x->c));
 	if (e->on && seen) {
 		co->resumes = true;
 		co->resumed_step = seen->id.step;
@@ -262,7 +265,8 @@ static struct placement recover_place(const struct core *c, const struct view_me
 	p.learns = (p.learns & ~members_caught(c, false)) | members_joining(c);
 	p.moves &= ~members_caught(c, false);
 	view_each(i, coord_members(c)) {
-		if (c->coord.held_nr[i] && node_restarted(c, i))
+		if (c->coord.held_nr[i] &&
+		    (node_restarted(c, i) || (i == c->conf.self && copies_step_back(c))))
 			p.learns |= 1ull << i;
 	}
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
@@ -409,7 +413,7 @@ static bool recover_changed(const struct core *c, uint64_t now)
 		if (node_restarted(c, i))
 			return true;
 	}
-	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c);
+	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c) || copies_step_back(c);
 }
 
 bool recover_boundary(const struct core *c)
@@ -613,7 +617,7 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 		return;
 	if (!attempt_scatter(c, from, &a->vote, &co->prepared, &differs))
 		co->node[from].is_prepared = false;
-	else if (differs)
+	else if (differs || co->odd.others)
 		co->prepared_differs = true;
 }
 

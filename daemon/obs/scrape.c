@@ -336,6 +336,14 @@ NUMBER(clip_factor, m->record.clip_factor)
 NUMBER(learning_rate, m->record.lr)
 NUMBER(attempt_age, m->attempt.on ? seconds(clock_ns() - m->attempt.began_ns) : 0)
 
+static void votes_differ(FILE *f, const char *name, const struct model *m)
+{
+	struct core_state c;
+
+	core_state(m->core, &c);
+	metrics_count(f, name, MODEL(m), c.differed);
+}
+
 static void stragglers(FILE *f, const char *name, const struct model *m)
 {
 	struct core_state c;
@@ -492,6 +500,9 @@ static const struct family families[] = {
 	 skipped},
 	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.",
 	 attempts_ended},
+	{"shardd_votes_differ_total", METRICS_COUNTER,
+	 "On the coordinator: attempts in which the copies of a chunk did not agree.",
+	 votes_differ},
 	{"shardd_stragglers_dropped_total", METRICS_COUNTER,
 	 "On the coordinator: trainers that were put out because others waited for them.",
 	 stragglers},

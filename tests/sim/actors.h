@@ -87,6 +87,15 @@ void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why
 void moves_event(struct sim *s, const struct sim_event *e); /* An operator may move chunks. */
 void moves_placed(struct sim *s, uint16_t n, const struct placement *p);
 
+/* odd.c: a node that finds wrong sums. */
+bool odd_seed(const struct sim *s); /* Is there one in this seed? */
+void odd_event(struct sim *s, const struct sim_event *e);
+/* The sum of squares that the node finds. */
+double odd_sum(struct sim *s, uint16_t n, uint32_t chunk, double sum);
+/* Does the node say to others what it finds? */
+bool odd_says(const struct sim *s, uint16_t n, uint32_t chunk);
+void odd_crashed(struct sim *s, uint16_t n);
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
@@ -100,6 +109,7 @@ void fault_end(struct sim *s, uint16_t n); /* Ends a process that heard SIGTERM.
 void orders_event(struct sim *s, const struct sim_event *e);
 void orders_started(struct sim *s); /* The coordinator has started. */
 void orders_crashed(struct sim *s);
+void orders_resume(struct sim *s, const struct core_state *st);
 uint64_t orders_number(const struct core_tune *t);
 
 #endif

@@ -254,6 +254,7 @@ static const struct {
 	[SIM_WATCH] = {on_watch, 0},
 	[SIM_ORDER] = {orders_event, 0},
 	[SIM_MOVE] = {moves_event, 0},
+	[SIM_ODD] = {odd_event, 0},
 };
 
 static void sim_step(struct sim *s)
