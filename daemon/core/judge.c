@@ -90,7 +90,8 @@ static void judge_attempt(struct ctx *x)
 
 bool judge_blocks(const struct core *c)
 {
-	return c->coord.odd.stuck[0] || members_odd(c);
+	/* A coordinator that is odd begins nothing between the view and its end. */
+	return c->coord.odd.stuck[0] || members_odd(c) || odd_is(c, c->conf.self);
 }
 
 const char *judge_waits(const struct core *c)
