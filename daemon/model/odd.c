@@ -46,15 +46,15 @@ void odd_act(struct model *m, const struct core_action *a)
 
 	if (meta_persistent(&m->meta))
 		meta_void(&m->meta);
-	log_line(s->log, LOG_LEVEL_ERROR,
-		 "event=odd model=%s step=%lu attempt=%u why=%s means=the memory or a processor of "
-		 "this node is bad: it leaves the model and begins without copies",
-		 m->name, (unsigned long)a->id.step, a->id.attempt, a->why);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=odd model=%s step=%lu attempt=%u why=%s means=%s",
+		 m->name, (unsigned long)a->id.step, a->id.attempt, a->why,
+		 "the memory or a processor of this node is bad: it leaves the model, and its next "
+		 "start begins without copies");
 	if (other != NULL) {
-		log_line(s->log, LOG_LEVEL_ERROR,
-			 "event=odd_stays model=%s why=this process has the only copy of chunks of "
-			 "%s: drain the node or save that model, then stop it",
-			 m->name, other->name);
+		log_line(s->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s",
+			 m->name, other->name,
+			 "this process has the only copy of chunks of the other model: save that "
+			 "one, or drain this node, and then stop it");
 		return;
 	}
 	snprintf(s->fault, sizeof(s->fault), "this node is odd in \"%s\": %.300s", m->name, a->why);

@@ -387,6 +387,11 @@ void meta_void(struct meta *m)
 	atomic_store(&m->head->odd, 1);
 }
 
+bool meta_voided(const struct meta *m)
+{
+	return m->head != NULL && atomic_load(&m->head->odd) != 0;
+}
+
 void meta_mark(struct meta *m, const struct meta_mark *mark)
 {
 	uint32_t next = m->head->mark_now ^ 1;

@@ -89,6 +89,7 @@ const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, ui
 void meta_free(struct meta *m); /* Also unmaps m->shm. */
 /* No later process takes this memory over: meta_peek() refuses it. */
 void meta_void(struct meta *m);
+bool meta_voided(const struct meta *m);
 void meta_from(struct meta *m, const uint8_t *uuid); /* UUID of the coordinator that defined it. */
 
 /* Keeps the tables of a placement that the next core names. Call it before meta_core_switch(). The
