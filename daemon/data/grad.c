@@ -381,6 +381,7 @@ static void differs(struct model *m, uint32_t chunk, const struct tier_result *r
 		 members_name(m->server, place_primary(&m->place, chunk)), said->sumsq, r->sumsq,
 		 said->finite, r->finite);
 	said->differs = true;
+	m->reduced.differed++;
 	said->sumsq = r->finite ? r->sumsq : 0;
 	said->finite = r->finite;
 	said->bad_tensor = -1;

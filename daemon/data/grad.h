@@ -32,6 +32,7 @@ struct grad {
 	 * is frozen. */
 	uint8_t *absent;
 	struct model_flow in; /* Of the step in hand. */
+	uint64_t differed;    /* Chunks that had another norm here than their primary said. */
 };
 
 enum shard_status grad_init(struct model *m, struct err *e);

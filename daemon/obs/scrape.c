@@ -325,6 +325,7 @@ COUNT(step_number, m->step)
 COUNT(generation, m->generation)
 COUNT(applied, m->metrics->applied)
 COUNT(attempts_ended, m->attempts_ended)
+COUNT(grads_differ, m->reduced.differed)
 COUNT(kept, m->img.kept)
 COUNT(contrib_in, m->metrics->contrib_in_bytes)
 COUNT(grad_in, m->metrics->grad_in_bytes)
@@ -503,6 +504,8 @@ static const struct family families[] = {
 	{"shardd_votes_differ_total", METRICS_COUNTER,
 	 "On the coordinator: attempts in which the copies of a chunk did not agree.",
 	 votes_differ},
+	{"shardd_gradients_differ_total", METRICS_COUNTER,
+	 "Gradients with another norm here than the node said that reduced them.", grads_differ},
 	{"shardd_stragglers_dropped_total", METRICS_COUNTER,
 	 "On the coordinator: trainers that were put out because others waited for them.",
 	 stragglers},
