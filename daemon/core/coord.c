@@ -696,10 +696,11 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
+	if (judge_blocks(c))
+		return false;
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
-	       !co->tune_due && !coord_paused(c) && !judge_blocks(c) && !coord_thin(c) &&
-	       attempt_all_linked(c) && !c->stopping && !recover_boundary(c) && !world_gathers(c) &&
-	       recover_differ(c);
+	       !co->tune_due && !coord_paused(c) && !coord_thin(c) && attempt_all_linked(c) &&
+	       !c->stopping && !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)

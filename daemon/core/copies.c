@@ -176,8 +176,10 @@ uint64_t members_caught(const struct core *c, bool all)
 	uint64_t caught = 0;
 
 	view_each(i, coord_members(c)) {
+		if (odd_is(c, i))
+			continue;
 		if ((coord_place(c)->learns | coord_place(c)->moves) >> i & 1 &&
-		    core_linked(c, i) && coord_lists(c, i) && !odd_is(c, i) &&
+		    core_linked(c, i) && coord_lists(c, i) &&
 		    (co->node[i].caught || (all && co->node[i].catches)))
 			caught |= 1ull << i;
 	}

@@ -265,10 +265,11 @@ static struct placement recover_place(const struct core *c, const struct view_me
 	p.learns = (p.learns & ~members_caught(c, false)) | members_joining(c);
 	p.moves &= ~members_caught(c, false);
 	view_each(i, coord_members(c)) {
-		if (c->coord.held_nr[i] &&
-		    (node_restarted(c, i) || (i == c->conf.self && copies_step_back(c))))
+		if (c->coord.held_nr[i] && node_restarted(c, i))
 			p.learns |= 1ull << i;
 	}
+	if (copies_step_back(c))
+		p.learns |= 1ull << c->conf.self;
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
 		if (!c->coord.held_nr[i])
 			p.learns &= ~(1ull << i);

@@ -269,8 +269,8 @@ static void step_enter(struct ctx *x)
 	const char *missing;
 
 	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
-	s->has_next = s->dropped = s->skip = s->kept = s->has_lr = s->differs = false;
-	s->harmed = false;
+	s->has_next = s->dropped = s->skip = s->kept = s->has_lr = false;
+	s->differs = s->harmed = false;
 	s->id = s->drained = s->next_id;
 	/* Every earlier attempt that began here has drained, and nothing left for those that did
 	 * not begin. */
@@ -665,13 +665,14 @@ void step_on_tick(struct ctx *x)
 	if (s->part == CORE_STAGING) {
 		step_waiting(x);
 		slots_repeat(x);
-		step_vote(x); /* What differs is told again. */
 	} else if (s->part == CORE_PREPARED) {
 		step_send_vote(x);
 		slots_repeat(x);
 	} else if (s->dropped) {
 		step_tell_dropped(x);
 	}
+	if (s->part == CORE_STAGING)
+		step_vote(x); /* What differs is told again. */
 	timer_next(x->c, &s->timer, x->now);
 }
 
