@@ -155,13 +155,13 @@ void recover_on_tune(struct ctx *x, const struct core_event *e)
 	CHECK(e->tune);
 	if (co->state == COORD_OFF)
 		return;
-	if (e->on)
-		odd_forgive(&co->odd, members_odd(x->c));
 	if (e->on && seen) {
 		co->resumes = true;
 		co->resumed_step = seen->id.step;
 		co->resumed_skips = seen->skipped_in_row;
 	}
+	if (e->on)
+		odd_forgive(&co->odd, members_odd(x->c));
 	co->tune = *e->tune;
 	co->tune_due = true;
 }

@@ -270,7 +270,6 @@ static void step_enter(struct ctx *x)
 
 	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
 	s->has_next = s->dropped = s->skip = s->kept = s->has_lr = false;
-	s->differs = s->harmed = false;
 	s->id = s->drained = s->next_id;
 	/* Every earlier attempt that began here has drained, and nothing left for those that did
 	 * not begin. */
@@ -280,6 +279,7 @@ static void step_enter(struct ctx *x)
 	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
 	s->told = 0;
 	s->ranked = core_ranked(&s->world);
+	s->differs = s->harmed = false;
 	s->bad_tensor = -1;
 	s->bad_rank = -1;
 	memset(s->ready, 0, sizeof(s->ready));
