@@ -205,6 +205,11 @@ $(B)/tests/older/hello.o $(B)/tests/newer/hello.o: daemon/link/hello.c | $(PB)
 $(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
 $(B)/tests/proc/test_releases: $(RELEASES)
+# A daemon whose memory or processor is bad, when a file says so.
+ODD_WRAP := -Wl,--wrap=grad_copied,--wrap=grad_reduced,--wrap=apply_stage
+$(B)/tests/odd/shardd: $(B)/tests/odd/lies.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
+	$(link) -pie $(ODD_WRAP) $^ $(LIBS_DAEMON) $(LIBS_PROTO)
+$(B)/tests/proc/test_odd: $(B)/tests/odd/shardd
 $(B)/sim: $(call objs,$(SIM_C)) $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
 $(B)/reference: $(call objs,$(REF_C)) $(GPT_A) $(DAEMON_A) $(PROTO_A)

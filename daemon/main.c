@@ -217,15 +217,20 @@ static void on_hangup(uv_signal_t *h, int number)
 	notify_reloaded(&d->notify);
 }
 
-static void on_unused(void *arg)
+static void on_fault(void *arg, const char *why)
 {
 	struct daemon *d = arg;
 
 	if (d->stopping)
 		return;
 	d->stopping = true;
-	server_stop(d->server, "linger: nothing is connected", on_stopped, d);
+	server_stop(d->server, why, on_stopped, d);
 	notify_stopping(&d->notify, d->conf->stop_timeout_ns + STOP_MORE_NS);
+}
+
+static void on_unused(void *arg)
+{
+	on_fault(arg, "linger: nothing is connected");
 }
 
 static void catch_signal(struct daemon *d, uv_signal_t *h, int number, uv_signal_cb cb)
@@ -245,7 +250,7 @@ static enum shard_status open_loop(uv_loop_t *loop, struct err *e)
 static int run(struct config *conf, const struct config_args *args, struct err *e)
 {
 	struct daemon d = {.conf = conf, .args = args};
-	bool failed;
+	const char *failed;
 
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	(void)journal_use(&d.log);
@@ -267,13 +272,14 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	catch_signal(&d, &d.interrupt, SIGINT, on_signal);
 	catch_signal(&d, &d.hangup, SIGHUP, on_hangup);
 	notify_start(&d.notify, d.server, &d.loop, &d.log);
+	server_on_fault(d.server, on_fault, &d);
 	linger_start(&d.linger, conf, d.server, &d.loop, on_unused, &d);
 	uv_run(&d.loop, UV_RUN_DEFAULT);
 	failed = server_failed(d.server);
+	if (failed)
+		err_set(e, SHARD_SYSTEM, "%s", failed);
 	server_free(&d.server);
 	CHECK(uv_loop_close(&d.loop) == 0);
-	if (failed)
-		err_set(e, SHARD_SYSTEM, "the membership source has failed, as was logged");
 	return failed ? EXIT_FAILED : EXIT_OK;
 }
 

@@ -77,6 +77,16 @@ static void give_back(struct server *s)
 	malloc_trim(0);
 }
 
+static void fault_beat(struct server *s)
+{
+	void (*cb)(void *arg, const char *why) = s->on_fault;
+
+	if (s->fault[0] == 0 || cb == NULL)
+		return;
+	s->on_fault = NULL;
+	cb(s->fault_arg, s->fault);
+}
+
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
 static const struct model_watch *const watches[] = {
@@ -98,6 +108,7 @@ static void on_beat(struct server *s, uint64_t now)
 	ckpt_beat(s, now);
 	drop_beat(s, now);
 	give_back(s);
+	fault_beat(s); /* Last, because it may begin the stop. */
 }
 
 /* --- start --- */
@@ -366,9 +377,17 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	return SHARD_OK;
 }
 
-bool server_failed(const struct server *s)
+const char *server_failed(const struct server *s)
 {
-	return lead_failed(s);
+	if (s->fault[0] != 0)
+		return s->fault;
+	return lead_failed(s) ? "the membership source has failed, as was logged" : NULL;
+}
+
+void server_on_fault(struct server *s, void (*cb)(void *arg, const char *why), void *arg)
+{
+	s->on_fault = cb;
+	s->fault_arg = arg;
 }
 
 uint32_t server_connected(const struct server *s, uint64_t *ever)

@@ -20,8 +20,11 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
  * wait for their verdict. Then everything is closed, and stopped(arg) comes once, on the loop. The
  * waits end after [daemon] stop_timeout. */
 void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg);
-/* It ends because of a fault, which was logged, and not because it was asked to. */
-bool server_failed(const struct server *s);
+/* It ends because of a fault, which was logged, and not because it was asked to. NULL: it does
+ * not. */
+const char *server_failed(const struct server *s);
+/* cb(arg) is called once, on the loop, if a fault demands that the server stops. */
+void server_on_fault(struct server *s, void (*cb)(void *arg, const char *why), void *arg);
 const char *server_stopping(
 	const struct server *s); /* What it still has to do while it stops. NULL: no stop yet. */
 /* Connections now. ever: how many sessions there have been. */

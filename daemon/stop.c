@@ -125,11 +125,12 @@ static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 static void log_left(struct server *s, const struct model *m)
 {
 	uint32_t held = m->store != NULL ? store_owned(m->store) : 0;
+	bool kept = meta_persistent(&m->meta) && !meta_voided(&m->meta);
 	char why[320];
 
 	if (!m->sealed || m->defining || held == 0)
 		return;
-	if (meta_persistent(&m->meta))
+	if (kept)
 		snprintf(why, sizeof(why), "kept for the next start in %.200s",
 			 warm_place(s->warm));
 	else
@@ -140,8 +141,7 @@ static void log_left(struct server *s, const struct model *m)
 			 (unsigned long)m->ckpt->last.step);
 	log_line(s->log, LOG_LEVEL_INFO,
 		 "event=left model=%s step=%lu chunks=%u of=%u kept=%d why=%s", m->name,
-		 (unsigned long)m->step, held, m->layout->chunks_nr, meta_persistent(&m->meta),
-		 why);
+		 (unsigned long)m->step, held, m->layout->chunks_nr, kept, why);
 }
 
 /* --- closing --- */

@@ -187,7 +187,8 @@ static enum shard_status resume(const struct ask *a, struct err *e)
 
 	core_state(a->m->core, &c);
 	to.paused = false;
-	return tune(a, &to, c.record != NULL && record_pauses(c.record, &c.tune), e);
+	return tune(a, &to, c.disputed || (c.record != NULL && record_pauses(c.record, &c.tune)),
+		    e);
 }
 
 static void kick_why(const struct ask *a, char why[256])

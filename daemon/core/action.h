@@ -65,6 +65,13 @@ enum core_action_type {
 	/* On the coordinator: chunks lie as the last CORE_EV_PLACE wanted, by .place, and every
 	 * member knows. */
 	CORE_ACT_MOVED,
+	/* On the coordinator: votes for copies differ in attempt .id, as .why says. .node is the
+	 * one that is wrong, and leaves unless it has the last copy of a chunk. CORE_NODES_MAX:
+	 * nobody can say which one is wrong. */
+	CORE_ACT_DIFFER,
+	/* This node is the one that is wrong, as .why says. What it has of this model must never be
+	 * taken over by a later process. End this one. */
+	CORE_ACT_ODD,
 };
 
 struct core_action {

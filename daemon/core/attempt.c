@@ -38,6 +38,11 @@ static bool attempt_all_voted(const struct core *c)
 	return true;
 }
 
+bool attempt_all_spoke(const struct core *c)
+{
+	return !(coord_members(c)->nodes & ~c->coord.odd.spoke);
+}
+
 bool attempt_all_done(const struct core *c)
 {
 	view_each(i, coord_members(c)) {
@@ -180,23 +185,26 @@ void attempt_no_votes(struct core *c)
 	co->has_ranks = false;
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
+	odd_begin(&co->odd);
 	memset(core_at(c, c->at_voted), 0, (c->conf.chunks_nr + 7) / 8);
 }
 
-/* Takes the vote for one chunk. Returns false if the vote for another copy was a different one. The
- * sums are compared as bits, because not every sum equals itself. */
-static bool attempt_take_chunk(struct core *c, uint32_t chunk, double sumsq, bool finite)
+/* Takes the vote for one chunk. If it is not the first one, it is compared. */
+static void attempt_take_chunk(struct core *c, uint32_t chunk, uint16_t node,
+			       const struct odd_vote *vote)
 {
 	double *all = core_at(c, c->at_all_sumsq);
 	uint8_t *all_finite = core_at(c, c->at_all_finite);
 	uint8_t *voted = core_at(c, c->at_voted), bit = (uint8_t)(1u << chunk % 8);
 
-	if (voted[chunk / 8] & bit)
-		return !memcmp(&all[chunk], &sumsq, sizeof(sumsq)) && all_finite[chunk] == finite;
+	if (voted[chunk / 8] & bit) {
+		odd_vote(&c->coord.odd, coord_place(c), chunk, node,
+			 &(struct odd_vote){all[chunk], all_finite[chunk] != 0}, vote);
+		return;
+	}
 	voted[chunk / 8] |= bit;
-	all[chunk] = sumsq;
-	all_finite[chunk] = finite;
-	return true;
+	all[chunk] = vote->sumsq;
+	all_finite[chunk] = vote->finite;
 }
 
 bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w,
@@ -213,12 +221,8 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
 		if (!place_holds(coord_place(c), i, node))
 			continue;
-		if (!attempt_take_chunk(c, i, v->sumsq[nr], v->finite[nr] != 0) && !*differs)
-			*differs = core_text(c,
-					     "node %s voted with another sum of squares of chunk "
-					     "%u than a node that has the other copy: look at the "
-					     "memory and network of the nodes that hold it",
-					     core_node_name(c, node), i);
+		attempt_take_chunk(c, i, node,
+				   &(struct odd_vote){v->sumsq[nr], v->finite[nr] != 0});
 		nr++;
 	}
 	if (v->bad_tensor >= 0 &&
@@ -227,6 +231,7 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 		co->bad_tensor = v->bad_tensor;
 		co->bad_rank = v->bad_rank;
 	}
+	co->odd.spoke |= 1ull << node;
 	return true;
 }
 
@@ -300,15 +305,21 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m)
 	if (!attempt_is_of(x, m))
 		return;
 	n->done = n->begun = true; /* A node that votes for a step has finished the step before. */
-	if (n->voted || !attempt_scatter(c, m->from, &m->vote, &co->world, &differs))
+	if (co->odd.spoke >> m->from & 1 ||
+	    !attempt_scatter(c, m->from, &m->vote, &co->world, &differs))
 		return;
 	if (differs) {
 		/* This vote does not count. A vote is therefore missing, and the attempt can end
 		 * without effect. The trainers have made no mistake. */
+		odd_tried(c, differs, "Look at the nodes, stop a bad one, then `shardctl resume`");
 		attempt_abort(x, SHARD_WORLD_CHANGED, differs);
 		return;
 	}
-	n->voted = true;
+	if (m->differs)
+		co->odd.others |= 1ull << m->from;
+	/* A vote that differs does not count either, but the others say more about it. */
+	n->voted = !(co->odd.others >> m->from & 1);
+	/* If some differ, the coordinator judges them at the end of the event (judge.c). */
 	if (attempt_all_voted(c))
 		attempt_commit(x);
 }

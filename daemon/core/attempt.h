@@ -29,6 +29,8 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 void attempt_decide(struct core *c, const struct core_id *id, const struct core_world *w);
 bool attempt_all_linked(const struct core *c);
 bool attempt_all_done(const struct core *c);
+/* Has each member given a vote, whether it counts or not? */
+bool attempt_all_spoke(const struct core *c);
 void attempt_check(const struct core *c);
 
 #endif

@@ -11,6 +11,7 @@
 #include "core/coord.h"
 
 #include "core/inner.h"
+#include "core/judge.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -58,6 +59,8 @@ void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 	why = m->why ? core_text(c, "%s", m->why)
 		     : core_text(c, "node %s dropped it", core_node_name(c, m->from));
 	coord_damaged(x, m, why);
+	if (m->differs)
+		odd_tried(c, why, "Look at the nodes, stop a bad one, then `shardctl resume`");
 	attempt_abort(x, m->status ? m->status : SHARD_WORLD_CHANGED, why);
 }
 
@@ -272,7 +275,7 @@ static bool words_room(struct words *w)
 /* Has the node voted, or would it have voted if this node did not hold? */
 static bool node_voted(const struct core *c, uint16_t node)
 {
-	return c->coord.node[node].voted ||
+	return c->coord.node[node].voted || c->coord.odd.spoke >> node & 1 ||
 	       (c->step.hold && node == c->conf.self && step_complete(c) &&
 		c->step.part == CORE_STAGING && !core_id_cmp(&c->step.id, &c->coord.id));
 }
@@ -436,7 +439,7 @@ bool coord_too_few(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && !coord_paused(c) &&
-	       !coord_thin(c) && !world_enough(c);
+	       !judge_blocks(c) && !coord_thin(c) && !world_enough(c);
 }
 
 /* Names who was in the last world and is gone. A coordinator that has begun no attempt yet says
@@ -494,6 +497,8 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 	else if (coord_paused(c))
 		words_add(&w, "the model is paused since step %llu diverged",
 			  (unsigned long long)co->last.id.step);
+	else if (judge_blocks(c))
+		words_add(&w, "%s", judge_waits(c));
 	else if (coord_thin(c))
 		waits_copies(c, &w);
 	else if (missing) {
@@ -640,7 +645,8 @@ static bool coord_short(const struct core *c)
 
 	return co->state == COORD_OPEN && co->view.sealed && !co->undecided &&
 	       co->trainers_nr > 0 &&
-	       (coord_paused(c) || coord_thin(c) || !world_enough(c) || world_gathers(c));
+	       (coord_paused(c) || judge_blocks(c) || coord_thin(c) || !world_enough(c) ||
+		world_gathers(c));
 }
 
 static void coord_repeat(struct ctx *x)
@@ -658,6 +664,7 @@ static void coord_repeat(struct ctx *x)
 		if (co->undecided && !co->node[i].begun)
 			attempt_send_begin(x, i);
 	}
+	judge_repeat(x);
 	if (co->undecided || coord_short(c))
 		coord_send_waits(x);
 	if (co->state == COORD_OPEN)
@@ -677,7 +684,7 @@ void coord_on_tick(struct ctx *x)
 		return;
 	if (co->state == COORD_PERSIST ||
 	    (co->state == COORD_OPEN && !co->undecided && attempt_all_done(c) && !coord_short(c) &&
-	     !co->expelled_nr && !recover_asks(c))) {
+	     !co->expelled_nr && !recover_asks(c) && !judge_tells(c))) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -689,6 +696,8 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
+	if (judge_blocks(c))
+		return false;
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
 	       !co->tune_due && !coord_paused(c) && !coord_thin(c) && attempt_all_linked(c) &&
 	       !c->stopping && !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
@@ -706,8 +715,10 @@ void coord_settle(struct ctx *x)
 			co->node[i].absent_since = x->now ? x->now : 1;
 	}
 	co->seen_ns = x->now;
+	judge_votes(x);
 	recover_settle(x);
 	world_sweep(x);
+	judge_settle(x);
 	hold_settle(x);
 	world_look(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
@@ -715,7 +726,8 @@ void coord_settle(struct ctx *x)
 	if (co->undecided && coord_any_behind(c))
 		co->behind_ns = x->now;
 	stragglers_look(x);
-	if ((coord_short(c) || (co->state == COORD_OPEN && (co->expelled_nr || recover_asks(c)))) &&
+	if ((coord_short(c) ||
+	     (co->state == COORD_OPEN && (co->expelled_nr || recover_asks(c) || judge_tells(c)))) &&
 	    co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
 	coord_check(c);

@@ -7,6 +7,7 @@
 
 #include "core/copies.h"
 #include "core/ctx.h"
+#include "core/odd.h"
 
 enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OPEN, COORD_NR };
 
@@ -57,6 +58,8 @@ struct coord {
 	struct core_id aborted_id;    /* The last attempt that was aborted. */
 	char aborted[CORE_WHY_BYTES]; /* Why it was. */
 	enum shard_status aborted_status;
+
+	struct odd odd; /* odd.c: votes that differ. */
 
 	/* world.c: trainers. */
 	uint32_t trainers_nr, expelled_nr;

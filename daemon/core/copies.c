@@ -134,7 +134,7 @@ bool members_vary(const struct core *c)
 static bool members_heard(const struct core *c)
 {
 	view_each(i, coord_members(c)) {
-		if (i != c->conf.self && core_linked(c, i) &&
+		if (i != c->conf.self && core_linked(c, i) && !odd_is(c, i) &&
 		    c->coord.node[i].heard != c->coord.hear)
 			return false;
 	}
@@ -144,13 +144,15 @@ static bool members_heard(const struct core *c)
 uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
-	uint64_t missed = 0, linked = 0;
+	/* A coordinator stays a member, but its copies stop to count. */
+	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0, linked = 0;
 
 	if (!members_vary(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
 		linked |= (uint64_t)core_linked(c, i) << i;
-		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
+		if (odd >> i & 1 ||
+		    (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i)))
 			missed |= 1ull << i;
 		else if (co->state == COORD_OPEN && !co->node[i].done)
 			return 0;
@@ -183,7 +185,7 @@ uint64_t members_joining(const struct core *c)
 	for (; c->coord.view.sealed && others; others &= others - 1) {
 		uint16_t i = (uint16_t)__builtin_ctzll(others);
 
-		if (core_linked(c, i) && !node_is_twin(c, i, joining))
+		if (core_linked(c, i) && !node_is_twin(c, i, joining) && !odd_is(c, i))
 			joining |= 1ull << i;
 	}
 	return joining;
@@ -195,10 +197,41 @@ uint64_t members_caught(const struct core *c, bool all)
 	uint64_t caught = 0;
 
 	view_each(i, coord_members(c)) {
+		if (odd_is(c, i))
+			continue;
 		if ((coord_place(c)->learns | coord_place(c)->moves) >> i & 1 &&
 		    core_linked(c, i) && coord_lists(c, i) &&
 		    (co->node[i].caught || (all && co->node[i].catches)))
 			caught |= 1ull << i;
 	}
 	return caught;
+}
+
+uint64_t members_odd(const struct core *c)
+{
+	uint64_t out = 0;
+
+	view_each(i, coord_members(c)) {
+		if (c->coord.votes_nr[i] && odd_is(c, i))
+			out |= 1ull << i;
+	}
+	return out;
+}
+
+bool copies_spare(const struct core *c, uint64_t nodes)
+{
+	uint64_t here = copies_here(c) & ~nodes;
+
+	view_each(i, coord_members(c)) {
+		if (!core_linked(c, i))
+			here &= ~(1ull << i);
+	}
+	return copies_several(c) && copies_missing(c, here) == c->conf.chunks_nr;
+}
+
+bool copies_step_back(const struct core *c)
+{
+	uint64_t self = 1ull << c->conf.self;
+
+	return members_odd(c) & self && copies_spare(c, self);
 }

@@ -46,5 +46,11 @@ uint64_t members_joining(const struct core *c);
 /* Bits of the members whose copies count from the next view on. all: also of those that have said
  * so of an earlier record, and for which the next attempt waits. */
 uint64_t members_caught(const struct core *c, bool all);
+/* Bits of the members that are odd (odd.h), and whose copies count. */
+uint64_t members_odd(const struct core *c);
+/* Have the nodes that are here copies of all chunks, without those of these nodes? */
+bool copies_spare(const struct core *c, uint64_t nodes);
+/* This node coordinates, is odd, and others have all chunks. Its copies stop to count. */
+bool copies_step_back(const struct core *c);
 
 #endif

@@ -44,6 +44,7 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_RANKS] = {.peer = step_on_ranks},
 	[CORE_HEAR] = {.member = member_on_hear},
 	[CORE_HEARD] = {.coord = recover_on_heard},
+	[CORE_ODD] = {.member = member_on_odd},
 };
 
 /* A link belongs to a slot, but membership changes with views, so that the sender may not be a
@@ -313,7 +314,8 @@ void core_state(const struct core *c, struct core_state *s)
 			      : m->lost && !m->restoring;
 	s->unheard = coord_unheard(c);
 	s->tune = m->tune;
-	s->paused = m->tune.paused;
+	s->disputed = coordinates && c->coord.odd.stuck[0];
+	s->paused = m->tune.paused || s->disputed;
 	s->term = m->term;
 	s->seq = m->seq;
 	s->generation = m->generation;
@@ -321,6 +323,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->joined = c->coord.trainers_nr;
 	s->too_few = coordinates && coord_too_few(c);
 	s->stragglers = c->coord.stragglers_nr;
+	s->differed = c->coord.odd.differed_nr;
 	s->world = &c->step.world;
 	if (c->step.has_record) {
 		s->record = &c->step.record;

@@ -101,6 +101,9 @@ struct core_state {
 	bool coordinator, recovering, sealed;
 	/* An operator paused the model, or the last record diverged. No further step begins. */
 	bool paused;
+	/* Coordinator: the votes for copies differ again and again, so the model is paused, too. A
+	 * CORE_EV_TUNE that resumes has it tried again. */
+	bool disputed;
 	bool held; /* Coordinator: CORE_ACT_HELD is in effect. */
 	/* Coordinator: its newest view is sealed, or will be without another CORE_EV_WRITTEN. */
 	bool seals;
@@ -117,7 +120,8 @@ struct core_state {
 	uint64_t committed;       /* The step of the last record. 0: there is none yet. */
 	uint32_t joined;          /* Coordinator: the trainers that have joined. */
 	bool too_few;             /* Coordinator: the next step waits for min_world of them. */
-	uint64_t stragglers;      /* Coordinator: those that it put out because they were slow. */
+	uint64_t differed;   /* Coordinator: attempts in which the votes for copies differed. */
+	uint64_t stragglers; /* Coordinator: those that it put out because they were slow. */
 	const struct core_world *world;
 	const struct record *record; /* The last record that was decided here. NULL: none. */
 	/* Who is waited for: "rank 2 (pid 4411, node b): 14 of 96 chunks". Empty: nobody. */

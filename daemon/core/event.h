@@ -24,7 +24,8 @@ enum core_event_type {
 	 * resigns. */
 	CORE_EV_PERSISTED,
 	/* The gradient of .chunk, which this node holds, is reduced. .sumsq, .finite, .bad_tensor
-	 * and .bad_rank describe it. */
+	 * and .bad_rank describe it. .on: its primary said something else of it. This node then
+	 * does not vote for the attempt, but says what it found. */
 	CORE_EV_STAGED,
 	/* The local rank of .session called commit or vote_skip, with .weight, .skip and .lr. */
 	CORE_EV_READY,

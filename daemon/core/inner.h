@@ -38,6 +38,7 @@ struct core {
 	struct step step;
 	struct member member;
 	struct coord coord;
+	bool odd;      /* CORE_ODD came. The process ends. */
 	bool stopping; /* CORE_EV_STOP came. It is not saved for the next process. */
 	bool warm_due; /* The next event has to be CORE_EV_WARM. */
 	uint64_t warm_word[WARM_WORDS]; /* The numbers of the state that was saved last. */

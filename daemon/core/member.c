@@ -318,6 +318,22 @@ void member_on_hear(struct ctx *x, const struct core_msg *m)
 		member_tell_caught(x);
 }
 
+/* What this node has of the model must not be trusted, and its process ends. */
+void member_on_odd(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct core_action *a;
+
+	if (m->id.term < c->member.promised || m->id.generation != c->member.generation || c->odd)
+		return;
+	c->odd = c->stopping = true;
+	if (c->step.part == CORE_STAGING)
+		step_abandon(x, SHARD_WORLD_CHANGED, "the votes of this node differ");
+	a = core_act(x, CORE_ACT_ODD);
+	a->id = m->id;
+	a->why = core_text(c, "%s", m->why ? m->why : "no reason given");
+}
+
 void member_on_applied(struct ctx *x, const struct core_event *e)
 {
 	step_applied(x, e->on);

@@ -41,6 +41,7 @@ void member_place(struct core *c, const struct placement *p);
 void member_on_ask(struct ctx *x, const struct core_msg *m);
 void member_on_view(struct ctx *x, const struct core_msg *m);
 void member_on_waiting(struct ctx *x, const struct core_msg *m);
+void member_on_odd(struct ctx *x, const struct core_msg *m);
 void member_on_hear(struct ctx *x, const struct core_msg *m);
 /* All copies here are those of the last record. Tells the coordinator. */
 void member_tell_caught(struct ctx *x);

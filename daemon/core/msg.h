@@ -93,6 +93,10 @@ enum core_op {
 	/* Coordinator to all: answer now. .id.step is the number of the question. */
 	CORE_HEAR,
 	CORE_HEARD, /* To the coordinator, with the .id of the question. */
+	/* Coordinator to a node: your votes for copies differed from those of the other nodes that
+	 * have them, in attempt .id, as .why says. No view needs your copies any more. Give them up
+	 * and end. */
+	CORE_ODD,
 	CORE_MSG_NR
 };
 
@@ -123,6 +127,10 @@ struct core_msg {
 	struct core_id id;
 	/* The sender catches up, and all of its copies are those of its last record. */
 	bool caught;
+	/* VOTE: it does not count, and the sender is not PREPARED: the gradient of a chunk has
+	 * another sum of squares there than its primary said. The sums are what the sender found.
+	 * ABANDON: a gradient arrived damaged, and no single rank can have done it. */
+	bool differs;
 	/* A field that an op does not use is zero. */
 	const struct core_world *world;
 	const struct record *record;

@@ -127,6 +127,7 @@ static void orders_forget(struct core *c)
 	struct coord *co = &c->coord;
 
 	co->held = co->rollback = co->weights_void = false;
+	odd_forgive(&co->odd, UINT64_MAX); /* Who is told may not know the generation. */
 	/* A change of the tune that has not been answered takes effect after the seal of the
 	 * checkpoint, which brings the tune of its time. Without a checkpoint the operator is told
 	 * that the model is LOST. */
@@ -160,6 +161,8 @@ void recover_on_tune(struct ctx *x, const struct core_event *e)
 		co->resumed_step = seen->id.step;
 		co->resumed_skips = seen->skipped_in_row;
 	}
+	if (e->on)
+		odd_forgive(&co->odd, members_odd(x->c));
 	co->tune = *e->tune;
 	co->tune_due = true;
 }
@@ -266,6 +269,8 @@ static struct placement recover_place(const struct core *c, const struct view_me
 		if (c->coord.held_nr[i] && node_restarted(c, i))
 			p.learns |= 1ull << i;
 	}
+	if (copies_step_back(c))
+		p.learns |= 1ull << c->conf.self;
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
 		if (!c->coord.held_nr[i])
 			p.learns &= ~(1ull << i);
@@ -410,7 +415,7 @@ static bool recover_changed(const struct core *c, uint64_t now)
 		if (node_restarted(c, i))
 			return true;
 	}
-	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c);
+	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c) || copies_step_back(c);
 }
 
 bool recover_boundary(const struct core *c)
@@ -613,7 +618,7 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 		return;
 	if (!attempt_scatter(c, from, &a->vote, &co->prepared, &differs))
 		co->node[from].is_prepared = false;
-	else if (differs)
+	else if (differs || co->odd.others)
 		co->prepared_differs = true;
 }
 

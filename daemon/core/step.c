@@ -94,6 +94,18 @@ static void step_send_vote(struct ctx *x)
 	step_vote_fill(c, &core_send(x, core_coordinator(c), CORE_VOTE, &c->step.id)->vote);
 }
 
+/* Everything is here, and it is not what the primaries said. The coordinator compares what all
+ * nodes found, and ends the attempt. */
+static void step_tell_differs(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct core_msg *m = core_send(x, core_coordinator(c), CORE_VOTE, &c->step.id);
+
+	CHECK(c->step.part == CORE_STAGING && c->step.differs);
+	step_vote_fill(c, &m->vote);
+	m->differs = true;
+}
+
 static void step_send_done(struct ctx *x)
 {
 	struct step *s = &x->c->step;
@@ -107,6 +119,10 @@ static void step_vote(struct ctx *x) /* Votes when everything that the vote wait
 
 	if (s->part != CORE_STAGING || !step_complete(x->c) || x->c->step.hold)
 		return;
+	if (s->differs) {
+		step_tell_differs(x);
+		return;
+	}
 	core_act(x, CORE_ACT_OPEN)->id = s->id;
 	step_move(x, CORE_PREPARED);
 	step_send_vote(x);
@@ -144,6 +160,7 @@ static void step_tell_dropped(struct ctx *x)
 
 	m->why = core_text(x->c, "%s", s->why);
 	m->status = s->status;
+	m->differs = s->harmed;
 	if (s->blamed == 0)
 		return;
 	m->trainer.hint = (int32_t)s->blamed - 1;
@@ -262,6 +279,7 @@ static void step_enter(struct ctx *x)
 	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
 	s->told = 0;
 	s->ranked = core_ranked(&s->world);
+	s->differs = s->harmed = false;
 	s->bad_tensor = -1;
 	s->bad_rank = -1;
 	memset(s->ready, 0, sizeof(s->ready));
@@ -430,6 +448,7 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 		s->bad_tensor = e->bad_tensor;
 		s->bad_rank = e->bad_rank;
 	}
+	s->differs = s->differs || e->on;
 	s->chunks_staged++;
 	step_vote(x);
 }
@@ -594,7 +613,9 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 				"gradient of chunk %u from node %s arrived damaged: look at its "
 				"memory and network",
 				e->chunk, core_node_name(c, e->node));
-		step_abandon(x, SHARD_WORLD_CHANGED, why);
+		step_drop(x, SHARD_WORLD_CHANGED, why);
+		s->harmed = true;
+		step_refuse(x, SHARD_WORLD_CHANGED, why, 0);
 		return;
 	}
 	rank = step_first_rank(s, e->node);
@@ -650,6 +671,8 @@ void step_on_tick(struct ctx *x)
 	} else if (s->dropped) {
 		step_tell_dropped(x);
 	}
+	if (s->part == CORE_STAGING)
+		step_vote(x); /* What differs is told again. */
 	timer_next(x->c, &s->timer, x->now);
 }
 

@@ -34,7 +34,10 @@ struct step {
 	/* The process before this one voted for .id. The trainers of that process are gone, and
 	 * this node sends nothing of .id any more. */
 	bool kept;
-	bool skip; /* A rank that is known to be ready voted to skip the step. */
+	/* The primary of a chunk said something else of its gradient than this node found. */
+	bool differs;
+	bool harmed; /* If dropped: a gradient arrived damaged, and no single rank is to blame. */
+	bool skip;   /* A rank that is known to be ready voted to skip the step. */
 	uint32_t chunks_staged;
 	/* Counts of local ranks of .world: those that are ready, and all. */
 	uint32_t ranks_ready, ranks_nr;

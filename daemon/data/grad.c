@@ -7,8 +7,9 @@
  * copies it to memory that no other node can write, and takes the norm again. So the vote for this
  * copy is about the bytes that this node will apply. From there on it is a chunk as any other that
  * is held here: apply_stage() follows. A frame of an older attempt is read and dropped. A frame
- * from another node than the primary, or one that breaks the rules, ends the link. A norm that is
- * not the primary's, or bytes that do not match their checksum, end the attempt. */
+ * from another node than the primary, or one that breaks the rules, ends the link. Bytes that
+ * do not match their checksum end the attempt. A norm that is not the primary's goes to the
+ * coordinator in place of the vote (core/odd.h). */
 #include "data/grad.h"
 
 #include "base/check.h"
@@ -302,14 +303,15 @@ enum shard_status grad_node_data(struct model *m, struct peer *p, const struct w
 	return SHARD_OK;
 }
 
-static void damaged(struct model *m, uint32_t chunk, const char *what)
+static void damaged(struct model *m, uint32_t chunk)
 {
 	uint16_t primary = place_primary(&m->place, chunk);
 
 	log_line(m->server->log, LOG_LEVEL_WARN,
-		 "event=gradient_damaged model=%s step=%lu attempt=%u chunk=%u node=%s why=%s",
+		 "event=gradient_damaged model=%s step=%lu attempt=%u chunk=%u node=%s "
+		 "why=checksum",
 		 m->name, (unsigned long)m->attempt.id.step, m->attempt.id.attempt, chunk,
-		 members_name(m->server, primary), what);
+		 members_name(m->server, primary));
 	m->server->data->damaged(m, primary, chunk);
 }
 
@@ -318,7 +320,7 @@ void grad_node_damaged(struct model *m, struct peer *p, const struct wire_head *
 	struct err e;
 
 	if (attempt_of(m, p, h, &e) == SHARD_OK) /* Else nobody waits for it any more. */
-		damaged(m, h->chunk, "checksum");
+		damaged(m, h->chunk);
 }
 
 static enum shard_status take_said(const struct model *m, const Shard__Grad *body, uint32_t chunk,
@@ -367,21 +369,38 @@ enum shard_status grad_node(struct model *m, struct peer *p, const struct wire_h
 	return SHARD_OK;
 }
 
-bool grad_copied(struct model *m, uint32_t chunk, const struct tier_result *r)
+/* What this node found goes to the coordinator, which compares it with what the others did. */
+static void differs(struct model *m, uint32_t chunk, const struct tier_result *r)
+{
+	struct grad_said *said = &m->reduced.said[chunk];
+
+	log_line(m->server->log, LOG_LEVEL_ERROR,
+		 "event=gradient_differs model=%s step=%lu attempt=%u chunk=%u node=%s said=%.17g "
+		 "found=%.17g finite=%d,%d",
+		 m->name, (unsigned long)m->attempt.id.step, m->attempt.id.attempt, chunk,
+		 members_name(m->server, place_primary(&m->place, chunk)), said->sumsq, r->sumsq,
+		 said->finite, r->finite);
+	said->differs = true;
+	m->reduced.differed++;
+	said->sumsq = r->finite ? r->sumsq : 0;
+	said->finite = r->finite;
+	said->bad_tensor = -1;
+	said->bad_rank = -1;
+}
+
+void grad_copied(struct model *m, uint32_t chunk, const struct tier_result *r)
 {
 	const struct grad_said *said = &m->reduced.said[chunk];
 	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 
 	CHECK(said->whole && !c->reduced);
 	if (r->finite != said->finite ||
-	    (r->finite && memcmp(&r->sumsq, &said->sumsq, sizeof(r->sumsq)) != 0)) {
-		damaged(m, chunk, "norm");
-		return false;
-	}
+	    (r->finite && memcmp(&r->sumsq, &said->sumsq, sizeof(r->sumsq)) != 0))
+		differs(m, chunk, r);
 	c->finite = said->finite;
 	c->sumsq = said->sumsq; /* If it is not finite, nobody promises its bits. */
 	c->bad_tensor = said->bad_tensor;
 	c->bad_rank = said->bad_rank;
 	c->base = store_sum(m->store, chunk);
-	return c->reduced = true;
+	c->reduced = true;
 }

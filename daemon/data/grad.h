@@ -20,6 +20,7 @@ struct grad_said { /* What the primary said of a chunk that it reduced. */
 	int32_t bad_rank;
 	bool whole; /* All of its gradient is here. Only then do the other fields count. */
 	bool finite;
+	bool differs; /* This node found something else, which then stands in contrib_chunk. */
 };
 
 struct grad {
@@ -31,6 +32,7 @@ struct grad {
 	 * is frozen. */
 	uint8_t *absent;
 	struct model_flow in; /* Of the step in hand. */
+	uint64_t differed;    /* Chunks that had another norm here than their primary said. */
 };
 
 enum shard_status grad_init(struct model *m, struct err *e);
@@ -55,8 +57,7 @@ void grad_node_damaged(struct model *m, struct peer *p, const struct wire_head *
 /* whole: the gradient is in its landing slot now, all of it, to be copied from there. */
 enum shard_status grad_node(struct model *m, struct peer *p, const struct wire_head *h,
 			    const Shard__Grad *body, bool *whole, struct err *e);
-/* The gradient was copied to memory that only this daemon writes, with this norm. Returns true if
- * the chunk is reduced now. */
-bool grad_copied(struct model *m, uint32_t chunk, const struct tier_result *r);
+/* The gradient was copied to memory that only this daemon writes, with this norm. */
+void grad_copied(struct model *m, uint32_t chunk, const struct tier_result *r);
 
 #endif

@@ -123,8 +123,8 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 
 	if (stage == REDUCE_COPY) {
-		if (grad_copied(m, chunk, r))
-			apply_stage(m, chunk);
+		grad_copied(m, chunk, r);
+		apply_stage(m, chunk);
 		return;
 	}
 	c->finite = r->finite;

@@ -665,6 +665,7 @@ static bool pack_body(const struct core_msg *m, uint64_t defined, struct arena *
 	out->status = m->status;
 	out->caught = m->caught;
 	out->too_few = m->too_few;
+	out->differs = m->differs;
 	return true;
 }
 
@@ -742,6 +743,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
 	m->caught = in->caught;
 	m->too_few = in->too_few;
+	m->differs = in->differs;
 	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
 						 : SHARD_OK; /* No other status is sent. */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)

@@ -21,6 +21,7 @@
 #include "model/lead.h"
 #include "model/lost.h"
 #include "model/note.h"
+#include "model/odd.h"
 #include "model/rooms.h"
 #include "model/tables.h"
 #include "link/peer.h"
@@ -127,6 +128,7 @@ static void data_staged(struct model *m, uint32_t chunk)
 			       .finite = c->finite,
 			       .bad_tensor = c->bad_tensor,
 			       .bad_rank = c->bad_rank,
+			       .on = m->reduced.said[chunk].differs,
 		       });
 }
 
@@ -593,6 +595,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_HELD] = act_held,         [CORE_ACT_TUNED] = act_tuned,
 	[CORE_ACT_LEARN] = act_learn,       [CORE_ACT_PLACED] = act_placed,
 	[CORE_ACT_RESIGNED] = act_resigned, [CORE_ACT_MOVED] = act_moved,
+	[CORE_ACT_DIFFER] = odd_differ,     [CORE_ACT_ODD] = odd_act,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and

@@ -327,6 +327,7 @@ COUNT(step_number, m->step)
 COUNT(generation, m->generation)
 COUNT(applied, m->metrics->applied)
 COUNT(attempts_ended, m->attempts_ended)
+COUNT(grads_differ, m->reduced.differed)
 COUNT(kept, m->img.kept)
 COUNT(contrib_in, m->metrics->contrib_in_bytes)
 COUNT(grad_in, m->metrics->grad_in_bytes)
@@ -337,6 +338,14 @@ NUMBER(grad_norm, m->record.grad_norm)
 NUMBER(clip_factor, m->record.clip_factor)
 NUMBER(learning_rate, m->record.lr)
 NUMBER(attempt_age, m->attempt.on ? seconds(clock_ns() - m->attempt.began_ns) : 0)
+
+static void votes_differ(FILE *f, const char *name, const struct model *m)
+{
+	struct core_state c;
+
+	core_state(m->core, &c);
+	metrics_count(f, name, MODEL(m), c.differed);
+}
 
 static void stragglers(FILE *f, const char *name, const struct model *m)
 {
@@ -556,6 +565,11 @@ static const struct family families[] = {
 	 skipped},
 	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.",
 	 attempts_ended},
+	{"shardd_votes_differ_total", METRICS_COUNTER,
+	 "On the coordinator: attempts in which the copies of a chunk did not agree.",
+	 votes_differ},
+	{"shardd_gradients_differ_total", METRICS_COUNTER,
+	 "Gradients with another norm here than the node said that reduced them.", grads_differ},
 	{"shardd_stragglers_dropped_total", METRICS_COUNTER,
 	 "On the coordinator: trainers that were put out because others waited for them.",
 	 stragglers},

@@ -508,6 +508,8 @@ static json_t *model_json(const struct model *m)
 				    json_integer((json_int_t)c.stragglers));
 	if (o != NULL)
 		json_object_set_new(o, "history", history_json(m));
+	if (o != NULL)
+		json_object_set_new(o, "votes_differed", json_integer((json_int_t)c.differed));
 	apply_settled(m, &done, &all);
 	if (o != NULL && all > 0)
 		json_object_set_new(o, "resuming",

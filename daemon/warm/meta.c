@@ -53,7 +53,7 @@ struct meta_head {
 	uint64_t spec_bytes, spec_sum, core_bytes, incarnation;
 	uint8_t from[16];
 	uint32_t first_nodes; /* The nodes that the memory was made for. */
-	uint32_t reserved;
+	_Atomic uint32_t odd; /* Not 0: what is here must not be trusted. */
 	_Atomic uint32_t core_now, mark_now;
 	struct meta_mark mark[2];
 };
@@ -205,6 +205,10 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 
 	if (room < sizeof(*h) || h->magic != META_MAGIC || h->model != model)
 		return err_set(e, SHARD_MISMATCH, "its head is not one of this model");
+	if (h->odd != 0)
+		return err_set(e, SHARD_MISMATCH,
+			       "its votes differed from those of the other copies: the memory or a "
+			       "processor of this node is bad");
 	at = h->at[AT_SPEC];
 	bytes = h->spec_bytes;
 	found->undo_nr = h->undo_nr;
@@ -376,6 +380,16 @@ void meta_core_switch(struct meta *m)
 const void *meta_core(const struct meta *m)
 {
 	return core_at(m, m->head->core_now);
+}
+
+void meta_void(struct meta *m)
+{
+	atomic_store(&m->head->odd, 1);
+}
+
+bool meta_voided(const struct meta *m)
+{
+	return m->head != NULL && atomic_load(&m->head->odd) != 0;
 }
 
 void meta_mark(struct meta *m, const struct meta_mark *mark)

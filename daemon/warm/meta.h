@@ -86,7 +86,10 @@ enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct e
 /* Which chunks the memory was made with, a bit for each, and for how many nodes (store_conf.first).
  * NULL: what says so lies outside. */
 const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr);
-void meta_free(struct meta *m);                      /* Also unmaps m->shm. */
+void meta_free(struct meta *m); /* Also unmaps m->shm. */
+/* No later process takes this memory over: meta_peek() refuses it. */
+void meta_void(struct meta *m);
+bool meta_voided(const struct meta *m);
 void meta_from(struct meta *m, const uint8_t *uuid); /* UUID of the coordinator that defined it. */
 
 /* Keeps the tables of a placement that the next core names. Call it before meta_core_switch(). The

@@ -201,7 +201,7 @@ NODE_OPS = ["MODEL", "MODEL_DROP", "WRITTEN", "DETACHED", "CONTRIB_DATA", "CONTR
             "PART_CANCEL", "RAIL", "REGION", "IMAGE_DATA", "IMAGE_ASK", "PING", "DEFINE", "WRITE", "SEAL", "READ",
             "MANAGE", "SAVE", "RESTORE", "BLOB", "PROGRESS", "ASK", "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
             "VOTE", "COMMIT", "ABORT", "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING", "RANKS",
-            "HEAR", "HEARD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER", "VERIFY",
+            "HEAR", "HEARD", "ODD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER", "VERIFY",
             "VERIFY_PART"]
 SETTINGS = ["", "optimizer=adamw chunk_elems=1024 max_world=4 timeout=5s",
             "optimizer=sgd lr=1 chunk_elems=1024 max_world=4 timeout=5s max_staleness=1",

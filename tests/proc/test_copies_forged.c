@@ -6,6 +6,7 @@
 #include "lib/inproc.h"
 #include "lib/rawnode.h"
 #include "lib/rawpeer.h"
+#include "server.h"
 #include "shard.h"
 
 #include <string.h>
@@ -356,6 +357,35 @@ static void test_gradients_and_questions(void **state)
 	rawnode_stop(&x);
 }
 
+/* The coordinator says that the daemon is odd: of weights that there are not, and of those that
+ * there are. The daemon gives up the model and asks for its end, and answers until then. */
+static void test_odd(void **state)
+{
+	struct core_id never = {.term = UINT64_MAX,
+				.seq = UINT32_MAX,
+				.generation = INT32_MAX,
+				.step = UINT64_MAX},
+		       now = {.term = 5, .generation = 1, .step = STEP + 1, .attempt = 1};
+	struct core_msg m = {.op = CORE_ODD, .id = never, .why = "it differs"};
+	struct rawnode x;
+
+	(void)state;
+	start(&x);
+	rawnode_say(&x, &m);
+	rawnode_say(&x, &(struct core_msg){.op = CORE_VOTE, .id = now, .differs = true});
+	rawnode_say(&x, &(struct core_msg){.op = CORE_HEAR, .id = now});
+	rawnode_expect(&x, OP_CORE + CORE_HEARD);
+	assert_null(server_failed(x.daemon->server));
+	m.id = now;
+	m.why = NULL;
+	rawnode_say(&x, &m);
+	rawnode_say(&x, &m);
+	rawnode_say(&x, &(struct core_msg){.op = CORE_HEAR, .id = now});
+	rawnode_expect(&x, OP_CORE + CORE_HEARD);
+	assert_non_null(strstr(server_failed(x.daemon->server), "odd in \"m\""));
+	rawnode_stop(&x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -367,6 +397,7 @@ int main(void)
 		cmocka_unit_test(test_asks_for_no_chunk),
 		cmocka_unit_test(test_no_election),
 		cmocka_unit_test(test_gradients_and_questions),
+		cmocka_unit_test(test_odd),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -355,8 +355,9 @@ static void abandons(struct play *p)
 	rawnode_say(&p->x, &(struct core_msg){.op = CORE_DRAINED, .id = p->id});
 }
 
-/* A vote for all chunks, with the norms of the bytes that came. */
-static void votes(struct play *p, bool finite)
+/* A vote for all chunks, with the norms of the bytes that came. differs: the test said something
+ * else of them, so the vote does not count. */
+static void votes_that(struct play *p, bool finite, bool differs)
 {
 	double want = sumsq(p);
 	Shard__Core *body;
@@ -364,6 +365,7 @@ static void votes(struct play *p, bool finite)
 	rawnode_expect(&p->x, OP_CORE + CORE_VOTE);
 	body = shard__core__unpack(NULL, p->x.r[0].head.body_bytes, p->x.r[0].body);
 	assert_non_null(body);
+	assert_int_equal(body->differs, differs);
 	assert_int_equal(body->vote->n_sumsq, CHUNKS);
 	for (uint32_t c = finite ? 0 : 1; c < CHUNKS; c++)
 		assert_memory_equal(&body->vote->sumsq[c], &want, sizeof(want));
@@ -371,6 +373,11 @@ static void votes(struct play *p, bool finite)
 	assert_int_equal(body->vote->bad_tensor, finite ? -1 : 0);
 	assert_int_equal(body->vote->bad_rank, finite ? -1 : 0);
 	shard__core__free_unpacked(body, NULL);
+}
+
+static void votes(struct play *p, bool finite)
+{
+	votes_that(p, finite, false);
 }
 
 /* Without a verdict the daemon would wait for it when it stops. */
@@ -398,7 +405,8 @@ static void damage_ends_the_attempt(void **state)
 	raw_bytes(&p.x.r[0], p.grad, sizeof(p.grad));
 	p.grad[5]--;
 	abandons(&p);
-	/* The norm is of other bytes: by one bit, and as if they were not finite. */
+	/* The norm is of other bytes: by one bit, and as if they were not finite. The coordinator
+	 * is told what the daemon found, again and again. */
 	for (int i = 0; i < 2; i++) {
 		begin(&p);
 		whole(&p, 0);
@@ -408,7 +416,13 @@ static void damage_ends_the_attempt(void **state)
 		g.sumsq = nextafter(g.sumsq, 0);
 		part(&p, OP_GRAD_DATA, 1, 0, sizeof(p.grad));
 		closes(&p, 1, &g);
-		abandons(&p);
+		contribute(&p);
+		ready(&p);
+		votes_that(&p, true, true);
+		votes_that(&p, true, true);
+		rawnode_say(&p.x,
+			    &(struct core_msg){.op = CORE_ABORT, .id = p.id, .why = "they differ"});
+		rawnode_say(&p.x, &(struct core_msg){.op = CORE_DRAINED, .id = p.id});
 	}
 	/* What comes late is dropped. */
 	part(&p, OP_GRAD_DATA, 1, 0, sizeof(p.grad));

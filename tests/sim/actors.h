@@ -98,6 +98,15 @@ bool joins_dies(struct sim *s, uint16_t n);
 uint64_t joins_slots(const struct sim *s, uint16_t n);    /* What the core of the node is told. */
 void joins_wander(struct sim *s, struct sim_trainer *tr); /* A trainer may start elsewhere. */
 
+/* odd.c: a node that finds wrong sums. */
+bool odd_seed(const struct sim *s); /* Is there one in this seed? */
+void odd_event(struct sim *s, const struct sim_event *e);
+/* The sum of squares that the node finds. */
+double odd_sum(struct sim *s, uint16_t n, uint32_t chunk, double sum);
+/* Does the node say to others what it finds? */
+bool odd_says(const struct sim *s, uint16_t n, uint32_t chunk);
+void odd_crashed(struct sim *s, uint16_t n);
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
@@ -111,6 +120,7 @@ void fault_end(struct sim *s, uint16_t n); /* Ends a process that heard SIGTERM.
 void orders_event(struct sim *s, const struct sim_event *e);
 void orders_started(struct sim *s); /* The coordinator has started. */
 void orders_crashed(struct sim *s);
+void orders_resume(struct sim *s, const struct core_state *st);
 uint64_t orders_number(const struct core_tune *t);
 
 #endif

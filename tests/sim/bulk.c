@@ -78,6 +78,7 @@ static void transfer_start(struct sim *s, uint16_t n, uint16_t to, uint32_t chun
 					      .chunk = chunk,
 					      .id = what->id,
 					      .nan = what->nan,
+					      .said = what->said,
 					      .reduced = reduced,
 					      .epoch = nd->link[to],
 					      .src_start = nd->starts};
@@ -214,8 +215,8 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
 				 t->src, t->chunk, sim_id(&t->id, a), t->dst,
 				 sim_id(&to->lent[from], b));
-		*(t->reduced ? &to->reduced[t->chunk] : &to->slot[from][t->chunk]) =
-			(struct cell){.id = t->id, .hash = e->session, .nan = t->nan};
+		*(t->reduced ? &to->reduced[t->chunk] : &to->slot[from][t->chunk]) = (struct cell){
+			.id = t->id, .hash = e->session, .nan = t->nan, .said = t->said};
 		if (t->damaged)
 			shell_damaged(s, t);
 		else if (same(&t->id, &to->id))
@@ -306,7 +307,8 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 				    .bad_tensor = -1,
 				    .bad_rank = -1};
 	uint64_t hash;
-	bool nan;
+	double sum;
+	bool nan, says;
 
 	sh->jobs--;
 	if (!same(&sh->id, &e->id) || !sh->running) {
@@ -316,10 +318,16 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 	if (place_primary(&sh->place, e->chunk) == s->node[e->node].self)
 		truth_serves(s, e->node, e->chunk, "reduces");
 	hash = shell_reduced(s, e->node, e->chunk, &e->id, &nan);
-	sh->reduced[e->chunk] = (struct cell){.id = e->id, .hash = hash, .nan = nan};
-	shell_transfer_reduced(s, e->node, e->chunk);
-	staged.sumsq = 1e-3 * (double)(hash >> 32);
+	sum = staged.sumsq = 1e-3 * (double)(hash >> 32);
 	staged.finite = !nan;
+	if (!nan)
+		staged.sumsq = odd_sum(s, e->node, e->chunk, sum);
+	says = staged.sumsq == sum || odd_says(s, e->node, e->chunk);
+	if (place_primary(&sh->place, e->chunk) != s->node[e->node].self)
+		staged.on = says && !truth_bits(staged.sumsq, sh->reduced[e->chunk].said);
+	sh->reduced[e->chunk] = (struct cell){
+		.id = e->id, .hash = hash, .nan = nan, .said = says ? staged.sumsq : sum};
+	shell_transfer_reduced(s, e->node, e->chunk);
 	if (nan)
 		staged.bad_tensor = (int64_t)e->chunk;
 	node_event(s, e->node, &staged);

@@ -66,6 +66,7 @@ enum sim_kind {
 	SIM_MOVE,
 	SIM_JOIN,
 	SIM_JOIN_FAULT,
+	SIM_ODD,
 	SIM_KIND_NR
 };
 
@@ -102,6 +103,7 @@ struct transfer {
 	bool nan, flushed; /* flushed: the source's end of the connection is gone. */
 	bool reduced;      /* It is the reduced gradient, and not a contribution. */
 	bool damaged;      /* It arrives with a wrong checksum. */
+	double said;       /* The sum of squares that the primary says. */
 };
 
 struct sim_tables { /* Where an operator wanted the chunks. Never changed once given. */
@@ -113,6 +115,15 @@ struct cell { /* A gradient in an arena or a landing slot. */
 	struct core_id id;
 	uint64_t hash;
 	bool nan;
+	double said; /* A reduced gradient: the sum of squares that its primary said. */
+};
+
+struct sim_liar { /* This node finds another sum of one chunk than there is. */
+	bool on;
+	bool says; /* A primary tells it to others, and a follower says that the sums differ. */
+	uint16_t node;
+	uint32_t chunk;
+	struct core_id id; /* The last attempt in which it did. */
 };
 
 enum trainer_state { TR_DEAD, TR_IDLE, TR_READING, TR_COMPUTING, TR_READY };

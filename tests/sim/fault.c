@@ -234,6 +234,8 @@ void fault_start(struct sim *s)
 			sim_at(s, 10 * MS, SIM_ORDER, NOWHERE);
 		if (s->moves)
 			sim_at(s, 15 * MS, SIM_MOVE, NOWHERE);
+		if (s->copies)
+			sim_at(s, 100 * MS, SIM_ODD, NOWHERE);
 	}
 	if (s->faults)
 		sim_at(s, 20 * MS, SIM_FAULT, NOWHERE);
@@ -252,7 +254,7 @@ static void fault_heal(struct sim *s)
 	if (s->node[ZOMBIE].alive)
 		node_crash(s, ZOMBIE, false);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (s->node[n].alive && s->node[n].stopping)
+		if (s->node[n].alive && (s->node[n].stopping || s->node[n].ends))
 			node_crash(s, n, true);
 		if (!s->node[n].alive && n != s->grave)
 			node_start(s, n);
@@ -289,9 +291,11 @@ void fault_end(struct sim *s, uint16_t n)
 {
 	if (s->node[n].alive && n == ZOMBIE)
 		node_crash(s, n, false);
-	else if (s->node[n].alive && s->node[n].stopping && !s->node[n].paused)
+	else if (!s->node[n].alive || !(s->node[n].stopping || s->node[n].ends))
+		return;
+	else if (!s->node[n].paused)
 		fault_crash(s, n);
-	else if (s->node[n].alive && s->node[n].stopping)
+	else
 		sim_at(s, 10 * MS, SIM_END, NOWHERE)->node = n;
 }
 

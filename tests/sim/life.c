@@ -142,6 +142,7 @@ static void shell_reset(struct shell *sh)
 	sh->has_disk = was.has_disk;
 	sh->disk = was.disk;
 	sh->prepared = was.prepared;
+	sh->lied = was.lied;
 	sh->term_promised = was.term_promised;
 }
 
@@ -183,8 +184,11 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 		sh->disk = s->m->copy;
 		truth_put_back(s, &sh->disk);
 	}
+	odd_crashed(s, n);
 	if (whole)
 		shell_keep(sh, &was);
+	if (whole && was.odd)
+		shell_tear(s, sh);
 	if (whole && s->faults && s->models_nr > 1 && sim_chance(s, 60))
 		shell_tear(s, sh);
 }
@@ -275,7 +279,7 @@ void node_crash(struct sim *s, uint16_t n, bool whole)
 	sim_trace(s, "n%u CRASHES%s", n, whole ? ", its memory does not" : "");
 	s->restarts++;
 	s->warms += whole;
-	nd->alive = nd->paused = nd->stopping = false;
+	nd->alive = nd->paused = nd->stopping = nd->ends = false;
 	nd->whole = whole;
 	nd->died_at = s->now;
 	for (uint16_t i = 0; i < s->models_nr; i++) {

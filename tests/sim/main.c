@@ -55,7 +55,7 @@ static int report(struct sim *s, uint64_t seed)
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
 		helds, tuneds, restores, expelled, learned, promoted, stragglers, orders_moves,
-		backs, moved, moved_over, replaced, joined;
+		backs, moved, moved_over, replaced, joined, liars, differed, told_odd, disputed;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -80,6 +80,10 @@ static void total(struct totals *t, const struct sim *s)
 		t->moved_over += m->moved_over;
 		t->replaced += m->replaced;
 		t->joined += m->joined;
+		t->liars += m->liars;
+		t->differed += m->differed;
+		t->told_odd += m->told_odd;
+		t->disputed += m->disputed;
 	}
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -115,6 +119,10 @@ static void print_totals(const struct totals *t)
 		{"moved", t->moved},
 		{"under another term", t->moved_over},
 		{"joined", t->joined},
+		{"nodes that lie", t->liars},
+		{"attempts in which votes differ", t->differed},
+		{"nodes that were odd", t->told_odd},
+		{"times an operator had to look", t->disputed},
 		{"events", t->events},
 	};
 

@@ -22,6 +22,8 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	bool warming; /* The core handles CORE_EV_WARM. */
 	/* cold: nothing outlived the process before. torn: what outlived it is damaged. */
 	bool cold, torn;
+	uint64_t lied;        /* The incarnation with which it last found a wrong sum. */
+	bool odd;             /* It was told that it is odd. */
 	uint64_t incarnation; /* The incarnation that the member names. */
 	/* The incarnation that it has: the number of the start that began with nothing. */
 	uint64_t member;
@@ -85,6 +87,7 @@ struct shell { /* What the process of one node has of one model, and what outliv
 
 struct sim_node {                     /* A process, and what outlives it. */
 	bool alive, paused, stopping; /* stopping: SIGTERM came, and it ends soon. */
+	bool ends;                    /* It is odd, and ends soon. */
 	/* The process is dead and its memory is kept, so that it comes back as the member that it
 	 * was. */
 	bool whole;

@@ -39,7 +39,7 @@ static void orders_change(struct sim *s, const struct core_state *st)
 }
 
 /* What the shell says of steps in a resume must not count. */
-static void orders_resume(struct sim *s, const struct core_state *st)
+void orders_resume(struct sim *s, const struct core_state *st)
 {
 	struct core_tune t = st->tune;
 

@@ -233,10 +233,10 @@ static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct shell *sh = shell_of(s, n);
-	static const char *const act[] = {"?",        "SEND",   "PERSIST", "BEGIN", "CREDIT",
-					  "OPEN",     "APPLY",  "RESULT",  "ENDED", "SEAL",
-					  "LOST",     "EXPEL",  "LEFT",    "HELD",  "TUNED",
-					  "RESIGNED", "PLACED", "LEARN",   "MOVED"};
+	static const char *const act[] = {
+		"?",      "SEND",     "PERSIST", "BEGIN", "CREDIT", "OPEN",   "APPLY",
+		"RESULT", "ENDED",    "SEAL",    "LOST",  "EXPEL",  "LEFT",   "HELD",
+		"TUNED",  "RESIGNED", "PLACED",  "LEARN", "MOVED",  "DIFFER", "ODD"};
 	char id[64];
 
 	if (a->type != CORE_ACT_SEND)
@@ -295,6 +295,12 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 				       a->why);
 		trainer_closed(s, n, a->session, a->why);
 		break;
+	case CORE_ACT_ODD: /* The process ends soon. */
+		sh->odd = true;
+		s->node[n].ends = true;
+		sim_at(s, sim_between(s, 0, 20 * MS), SIM_END, NOWHERE)->node = n;
+		break;
+	case CORE_ACT_DIFFER:
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
 	case CORE_ACT_RESIGNED:

@@ -256,6 +256,7 @@ static const struct {
 	[SIM_MOVE] = {moves_event, 0},
 	[SIM_JOIN] = {joins_event, 0},
 	[SIM_JOIN_FAULT] = {joins_fault, 0},
+	[SIM_ODD] = {odd_event, 0},
 };
 
 static void sim_step(struct sim *s)

@@ -55,6 +55,14 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	struct sim_tables tables[TABLES];
 	uint32_t tables_nr;
 	bool several; /* The newest durable view has a table of holders. */
+	struct sim_liar liar;
+	struct sim_liar lied[NODES]; /* The last time that each node did. */
+	/* Attempts in a row that ended because votes differ and nobody knew who was wrong. */
+	struct core_id fruitless_of;
+	uint64_t fruitless, fruitless_tunes;
+	/* Nodes that began to lie, attempts in which votes differed, nodes that were told, and
+	 * times that an operator had to look. */
+	uint64_t liars, differed, told_odd, disputed;
 	uint64_t orders_moves, backs, moved, moved_over, replaced, told_moved;
 };
 

@@ -331,10 +331,10 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 		truth_done(s, n, &sh->core->step.record.id, true);
 	if (m->op == CORE_VOTE)
 		truth_ballot(s, n, &m->vote);
-	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->open, &m->id))
+	if (m->op == CORE_VOTE && !m->differs && !same(&shell_of(s, n)->open, &m->id))
 		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n,
 			 sim_id(&m->id, a));
-	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->prepared, &m->id))
+	if (m->op == CORE_VOTE && !m->differs && !same(&shell_of(s, n)->prepared, &m->id))
 		sim_fail(s, "one_verdict", "n%u votes for %s without being prepared", n,
 			 sim_id(&m->id, a));
 }
@@ -478,6 +478,13 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	switch (a->type) {
 	case CORE_ACT_SEND:
 		truth_send(s, n, &a->msg);
+		truth_begun(s, n, &a->msg);
+		break;
+	case CORE_ACT_DIFFER:
+		truth_differ(s, n, a);
+		break;
+	case CORE_ACT_ODD:
+		truth_odd(s, n, a);
 		break;
 	case CORE_ACT_OPEN:
 		truth_open(s, n, a);

@@ -86,6 +86,14 @@ void truth_whole(struct sim *s, uint16_t n, const struct record *r);
 /* The model is about to be LOST. Checks that there is a reason. */
 void truth_lost(struct sim *s, const struct core_view *v);
 
+/* odd.c: the checkers of votes that differ. */
+void truth_differ(struct sim *s, uint16_t n, const struct core_action *a);
+void truth_odd(struct sim *s, uint16_t n, const struct core_action *a);
+/* The sum of squares of the chunk in the record. It is a wrong one if the node that lies was the
+ * only one with a copy whose vote a recovery had. Nobody can notice that. */
+double odd_alone(struct sim *s, const struct record *r, uint32_t chunk, double sum);
+void truth_begun(struct sim *s, uint16_t n, const struct core_msg *m);
+
 /* truth_moves.c: the checkers of chunks that move. */
 uint64_t truth_keepers(const struct placement *p, uint32_t chunk);
 uint64_t truth_counted(const struct placement *p, uint64_t members, uint32_t chunk);

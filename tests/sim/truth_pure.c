@@ -130,7 +130,7 @@ void truth_pure(struct sim *s, const struct record *prev, const struct record *r
 
 		for (uint32_t i = 0; i < r->world.size; i++)
 			g += sim_mix(truth_gradient(&r->id, r->world.rank[i].session, c), i);
-		squares += 1e-3 * (double)(g >> 32);
+		squares += odd_alone(s, r, c, 1e-3 * (double)(g >> 32));
 	}
 	divisor = pure_divisor(s, prev, r, weight_sum);
 	norm = sqrt(squares) / divisor;

@@ -352,7 +352,8 @@ static void test_votes_are_compared(void **state)
 	vote(&l, B, 2);
 	vote(&l, C, 3);
 	assert_non_null(lone_sent(&l, CORE_ABORT));
-	assert_non_null(strstr(lone_sent(&l, CORE_ABORT)->why, "sum of squares of chunk 1"));
+	assert_non_null(
+		strstr(lone_sent(&l, CORE_ABORT)->why, "copies of chunk 1 differ in step 5"));
 	lone_deinit(&l);
 	opened(&l);
 	join(&l);

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* odd.h: votes for copies that differ, seen from the daemon. core/odd.h decides who is wrong. */
+#ifndef SHARD_MODEL_ODD_H
+#define SHARD_MODEL_ODD_H
+
+#include "core/action.h"
+
+struct model;
+struct server;
+
+/* CORE_ACT_DIFFER: logs a line on the coordinator. */
+void odd_differ(struct model *m, const struct core_action *a);
+/* CORE_ACT_ODD: no later process takes the memory of this model over, and this process is to end.
+ * It goes on if another model would lose weights by that. */
+void odd_act(struct model *m, const struct core_action *a);
+
+#endif
