@@ -54,6 +54,7 @@ struct loss {
 	uint32_t orders;           /* Counts what an operator has ordered. */
 	bool trains;               /* The crew has begun and not ended. */
 	int dead;                  /* -1: none. */
+	int learner;               /* Of a test that has one. */
 	pid_t ctl;                 /* shardctl of an order. 0: none. */
 	uint64_t killed_ns, known; /* When it was killed, and the last step told then. */
 };

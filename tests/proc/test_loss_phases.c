@@ -174,22 +174,30 @@ static void copies(struct loss *l, int victim)
 	cutter_lose(l->cluster->cutter, 0);
 }
 
+static int learner(struct loss *l)
+{
+	return l->learner;
+}
+
 static void test_learner(void **state)
 {
 	struct loss *l = *state;
 	uint32_t nr = NR(of_learner);
 	int victim;
 
-	loss_begin(l, &(struct loss_conf){.between = true});
-	victim = loss_holder(l);
+	/* Nobody else shall be elected meanwhile: the learner is no holder. */
+	loss_begin(l, &(struct loss_conf){.lines = "[cluster]\nmembership = quorum\n"
+						   "election_timeout = 2s\n" LOSS_BEAT,
+					  .between = true});
+	victim = l->learner = loss_holder(l);
 	l->known = atomic_load(&l->crew.told);
 	cluster_kill(l->cluster, victim);
 	for (uint32_t i = 0; i < nr + NR(of_copies); i++) {
 		learns(l, victim);
 		if (i < nr)
-			victim = loss_kill(l, &of_learner[i], loss_holder, NULL);
+			victim = loss_kill(l, &of_learner[i], learner, NULL);
 		else
-			victim = loss_kill(l, &of_copies[i - nr], loss_holder, copies);
+			victim = loss_kill(l, &of_copies[i - nr], learner, copies);
 		loss_goes_on(l);
 	}
 	loss_back(l);
