@@ -132,8 +132,16 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 static void add_room(struct budget_need *need, const struct store_conf *conf)
 {
 	for (uint32_t c = 0; c < conf->layout->chunks_nr; c++) {
-		if (store_conf_first(conf, c) || !place_keeps(&conf->place, c, conf->self))
+		if (!place_keeps(&conf->place, c, conf->self))
 			continue;
+		if (store_conf_first(conf, c)) {
+			uint64_t bytes = store_room_later(conf, c);
+
+			need->bytes[BUDGET_SLOTS] += bytes;
+			need->total += bytes;
+			need->parked += conf->warm ? bytes : 0;
+			continue;
+		}
 		for (int w = 0; w < STORE_REGIONS; w++) {
 			uint64_t bytes = store_room_counted(conf, (enum store_region)w, c);
 

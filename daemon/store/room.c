@@ -117,6 +117,14 @@ uint64_t store_room_counted(const struct store_conf *conf, enum store_region wha
 		       conf->warm != NULL);
 }
 
+uint64_t store_room_later(const struct store_conf *conf, uint32_t chunk)
+{
+	uint16_t first = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
+
+	return counted(conf, (conf->nodes_nr - first) * array_bytes(conf, STORE_SLOTS, chunk),
+		       conf->warm != NULL);
+}
+
 void *store_room_at(const struct store *st, enum store_region what, uint32_t chunk, uint32_t array)
 {
 	CHECK(st->region[what].room != NULL && array < arrays_max(&st->conf, what, st->parked));
@@ -129,12 +137,16 @@ bool store_room_has(const struct store *st, enum store_region what, uint64_t off
 	uint64_t step = step_bytes(&st->conf, what, st->parked), in = step ? offset % step : 0;
 	uint64_t chunk = step ? offset / step : st->conf.layout->chunks_nr;
 
-	if (chunk >= st->conf.layout->chunks_nr || !bit(st->held, (uint32_t)chunk) ||
-	    bit(st->first, (uint32_t)chunk))
+	uint64_t each, least = 0;
+
+	if (chunk >= st->conf.layout->chunks_nr || !bit(st->held, (uint32_t)chunk))
 		return false;
-	step = arrays(&st->conf, what, (uint32_t)chunk, st->parked) *
-	       array_bytes(&st->conf, what, (uint32_t)chunk);
-	return in <= step && bytes <= step - in;
+	each = array_bytes(&st->conf, what, (uint32_t)chunk);
+	step = arrays(&st->conf, what, (uint32_t)chunk, st->parked) * each;
+	/* Of a chunk of the first part, only the slots of nodes that came later are here. */
+	if (bit(st->first, (uint32_t)chunk))
+		least = what == STORE_SLOTS ? (st->first_nodes - 1u) * each : step;
+	return in >= least && in <= step && bytes <= step - in;
 }
 
 /* --- the pages of a chunk --- */
@@ -179,6 +191,19 @@ static bool first_run(struct store *st, uint32_t chunk, uint32_t i, struct run *
 	       inner(st, STORE_IMAGES, store_first_image(st, chunk, i - 1), chunk, run);
 }
 
+/* The slots, in the room, of the nodes from number `from` on. False: there are none. */
+static bool later_run(const struct store *st, uint32_t chunk, uint16_t from, uint16_t nodes_nr,
+		      struct run *run)
+{
+	if (nodes_nr == from)
+		return false;
+	*run = (struct run){&st->region[STORE_SLOTS],
+			    store_room_at(st, STORE_SLOTS, chunk, from - 1u),
+			    (nodes_nr - from) * array_bytes(&st->conf, STORE_SLOTS, chunk), 0};
+	run->counted = counted(&st->conf, run->bytes, st->parked);
+	return true;
+}
+
 enum { OTHER_RUNS = 3 }; /* The sum and the images of a chunk of the first part. */
 
 /* Calls f with each run of pages that comes and goes with the chunk, until f fails. */
@@ -205,16 +230,7 @@ static bool each_run(struct store *st, uint32_t chunk, bool (*f)(void *arg, cons
 	for (uint32_t i = 0; i < st->conf.optim->states_nr + st->first_nodes + OTHER_RUNS; i++)
 		if (first_run(st, chunk, i, &run) && !f(arg, &run))
 			return false;
-	/* Nodes that came later have their slots in the room. */
-	if (st->conf.nodes_nr == st->first_nodes)
-		return true;
-	run = (struct run){&st->region[STORE_SLOTS],
-			   store_room_at(st, STORE_SLOTS, chunk, st->first_nodes - 1u),
-			   (st->conf.nodes_nr - st->first_nodes) *
-				   array_bytes(&st->conf, STORE_SLOTS, chunk),
-			   0};
-	run.counted = counted(&st->conf, run.bytes, st->parked);
-	return f(arg, &run);
+	return !later_run(st, chunk, st->first_nodes, st->conf.nodes_nr, &run) || f(arg, &run);
 }
 
 /* Does the chunk keep its pages when it is given? */
@@ -372,6 +388,68 @@ bool store_room_first(const struct store *st, uint32_t chunk)
 	return bit(st->first, chunk);
 }
 
+/* --- more nodes --- */
+
+/* Calls f with the new slots of each chunk that has slots, until f fails. */
+static bool each_later(const struct store_nodes *r, bool (*f)(void *arg, const struct run *),
+		       void *arg)
+{
+	const struct store *st = r->store;
+	struct run run;
+
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		if ((store_holds(st, c) || keeps(st, c)) &&
+		    later_run(st, c, st->conf.nodes_nr, r->nodes_nr, &run) && !f(arg, &run))
+			return false;
+	return true;
+}
+
+void store_nodes_plan(struct store_nodes *r, const struct store *st, uint16_t nodes_nr)
+{
+	CHECK(nodes_nr > st->conf.nodes_nr && nodes_nr <= CORE_NODES_MAX);
+	*r = (struct store_nodes){.store = st, .nodes_nr = nodes_nr};
+	if (store_has_room(st))
+		(void)each_later(r, count_run, &(struct counting){st, &r->need});
+}
+
+void store_nodes_make(struct store_nodes *r)
+{
+	struct making k = {.e = &r->e};
+
+	if (!store_has_room(r->store)) {
+		err_set(&r->e, SHARD_BUDGET,
+			"model \"%s\" is too large for nodes that come later: %u chunks of %u "
+			"elements: raise chunk_elems",
+			r->store->conf.name, r->store->conf.layout->chunks_nr,
+			r->store->conf.layout->chunk_elems);
+		return;
+	}
+	if (each_later(r, make_run, &k)) {
+		r->e.status = SHARD_OK;
+		return;
+	}
+	(void)each_later(r, less_run, &k);
+}
+
+void store_nodes_drop(struct store_nodes *r)
+{
+	struct making k = {.stop = NULL};
+
+	if (r->e.status == SHARD_OK)
+		(void)each_later(r, less_run, &k);
+}
+
+void store_nodes_take(struct store *st, const struct store_nodes *r)
+{
+	CHECK(r->store == st && r->e.status == SHARD_OK);
+	st->conf.nodes_nr = r->nodes_nr;
+}
+
+uint16_t store_nodes(const struct store *st)
+{
+	return st->conf.nodes_nr;
+}
+
 /* --- a start --- */
 
 static bool touch_run(void *arg, const struct run *run)
@@ -407,6 +485,8 @@ static bool has_more(struct store *st)
 {
 	struct store_bytes more = {.all = 0}, less = {.all = 0};
 	uint64_t want = 0, has = 0;
+	uint64_t slots;
+	struct run later;
 
 	for (int w = 0; w < STORE_REGIONS; w++) {
 		const struct shm *m = &st->region[w];
@@ -420,6 +500,11 @@ static bool has_more(struct store *st)
 			count(st, c, &more);
 		else if (!bit(st->held, c) && bit(st->first, c))
 			count(st, c, &less);
+		slots = 0;
+		if (bit(st->first, c) &&
+		    later_run(st, c, st->first_nodes, st->conf.nodes_nr, &later))
+			slots = later.counted;
+		want += slots;
 	}
 	return has > want + more.all - less.all;
 }
@@ -437,6 +522,12 @@ static void drop_leftover(struct store *st)
 			(void)each_run(st, c, less_run, &k);
 }
 
+static enum shard_status no_room(const struct store *st, uint32_t chunk, struct err *e)
+{
+	return err_set(e, SHARD_MISMATCH, "there is no room for chunk %u of \"%s\"", chunk,
+		       st->conf.name);
+}
+
 enum shard_status store_room_again(struct store *st, struct err *e)
 {
 	for (int w = 0; w < STORE_REGIONS; w++)
@@ -444,12 +535,21 @@ enum shard_status store_room_again(struct store *st, struct err *e)
 		    touch_first(st, (enum store_region)w, e) != SHARD_OK)
 			return e->status;
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
-		if (bit(st->first, c))
+		struct run later;
+
+		if (bit(st->first, c)) {
 			bit_set(st->given, c, !bit(st->held, c));
-		else if (bit(st->held, c) && !store_has_room(st))
-			return err_set(e, SHARD_MISMATCH, "there is no room for chunk %u", c);
-		else if (bit(st->held, c) && !each_run(st, c, touch_run, e))
-			return e->status;
+			/* Nodes that came since have their slots in the room. */
+			if (bit(st->held, c) &&
+			    later_run(st, c, st->first_nodes, st->conf.nodes_nr, &later) &&
+			    (!store_has_room(st) || !touch_run(e, &later)))
+				return store_has_room(st) ? e->status : no_room(st, c, e);
+		} else if (bit(st->held, c)) {
+			if (!store_has_room(st))
+				return no_room(st, c, e);
+			if (!each_run(st, c, touch_run, e))
+				return e->status;
+		}
 	}
 	drop_leftover(st);
 	return SHARD_OK;

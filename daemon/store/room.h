@@ -34,6 +34,19 @@ void store_room_take(struct store *st, const struct store_room *r);
  * pages that no other chunk lies in, none of reserved huge pages, and none after store_room_pin().
  */
 void store_room_give(struct store *st, uint32_t chunk, struct store_bytes *back);
+/* Slots for the gradients of nodes that come: each chunk that is held here, or keeps its pages
+ * meanwhile, gets as many more. No other room may be under way. The rest is as above. */
+struct store_nodes {
+	const struct store *store;
+	uint16_t nodes_nr; /* There is more than the store was last made for. */
+	struct store_bytes need;
+	struct err e;
+};
+void store_nodes_plan(struct store_nodes *r, const struct store *st, uint16_t nodes_nr);
+void store_nodes_make(struct store_nodes *r);
+void store_nodes_drop(struct store_nodes *r);
+void store_nodes_take(struct store *st, const struct store_nodes *r);
+uint16_t store_nodes(const struct store *st); /* How many nodes have slots, this one included. */
 /* The memory that the store was made with is registered with a device. It keeps its pages. */
 void store_room_pin(struct store *st);
 /* Was the store made with this chunk? Then it lies where every node can compute it. */

@@ -27,6 +27,8 @@ struct store_sizes {
  * for one of them. */
 uint64_t store_room_bytes(const struct store_conf *conf, enum store_region what);
 uint64_t store_room_counted(const struct store_conf *conf, enum store_region what, uint32_t chunk);
+/* The same for the slots, of nodes that came later, of a chunk that the store was made with. */
+uint64_t store_room_later(const struct store_conf *conf, uint32_t chunk);
 /* How many bytes of it are of chunks whose arrays are whole huge pages. */
 uint64_t store_room_huge(const struct store_conf *conf, enum store_region what);
 /* In store.c: is it in the first part? */

@@ -21,7 +21,7 @@
 #include <cmocka.h>
 
 enum kind { PRIVATE, MEMFD, TMPFS };
-enum { CHUNKS = 13, NODES = 4, SELF = 1, ROUNDS = 400 };
+enum { CHUNKS = 13, NODES = 4, MORE_NODES = 8, SELF = 1, ROUNDS = 400 };
 
 static const char *const names[STORE_REGIONS] = {"state", "sums", "slots", "images"};
 
@@ -173,10 +173,10 @@ static void all_of(struct bench *b, uint32_t c, bool write)
 	struct {
 		void *at;
 		size_t bytes;
-	} part[4 + NODES + 2] = {{store_master(b->store, c), 4 * n},
-				 {store_state(b->store, c, 0), 4 * n},
-				 {store_state(b->store, c, 1), 4 * n},
-				 {store_sum(b->store, c), 2 * n}};
+	} part[4 + MORE_NODES + 2] = {{store_master(b->store, c), 4 * n},
+				      {store_state(b->store, c, 0), 4 * n},
+				      {store_state(b->store, c, 1), 4 * n},
+				      {store_sum(b->store, c), 2 * n}};
 	uint32_t k = 4;
 
 	for (uint16_t node = 0; node < b->conf.nodes_nr; node++)
@@ -283,6 +283,33 @@ static void move(struct bench *b)
 	}
 }
 
+/* More nodes get slots in each chunk that is held. */
+static void grow(struct bench *b)
+{
+	struct store_nodes r;
+	uint16_t nodes = (uint16_t)(b->conf.nodes_nr + 1 + draw(b, 2));
+
+	if (nodes > MORE_NODES)
+		return;
+	store_nodes_plan(&r, b->store, nodes);
+	assert_int_equal(r.need.parked, b->kind == PRIVATE ? 0 : r.need.all);
+	store_nodes_make(&r);
+	assert_int_equal(r.e.status, SHARD_OK);
+	if (draw(b, 4) == 0) {
+		store_nodes_drop(&r);
+		return;
+	}
+	store_nodes_take(b->store, &r);
+	assert_int_equal(store_nodes(b->store), nodes);
+	b->conf.nodes_nr = nodes;
+	b->bytes += r.need.all;
+	for (int w = 0; w < STORE_REGIONS; w++)
+		b->of[w] += r.need.of[w];
+	for (uint32_t c = 0; c < CHUNKS; c++)
+		if (b->held[c])
+			fill(b, c);
+}
+
 static void end(struct bench *b)
 {
 	store_free(&b->store);
@@ -339,6 +366,8 @@ static void run(enum kind kind, uint32_t ce, uint32_t local, uint32_t staleness,
 	look(b);
 	for (uint32_t i = 0; i < (ce > 4096 ? ROUNDS / 20 : ROUNDS); i++) {
 		move(b);
+		if (draw(b, 16) == 0)
+			grow(b);
 		look(b);
 		for (int w = 0; w < STORE_REGIONS; w++)
 			assert_int_equal(pages_of(b, (enum store_region)w), b->of[w]);
@@ -399,6 +428,42 @@ static void full(void **state)
 		look(b);
 	}
 	assert_in_range(failed, 1, CHUNKS - 2);
+	end(b);
+}
+
+/* Nodes come until the tmpfs is full. */
+static void full_of_nodes(void **state)
+{
+	struct bench *b = bench(TMPFS, 1u << 16, 1, 0, 3);
+	struct store_nodes r;
+	uint32_t failed = 0;
+
+	(void)state;
+	for (uint32_t c = 0; c < CHUNKS; c++)
+		hold(b, c, c < 2);
+	on_tmpfs(b, "size=9m");
+	open_store(b);
+	b->bytes = pages(b);
+	fill(b, 0);
+	for (uint16_t nodes = NODES + 1; nodes <= CORE_NODES_MAX; nodes++) {
+		store_nodes_plan(&r, b->store, nodes);
+		store_nodes_make(&r);
+		if (r.e.status == SHARD_OK && nodes <= MORE_NODES) {
+			store_nodes_take(b->store, &r);
+			b->conf.nodes_nr = nodes;
+			b->bytes += r.need.all;
+			for (uint32_t c = 0; c < CHUNKS; c++)
+				if (b->held[c])
+					fill(b, c);
+		} else if (r.e.status == SHARD_OK) {
+			store_nodes_drop(&r);
+		} else {
+			assert_int_equal(r.e.status, SHARD_BUDGET);
+			failed++;
+		}
+		look(b);
+	}
+	assert_in_range(failed, 1, CORE_NODES_MAX - NODES - 2);
 	end(b);
 }
 
@@ -468,8 +533,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_chunks), cmocka_unit_test(large_chunks),
-		cmocka_unit_test(full),         cmocka_unit_test(pinned),
-		cmocka_unit_test(account),
+		cmocka_unit_test(full),         cmocka_unit_test(full_of_nodes),
+		cmocka_unit_test(pinned),       cmocka_unit_test(account),
 	};
 
 	return cmocka_run_group_tests_name("room", tests, NULL, NULL);
