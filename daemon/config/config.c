@@ -2,8 +2,8 @@
 /* Loads a node's configuration. main.c calls config_load() once, before anything is opened, and
  * config_reload() at SIGHUP. Happy path: the defaults of the table, the secrets that the service
  * manager hands over, the file, SHARD_* variables and the command line, in this order, each through
- * put(); then config_finish() works out what is left. Every error names place, section, key, value
- * and what may be chosen, and nothing is kept after one. */
+ * put(), and what the node keeps of its cluster; then config_finish() works out what is left. Every
+ * error names place, section, key, value and what may be chosen, and nothing is kept after one. */
 #include "config/loader.h"
 
 #include "base/check.h"
@@ -220,6 +220,8 @@ enum shard_status config_load_into(struct config_loader *l, const struct config_
 		st = put_environment(l, args->environ_, e);
 	for (uint32_t i = 0; st == SHARD_OK && i < args->set_nr; i++)
 		st = put_command_line(l, args->set[i], e);
+	if (st == SHARD_OK)
+		st = config_put_cluster(l, args, e);
 	if (st == SHARD_OK)
 		st = config_finish(l, e);
 	if (st != SHARD_OK)

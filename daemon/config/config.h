@@ -81,6 +81,10 @@ struct config {
 	char run_id[CONFIG_NAME_BYTES];
 	char secret[CONFIG_PATH_BYTES];      /* Empty: none. */
 	char node_secret[CONFIG_PATH_BYTES]; /* Empty: none. */
+	struct conn_address join;            /* Without a host: off. */
+	/* join is set, and this node is in no list of nodes yet. It is alone in node_list. */
+	bool joins;
+	bool listen_chosen; /* Somebody has set `listen`. */
 	bool trust_remote_root;
 	enum config_membership membership;
 	bool membership_chosen; /* Nobody has set it, and there are nodes enough for an election. */
@@ -92,6 +96,7 @@ struct config {
 	 * node is alone in the list. */
 	uint32_t nodes_nr, self;
 	struct config_node node_list[CONFIG_NODES_MAX];
+	uint32_t kept_nr; /* How many of them config_args.cluster lists. */
 	/* [model ...] */
 	uint32_t models_nr;
 	struct config_model *model;
@@ -108,6 +113,11 @@ struct config_args {            /* What a command line and an environment may br
 	const char *const *set; /* "section.key=value" from --set and other options, in order. */
 	uint32_t set_nr;
 	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */
+	/* What config_cluster() wrote of this cluster, NULL: nothing did. It says which nodes have
+	 * joined since [nodes] was written, and what counts where nobody has set a shared option.
+	 */
+	const char *cluster;
+	const char *cluster_where; /* What texts call it. */
 };
 
 /* All or nothing: after a failure there is nothing to free, and e names the place (file:line or

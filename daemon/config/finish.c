@@ -129,6 +129,27 @@ static enum shard_status finish_node(struct config_loader *l, struct err *e)
 		       place(l, "daemon", "node"), c->node, names);
 }
 
+/* Whoever joins proves that it may, as every node does, and has to be reached by the others. */
+static enum shard_status check_join(struct config_loader *l, struct err *e)
+{
+	struct config *c = l->c;
+
+	if (!c->joins)
+		return SHARD_OK;
+	if (!c->node_secret[0] && !c->allow_unauthenticated)
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [cluster] join = %s: there is no [cluster] node_secret, by "
+			       "which nodes know each other: copy the file from a node of that "
+			       "cluster, and set node_secret to its path",
+			       place(l, "cluster", "join"), c->join.text);
+	if (!c->listen.host[0])
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [daemon] listen = off: the other nodes could not connect, "
+			       "and this one shall join them: set it",
+			       place(l, "daemon", "listen"));
+	return SHARD_OK;
+}
+
 /* A node may do everything. So nodes need a secret that trainers do not have. Without any secret
  * allow_unauthenticated has to be set. */
 static enum shard_status check_nodes(struct config *c, const struct config_node *self,
@@ -185,12 +206,16 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 			       where, c->listen.text, self->address.port, self->where, self->name,
 			       self->address.text);
 	}
+	c->joins = c->join.host[0] != 0 && !self;
+	c->listen_chosen = strcmp(where, "default") != 0;
 	if (!self) {
 		c->nodes_nr = 1;
 		snprintf(c->node_list[0].name, sizeof(c->node_list[0].name), "%s", c->node);
 		snprintf(c->node_list[0].where, sizeof(c->node_list[0].where), "%s", where);
 		c->node_list[0].address = c->listen;
 	}
+	if (check_join(l, e) != SHARD_OK)
+		return e->status;
 	if (c->listen.host[0] != 0 && c->nodes_nr == 1 && !clients)
 		return err_set(e, SHARD_BAD_ARG,
 			       "%s: [daemon] listen = %s: nobody may come in there, for there is "
@@ -329,8 +354,7 @@ void config_shared(const struct config *c,
 	char key[64], value[CONFIG_PATH_BYTES];
 
 	CHECK(fn && c->nodes_nr > 0);
-	/* This is no option, but it has to be equal, too. */
-	fn(arg, "the wire between nodes", WIRE_NODES);
+	fn(arg, CONFIG_WIRE, WIRE_NODES);
 	for (uint32_t s = 0; s < NR(sections); s++) {
 		for (uint32_t i = 0; i < t->nr; i++) {
 			if (!t->rows[i].shared || strcmp(t->rows[i].section, sections[s]) != 0)

@@ -9,6 +9,7 @@
 #include "config/table.h"
 
 #define CONFIG_OPTIONS_MAX 64
+#define CONFIG_WIRE        "the wire between nodes" /* No option, but it has to be equal, too. */
 
 /* One key, from anywhere. */
 struct config_line {
@@ -48,6 +49,9 @@ enum shard_status config_read_text(const char *name, const char *text, size_t by
 enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
 				   struct err *e);
 
+/* The source below the file: config_args.cluster. */
+enum shard_status config_put_cluster(struct config_loader *l, const struct config_args *args,
+				     struct err *e);
 /* Works out what nobody set, and refuses contradictions. */
 enum shard_status config_finish(struct config_loader *l, struct err *e);
 /* config_load() with the loader kept. The caller frees l->c after success. */

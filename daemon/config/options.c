@@ -160,6 +160,12 @@ static const struct table_row rows[] = {
 		.max = PATH_BYTES_MAX, .otherwise = "none",
 		.help = "The file with the key that nodes must know. It is not the key in secret. "
 			"`shardctl secret new FILE` makes one."},
+	{.section = "cluster", .name = "join", .type = TABLE_ADDRESS, FIELD(join), .word = "off",
+		.fallback = "off",
+		.help = "The address of any node of a cluster that this node shall become a node "
+			"of. It needs no [nodes] then: it learns them, and what has to be equal on "
+			"all nodes, and keeps that in state. Where listen is not set, it listens "
+			"on the address that reaches that node."},
 	{.section = "cluster", .name = "trust_remote_root", .type = TABLE_BOOL,
 		FIELD(trust_remote_root), .fallback = "no",
 		.help = "Lets root of another node do here what root may. Otherwise it is a user "

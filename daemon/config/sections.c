@@ -4,6 +4,7 @@
  * list. A model's setting is checked and appended to the settings string of its section, which a
  * definition merges later (settings.c). What is wrong is SHARD_BAD_ARG with its place; no memory is
  * SHARD_SYSTEM. */
+#include "config/cluster.h"
 #include "config/loader.h"
 
 #include "base/check.h"
@@ -85,32 +86,39 @@ enum shard_status config_check_section(const char *where, const char *section, s
 		       near ? "]?" : "");
 }
 
+enum shard_status config_node_parse(struct config_node *n, const char *name, const char *address,
+				    struct err *e)
+{
+	struct err why;
+
+	if (!value_name(name))
+		return err_set(e, SHARD_BAD_ARG,
+			       "%.64s = %.64s: a node's name is 1 to 64 of a-z 0-9 . _ -", name,
+			       address);
+	if (conn_address_parse(&n->address, address, &why) != SHARD_OK)
+		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %.200s", name, address, why.text);
+	if (n->address.unix_path || n->address.port == 0)
+		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: choose host:port with a port above 0",
+			       name, address);
+	snprintf(n->name, sizeof(n->name), "%s", name);
+	return SHARD_OK;
+}
+
 enum shard_status config_put_node(struct config *c, const struct config_line *l, struct err *e)
 {
-	struct config_node *n = NULL;
-	struct conn_address address;
+	struct config_node *n = NULL, is;
 	struct err why;
 
 	CHECK(c->nodes_nr <= CONFIG_NODES_MAX && strcmp(l->section, "nodes") == 0);
-	if (!value_name(l->key))
-		return err_set(
-			e, SHARD_BAD_ARG,
-			"%s: [nodes] %.64s = %.64s: a node's name is 1 to 64 of a-z 0-9 . _ -",
-			l->where, l->key, l->value);
-	if (conn_address_parse(&address, l->value, &why) != SHARD_OK)
-		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: %.200s", l->where, l->key,
-			       l->value, why.text);
-	if (address.unix_path || address.port == 0)
-		return err_set(e, SHARD_BAD_ARG,
-			       "%s: [nodes] %s = %.64s: choose host:port with a port above 0",
-			       l->where, l->key, l->value);
+	if (config_node_parse(&is, l->key, l->value, &why) != SHARD_OK)
+		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %.350s", l->where, why.text);
 	for (uint32_t i = 0; i < c->nodes_nr; i++) {
 		const struct config_node *other = &c->node_list[i];
 
 		if (strcmp(other->name, l->key) == 0)
 			n = &c->node_list[i];
-		else if (strcmp(other->address.host, address.host) == 0 &&
-			 other->address.port == address.port)
+		else if (strcmp(other->address.host, is.address.host) == 0 &&
+			 other->address.port == is.address.port)
 			return err_set(
 				e, SHARD_BAD_ARG,
 				"%s: [nodes] %s = %.64s: node %s has this address already (%s)",
@@ -125,9 +133,9 @@ enum shard_status config_put_node(struct config *c, const struct config_line *l,
 			       l->where, l->key, CONFIG_NODES_MAX);
 	if (!n)
 		n = &c->node_list[c->nodes_nr++];
-	snprintf(n->name, sizeof(n->name), "%s", l->key);
+	snprintf(n->name, sizeof(n->name), "%s", is.name);
 	snprintf(n->where, sizeof(n->where), "%s", l->where);
-	n->address = address;
+	n->address = is.address;
 	return SHARD_OK;
 }
 

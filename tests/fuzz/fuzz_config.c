@@ -2,16 +2,17 @@
 /* libFuzzer target: configuration files and settings strings. Most inputs are a file. After "="
  * come the settings of a model, with one layer per line: the first is the file's, and the others
  * are a trainer's ("!": of a group). After "@" comes a variable of the environment, which is also
- * tried as --set. */
+ * tried as --set. After "&" come keys and values that another node says of the cluster. */
 // clang-format off
-// covers: daemon/config/config.c daemon/config/file.c daemon/config/finish.c daemon/config/keys.c
+// covers: daemon/config/config.c daemon/config/cluster.c daemon/config/file.c
+// covers: daemon/config/finish.c daemon/config/keys.c
 // covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
 // covers: daemon/config/show.c daemon/config/table.c daemon/config/value.c
 // needs: daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
 // needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
 // clang-format on
 #include "base/check.h"
-#include "config/config.h"
+#include "config/cluster.h"
 #include "config/settings.h"
 #include "config/value.h"
 
@@ -82,6 +83,48 @@ static void fuzz_file(const char *text, size_t bytes)
 	config_free(&c);
 }
 
+/* What another node says of the cluster: lines of key and value, with a tab between them. Whatever
+ * is taken can be loaded, unless the addresses contradict each other. */
+static void fuzz_cluster(char *text)
+{
+	struct config_cluster to = {.used = 0};
+	char node[CONFIG_NAME_BYTES + 16];
+	const char *const set[] = {node, "daemon.allow_unauthenticated=yes"};
+	struct config_args args = {.file = "/dev/null",
+				   .set = set,
+				   .set_nr = 2,
+				   .cluster = to.text,
+				   .cluster_where = "kept"};
+	struct config c;
+	struct err e = {.text = ""};
+	const char *first;
+	char *next;
+
+	for (char *line = text; line && *line; line = next) {
+		char *tab = strchr(line, '\t');
+
+		if ((next = strchr(line, '\n')) != NULL)
+			*next++ = 0;
+		if (tab == NULL || (next != NULL && tab > next))
+			continue;
+		*tab = 0;
+		if (config_cluster_put(&to, line, tab + 1, &e) != SHARD_OK)
+			CHECK(strlen(e.text) > 0);
+	}
+	if ((first = strstr(to.text, "[nodes]\n")) == NULL)
+		return;
+	first += 8;
+	snprintf(node, sizeof(node), "daemon.node=%.*s", (int)strcspn(first, " "), first);
+	if (config_load(&c, &args, &e) == SHARD_OK) {
+		CHECK(c.nodes_nr == to.nodes_nr && c.self == 0 && c.kept_nr == c.nodes_nr);
+		config_free(&c);
+	} else {
+		CHECK(strstr(e.text, "has this address already") != NULL ||
+		      strstr(e.text, "is shorter than heartbeat_timeout") != NULL ||
+		      strstr(e.text, "etcd_endpoints") != NULL);
+	}
+}
+
 /* Loads it, explains it, and loads it again in place of the previous configuration. */
 static void fuzz_variables(const char *text)
 {
@@ -129,6 +172,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		fuzz_settings(text + 1);
 	else if (text[0] == '@')
 		fuzz_variables(text + 1);
+	else if (text[0] == '&')
+		fuzz_cluster(text + 1);
 	else
 		fuzz_file(text, bytes);
 	free(text);
