@@ -12,6 +12,7 @@
 #include "ckpt/verify.h"
 
 #include "control/access.h"
+#include "control/admit.h"
 #include "data/apply.h"
 #include "data/blobs.h"
 #include "data/grad.h"
@@ -22,6 +23,7 @@
 #include "control/have.h"
 #include "link/call.h"
 #include "link/events.h"
+#include "link/intake.h"
 #include "link/session.h"
 #include "control/manage.h"
 #include "control/move.h"
@@ -87,6 +89,13 @@ static enum shard_status on_capacity(struct peer *p, const struct wire_head *h,
 	(void)h, (void)e;
 	move_capacity(p, (const Shard__Capacity *)msg);
 	return SHARD_OK;
+}
+
+static enum shard_status on_nodes(struct peer *p, const struct wire_head *h,
+				  const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h;
+	return intake_told(p, (const Shard__Nodes *)msg, e);
 }
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
@@ -362,6 +371,8 @@ static const struct op {
 	[OP_COPY_ASK] = {NULL, NULL, on_copy_ask, false},
 	[OP_ROOM] = {&shard__tables__descriptor, NULL, on_room, true},
 	[OP_CAPACITY] = {&shard__capacity__descriptor, NULL, on_capacity, false},
+	[OP_NODES] = {&shard__nodes__descriptor, NULL, on_nodes, false},
+	[OP_NODE_ADD] = {&shard__nodes__descriptor, NULL, admit_node_request, true},
 };
 
 /* May the requester do this with the model that the frame names? If there is no such model here,
@@ -591,6 +602,12 @@ static void node_up(struct server *s, uint16_t node)
 			ckpt_node_up(list_of(it, struct model, link), node);
 }
 
+static void node_added(struct server *s, uint16_t node)
+{
+	list_each(it, &s->models)
+		model_node_added(list_of(it, struct model, link), node);
+}
+
 static void node_going(struct server *s, uint16_t node)
 {
 	list_each(it, &s->models)
@@ -690,6 +707,9 @@ const struct link_events dispatch_events = {
 	.node_frame = node_frame,
 	.node_damaged = node_damaged,
 	.node_up = node_up,
+	.node_room = admit_room,
+	.node_added = node_added,
+	.node_joins = admit_asked,
 	.node_going = node_going,
 	.node_down = node_down,
 	.rdma_body = rdma_body,

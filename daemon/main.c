@@ -6,9 +6,11 @@
  * error, 4 a configuration error, and 1 any other failure. --help, --version, --check and --explain
  * print on stdout, and everything else goes to stderr. */
 #include "base/check.h"
-#include "config/config.h"
+#include "cluster/static.h"
+#include "config/cluster.h"
 #include "journal.h"
 #include "linger.h"
+#include "link/enrol.h"
 #include "node/limits.h"
 #include "notify.h"
 #include "replay.h"
@@ -247,7 +249,63 @@ static enum shard_status open_loop(uv_loop_t *loop, struct err *e)
 	return rc == 0 ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no event loop: %s", uv_strerror(rc));
 }
 
-static int run(struct config *conf, const struct config_args *args, struct err *e)
+/* Loads with what is kept of the cluster, which it takes over. */
+static enum shard_status load_with(struct config *conf, struct config_args *args, char *text,
+				   struct err *e)
+{
+	static char where[CONFIG_PATH_BYTES + 16];
+
+	snprintf(where, sizeof(where), "%s/cluster", conf->state);
+	config_free(conf);
+	free((void *)(uintptr_t)args->cluster);
+	args->cluster = text;
+	args->cluster_where = where;
+	return config_load(conf, args, e);
+}
+
+/* What the state folder has of the cluster is a source of the configuration, and the configuration
+ * says where the state folder is. */
+static enum shard_status load(struct config *conf, struct config_args *args, struct err *e)
+{
+	enum shard_status st = config_load(conf, args, e);
+	char *text = NULL;
+
+	if (st == SHARD_OK && (st = static_cluster(conf->state, &text, e)) != SHARD_OK)
+		config_free(conf);
+	return st == SHARD_OK && text != NULL ? load_with(conf, args, text, e) : st;
+}
+
+static enum shard_status keep(const struct config *conf, const char *text, struct err *e)
+{
+	struct static_dir *dir = NULL;
+	enum shard_status st = static_open(&dir, conf->state, e);
+
+	if (st == SHARD_OK)
+		st = static_set_cluster(dir, text, e);
+	static_close(&dir);
+	return st;
+}
+
+/* [cluster] join, and this node is in no list yet. What the cluster says is kept if a start can use
+ * it. */
+static enum shard_status join(struct daemon *d, struct config_args *args, struct err *e)
+{
+	char *text = calloc(1, CONFIG_CLUSTER_BYTES);
+	enum shard_status st;
+
+	if (text == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to join a cluster");
+	if ((st = enrol(d->conf, &d->log, &d->loop, text, e)) != SHARD_OK) {
+		free(text);
+		return st;
+	}
+	if ((st = load_with(d->conf, args, text, e)) == SHARD_OK && d->conf->joins)
+		st = err_set(e, SHARD_BAD_ARG, "[cluster] join = %s: that list is without node %s",
+			     d->conf->join.text, d->conf->node);
+	return st == SHARD_OK ? keep(d->conf, text, e) : st;
+}
+
+static int run(struct config *conf, struct config_args *args, struct err *e)
 {
 	struct daemon d = {.conf = conf, .args = args};
 	const char *failed;
@@ -259,6 +317,12 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
 			 status_name(e->status), e->text);
 		return EXIT_FAILED;
+	}
+	if (conf->joins && join(&d, args, e) != SHARD_OK) {
+		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
+			 status_name(e->status), e->text);
+		uv_loop_close(&d.loop);
+		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
 	limits_start_pool(&d.loop, &d.pool);
 	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
@@ -311,6 +375,16 @@ static int forget(const struct config *conf)
 	return st == SHARD_OK ? EXIT_OK : EXIT_FAILED;
 }
 
+static int explain(struct config_args *args, bool json, struct err *e)
+{
+	struct config conf;
+
+	if (load(&conf, args, e) != SHARD_OK)
+		return EXIT_CONFIG;
+	config_free(&conf);
+	return config_explain(args, json, stdout, e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -340,9 +414,9 @@ int main(int argc, char **argv)
 				    .set_nr = o.set_nr,
 				    .environ_ = (const char *const *)environ};
 	if (o.explain)
-		rc = config_explain(&args, o.json, stdout, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+		rc = explain(&args, o.json, &e);
 	else
-		rc = config_load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+		rc = load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
 	if (rc != EXIT_OK)
 		fprintf(stderr, "shardd: %s\n", e.text);
 	if (rc == EXIT_OK && !o.explain) {
@@ -361,5 +435,6 @@ int main(int argc, char **argv)
 		rc = fail_slowly(&e);
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);
+	free((void *)(uintptr_t)args.cluster);
 	return rc;
 }

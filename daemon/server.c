@@ -25,6 +25,8 @@
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
+#include "link/intake.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "link/places.h"
 #include "model/watch.h"
@@ -102,6 +104,7 @@ static void on_beat(struct server *s, uint64_t now)
 		model_beat(list_of(it, struct model, link), now);
 	accept_beat(s, now);
 	lead_beat(s);
+	intake_beat(s, now);
 	call_beat(s, now);
 	define_beat(s, now);
 	manage_beat(s, now);
@@ -242,6 +245,7 @@ static void release(struct server *s)
 	warm_close(&s->warm);
 	static_close(&s->dir);
 	secret_close(s);
+	nodes_free(s);
 	free(s->scratch.tx.base);
 	free(s->scratch.rx.base);
 	free(s->later.queue);
@@ -308,7 +312,6 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->loop = loop;
 	s->isa = isa_best();
 	s->self = (uint16_t)conf->self;
-	s->nodes_nr = (uint16_t)conf->nodes_nr;
 	s->budget.total = conf->memory;
 	s->started_ns = s->clock.ran_ns = s->clock.core_seen_ns = clock_ns();
 	s->clock.core_due = UINT64_MAX;
@@ -316,13 +319,16 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 				   ? conf->heartbeat_timeout_ns / 4
 				   : SERVER_BEAT_MAX_NS;
 	s->conns.idle_ns = PLACES_IDLE_NS;
-	reserve_queues(s);
 	s->on_beat = on_beat;
 	s->events = &dispatch_events;
 	s->data = &model_data_events;
 	s->watches = watches;
 	init_lists(s);
-	st = start(s, e);
+	st = nodes_init(s, e);
+	if (st == SHARD_OK) {
+		reserve_queues(s);
+		st = start(s, e);
+	}
 	if (st != SHARD_OK) {
 		struct worker_pool *pool = s->pool;
 

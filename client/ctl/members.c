@@ -83,7 +83,7 @@ static void print_member(const json_t *n)
 
 	if (capacity != NULL)
 		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(capacity));
-	printf("%-16s %-24s %-6s %8s  %-5s %-9s %-*.*s%s%s%s\n", ctl_text(n, "name"),
+	printf("%-16s %-24s %-7s %8s  %-5s %-9s %-*.*s%s%s%s\n", ctl_text(n, "name"),
 	       ctl_text(n, "address"), ctl_text(n, "state"), number,
 	       json_is_true(json_object_get(n, "votes")) ? "yes" : "no",
 	       ctl_text(n, "release")[0] ? ctl_text(n, "release") : "?", UUID_SHOWN, UUID_SHOWN,
@@ -114,7 +114,7 @@ enum ctl_exit ctl_members(const struct ctl_options *o)
 		json_dumpf(members, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
 		printf("\n");
 	} else {
-		printf("%-16s %-24s %-6s %8s  %-5s %-9s %s\n", "NODE", "ADDRESS", "STATE",
+		printf("%-16s %-24s %-7s %8s  %-5s %-9s %s\n", "NODE", "ADDRESS", "STATE",
 		       "CAPACITY", "VOTES", "RELEASE", "UUID");
 		json_array_foreach(json_object_get(members, "members"), i, n)
 			print_member(n);

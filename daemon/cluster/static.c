@@ -419,6 +419,31 @@ enum shard_status static_set_drained(struct static_dir *d, bool drained, struct 
 	return fsync(d->fd) == 0 ? SHARD_OK : sys_error(d, "drained", "cannot be synced", e);
 }
 
+enum shard_status static_cluster(const char *path, char **text, struct err *e)
+{
+	struct static_dir d = {.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .lock = -1};
+	void *bytes = NULL;
+	enum shard_status st;
+	size_t nr;
+
+	*text = NULL;
+	if (d.fd < 0)
+		return SHARD_OK;
+	snprintf(d.path, sizeof(d.path), "%s", path);
+	st = load(&d, "cluster", &bytes, &nr, e);
+	if (st == SHARD_OK) {
+		*text = bytes; /* It has room for one byte more. */
+		(*text)[nr] = 0;
+	}
+	close(d.fd);
+	return st == SHARD_NOT_FOUND ? SHARD_OK : st;
+}
+
+enum shard_status static_set_cluster(struct static_dir *d, const char *text, struct err *e)
+{
+	return save(d, "cluster", text, strlen(text), e);
+}
+
 enum shard_status static_warm(struct static_dir *d, struct static_warm *w, struct err *e)
 {
 	return load_small(d, "warm", w, offsetof(struct static_warm, root), sizeof(*w), e);

@@ -40,6 +40,12 @@ enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, 
 bool static_drained(const struct static_dir *d);
 enum shard_status static_set_drained(struct static_dir *d, bool drained, struct err *e);
 
+/* What is kept of the cluster since a node has joined it: config_args.cluster. The first one reads
+ * the folder `path` without a lock, and allocates the text. NULL: nothing is kept, or there is no
+ * such folder yet. */
+enum shard_status static_cluster(const char *path, char **text, struct err *e);
+enum shard_status static_set_cluster(struct static_dir *d, const char *text, struct err *e);
+
 /* The folder on a tmpfs in which this node's memory outlives its process. Its name is drawn at
  * random, so that nobody can take it before this node does. */
 struct static_warm {

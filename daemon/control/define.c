@@ -438,7 +438,7 @@ static enum shard_status down(const struct server *s, const char *name, struct e
 
 	return err_set(e, SHARD_UNREACHABLE,
 		       "\"%s\" needs every node, and node %s (%s) is down: %s", name,
-		       members_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
+		       members_name(s, p->node), s->node[p->node].address.text, p->why);
 }
 
 static enum shard_status define_here(struct server *s, const struct caller *a,

@@ -29,7 +29,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 {
 	struct contrib *g = &m->contrib;
 	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
-	       nodes = m->server->nodes_nr, local = m->set.local_world;
+	       nodes = CORE_NODES_MAX, local = m->set.local_world;
 	uint32_t parts = data_parts(m, 0, m->grad_bytes);
 	bool made = parts_init(&g->parts_in, nodes * chunks, parts);
 
@@ -105,11 +105,12 @@ static void find_places(struct model *m)
 void contrib_begin(struct model *m)
 {
 	struct contrib *g = &m->contrib;
-	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
-	       nodes = m->server->nodes_nr, local = m->set.local_world;
+	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr, nodes,
+	       local = m->set.local_world;
 
 	CHECK(m->attempt.world.size > 0);
 	find_places(m);
+	nodes = g->nodes_nr; /* Of the others nothing is used. */
 	for (uint32_t i = 0; i < g->local_nr; i++) {
 		struct trainer *t = g->local[i].trainer;
 
@@ -131,8 +132,8 @@ void contrib_begin(struct model *m)
 	memset(g->absent_local, 0, local * segments);
 	memset(g->absent_node, 0, nodes * segments);
 	memset(g->zero, 0, segments);
-	parts_clear(&g->parts_in);
-	parts_clear(&g->push_parts);
+	parts_clear(&g->parts_in, nodes * chunks);
+	parts_clear(&g->push_parts, local * chunks);
 	memset(g->bad_rank_in, -1, nodes * chunks * sizeof(*g->bad_rank_in));
 	grad_begin(m);
 }

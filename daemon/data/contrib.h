@@ -57,12 +57,12 @@ struct contrib {
 	uint64_t credit;             /* The nodes that granted us slots for this attempt. */
 	struct contrib_chunk *chunk; /* [chunks_nr] */
 	uint8_t *absent_local;       /* [local_world][segments_nr] No gradient from that rank. */
-	uint8_t *absent_node;        /* [nodes_nr][segments_nr] None from that place. */
+	uint8_t *absent_node;        /* [CORE_NODES_MAX][segments_nr] None from that place. */
 	uint8_t *zero;               /* [segments_nr] None from any node. */
-	struct parts parts_in;       /* [nodes_nr][chunks_nr] Parts of contributions, by place. */
-	struct parts push_parts;     /* [local_world][chunks_nr] Parts of pushes over TCP. */
-	/* [nodes_nr][chunks_nr] The rank with a non-finite gradient that a contributing node named,
-	 * or -1. */
+	struct parts parts_in;   /* [CORE_NODES_MAX][chunks_nr] Parts of contributions, by place. */
+	struct parts push_parts; /* [local_world][chunks_nr] Parts of pushes over TCP. */
+	/* [CORE_NODES_MAX][chunks_nr] The rank with a non-finite gradient that a contributing node
+	 * named, or -1. */
 	int32_t *bad_rank_in;
 	uint64_t reduce_began_ns, reduce_ns;
 	uint32_t sums; /* Sums that the tier has in hand, also those of older attempts. */

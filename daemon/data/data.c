@@ -4,6 +4,8 @@
  * counts the jobs and frames that read arenas, slots or sums. When the last one ends, the layer
  * above is told, which may then free or reuse that memory. */
 #include "data/data.h"
+#include "data/apply.h"
+#include "data/grad.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -12,6 +14,8 @@
 #include "link/session.h"
 #include "data/model.h"
 #include "wire/ops.h"
+
+#include <stdlib.h>
 
 uint32_t data_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes)
 {
@@ -49,6 +53,63 @@ void data_head(const struct model *m, struct wire_head *h, uint16_t op, const st
 	h->seq = id->seq;
 	h->step = id->step;
 	h->attempt = id->attempt;
+}
+
+/* --- queues to other nodes --- */
+
+static enum shard_status more_queues(struct model *m, struct send_queue **out, uint16_t nodes_nr,
+				     const struct send_source *source, uint32_t cap, struct err *e)
+{
+	uint32_t each = m->server->conf->connections;
+	enum shard_status st = SHARD_OK;
+
+	if (*out == NULL && (*out = calloc((size_t)CORE_NODES_MAX * each, sizeof(**out))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the frames of \"%s\"", m->name);
+	for (uint32_t i = 0; i < nodes_nr * each && st == SHARD_OK; i++) {
+		if ((*out)[i].ring != NULL)
+			continue;
+		if ((st = send_queue_init(&(*out)[i], m, source, cap, e)) == SHARD_OK)
+			(*out)[i].peer = m->server->peer[i / each];
+	}
+	return st;
+}
+
+enum shard_status data_more_nodes(struct model *m, uint16_t nodes_nr, struct err *e)
+{
+	uint32_t chunks = m->layout->chunks_nr;
+	enum shard_status st;
+
+	CHECK(nodes_nr >= m->memory.nodes_nr && nodes_nr <= CORE_NODES_MAX);
+	if ((st = more_queues(m, &m->attempt.out, nodes_nr, &contrib_chunks, chunks, e)) !=
+		    SHARD_OK ||
+	    (st = more_queues(m, &m->img.out, nodes_nr, &apply_images,
+			      chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
+		return st;
+	return more_queues(m, &m->reduced.out, nodes_nr, &grad_chunks, chunks, e);
+}
+
+void data_node_added(struct model *m, uint16_t node)
+{
+	uint32_t each = m->server->conf->connections;
+
+	CHECK(node < m->memory.nodes_nr);
+	for (uint32_t i = node * each; i < (node + 1u) * each; i++)
+		m->attempt.out[i].peer = m->img.out[i].peer = m->reduced.out[i].peer =
+			m->server->peer[node];
+}
+
+void data_free_queues(struct model *m)
+{
+	struct send_queue *const all[] = {m->attempt.out, m->img.out, m->reduced.out};
+	uint32_t nr = CORE_NODES_MAX * m->server->conf->connections;
+
+	for (size_t k = 0; k < NR(all); k++) {
+		for (uint32_t i = 0; all[k] != NULL && i < nr; i++)
+			if (all[k][i].ring != NULL)
+				send_queue_free(&all[k][i]);
+		free(all[k]);
+	}
+	m->attempt.out = m->img.out = m->reduced.out = NULL;
 }
 
 /* --- gradients in parts --- */

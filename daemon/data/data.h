@@ -52,6 +52,12 @@ void data_flow_add(struct model_flow *f, uint32_t bytes);
 /* How many jobs of one kind a model may have at its tier, so that the steps of other models find
  * room in the queue. */
 uint32_t data_jobs_max(const struct model *m);
+/* Frames of a model wait in queues, one for each connection to each node. There is room for all
+ * nodes that there may be, and data_more_nodes() makes those of further nodes, as far as it can.
+ * data_node_added(): the node has its link from now on. */
+enum shard_status data_more_nodes(struct model *m, uint16_t nodes_nr, struct err *e);
+void data_node_added(struct model *m, uint16_t node);
+void data_free_queues(struct model *m);
 /* A job or frame that read the buffers of an attempt (m->attempt.busy) is over. */
 void data_release(struct model *m);
 /* A transfer of the attempt leaves this node, and has left it. A record that was carried out is

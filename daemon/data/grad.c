@@ -24,8 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct send_source grad_chunks; /* It is defined below. */
-
 /* No chunk has another copy, nor shall one have. */
 static bool single(const struct model *m)
 {
@@ -34,40 +32,30 @@ static bool single(const struct model *m)
 
 static uint32_t outs_nr(const struct model *m)
 {
-	return (uint32_t)m->server->nodes_nr * m->server->conf->connections;
+	return (uint32_t)m->memory.nodes_nr * m->server->conf->connections;
 }
 
 enum shard_status grad_init(struct model *m, struct err *e)
 {
 	struct grad *g = &m->reduced;
-	uint32_t chunks = m->layout->chunks_nr, outs = outs_nr(m);
-	enum shard_status st = SHARD_OK;
+	uint32_t chunks = m->layout->chunks_nr;
 	bool made;
 
-	CHECK(g->out == NULL);
 	made = parts_init(&g->parts_in, chunks, data_parts(m, 0, m->grad_bytes));
-	g->out = calloc(outs, sizeof(*g->out));
 	g->sent = calloc(chunks, sizeof(*g->sent));
 	g->said = calloc(chunks, sizeof(*g->said));
 	g->absent = calloc(m->layout->segments_nr, 1);
-	if (!made || g->out == NULL || g->sent == NULL || g->said == NULL || g->absent == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks of \"%s\"",
-			       chunks, m->name); /* grad_free() frees what is there. */
-	for (uint32_t i = 0; i < outs && st == SHARD_OK; i++) {
-		st = send_queue_init(&g->out[i], m, &grad_chunks, chunks, e);
-		if (st == SHARD_OK)
-			g->out[i].peer = m->server->peer[i / m->server->conf->connections];
-	}
-	return st;
+	if (made && g->sent != NULL && g->said != NULL && g->absent != NULL)
+		return SHARD_OK;
+	return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks of \"%s\"", chunks,
+		       m->name); /* grad_free() frees what is there. */
 }
 
 void grad_free(struct model *m)
 {
 	struct grad *g = &m->reduced;
 
-	for (uint32_t i = 0; g->out != NULL && i < outs_nr(m); i++)
-		send_queue_free(&g->out[i]);
-	free(g->out);
+	CHECK(g->out == NULL); /* data_free_queues() comes first. */
 	free(g->sent);
 	free(g->said);
 	free(g->absent);
@@ -85,7 +73,7 @@ void grad_begin(struct model *m)
 	memset(g->sent, 0, chunks * sizeof(*g->sent));
 	memset(g->said, 0, chunks * sizeof(*g->said));
 	memset(g->absent, 0, m->layout->segments_nr);
-	parts_clear(&g->parts_in);
+	parts_clear(&g->parts_in, chunks);
 	m->reduced.in = (struct model_flow){0};
 }
 
@@ -184,7 +172,7 @@ static uint32_t grad_bytes(const struct model *m)
 	return m->grad_bytes;
 }
 
-static const struct send_source grad_chunks = {
+const struct send_source grad_chunks = {
 	.elem_bytes = grad_bytes,
 	.at = grad_at,
 	.head = grad_head,

@@ -24,7 +24,7 @@ struct grad_said { /* What the primary said of a chunk that it reduced. */
 };
 
 struct grad {
-	struct send_queue *out; /* [nodes_nr * connections] */
+	struct send_queue *out; /* [memory.nodes_nr * connections] */
 	uint64_t *sent;        /* [chunks_nr] The nodes that it was sent to, with a bit for each. */
 	struct parts parts_in; /* [chunks_nr] Parts that came of its primary. */
 	struct grad_said *said; /* [chunks_nr] */
@@ -35,6 +35,7 @@ struct grad {
 	uint64_t differed;    /* Chunks that had another norm here than their primary said. */
 };
 
+extern const struct send_source grad_chunks; /* How reduced gradients leave. */
 enum shard_status grad_init(struct model *m, struct err *e);
 void grad_free(struct model *m);
 void grad_begin(struct model *m);

@@ -33,7 +33,7 @@ struct model_attempt {
 	uint64_t orphans; /* A bit for each slot whose arena is read and whose trainer is gone. */
 	uint64_t began_ns, voted_ns;
 	struct landing landing; /* Bodies on their way into arenas and slots. */
-	struct send_queue *out; /* [nodes_nr * connections] Contributions. */
+	struct send_queue *out; /* [memory.nodes_nr * connections] Contributions. */
 };
 
 enum feed_what { FEED_NONE, FEED_UPDATE, FEED_SEAL, FEED_SETTLE };
@@ -68,7 +68,7 @@ struct model_image {
 	struct landing landing; /* Bodies on their way into chunks that the images lack. */
 	uint16_t *parts;        /* [chunks_nr] The parts received of the chunk that is coming in. */
 	uint64_t *coming;       /* [chunks_nr] The step of the chunk that is coming in. */
-	struct send_queue *out; /* [nodes_nr * connections] */
+	struct send_queue *out; /* [memory.nodes_nr * connections] */
 	uint32_t *staged_later; /* [chunks_nr] Reduced chunks that wait until may_stage() holds. */
 	uint32_t staged_later_nr;
 };

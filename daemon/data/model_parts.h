@@ -22,6 +22,7 @@ struct model_memory {         /* The memory of one model on each node. */
 	/* [node] The incarnation of the memory on another node. 0: there is no link, or it is not
 	 * heard yet. */
 	uint64_t there[CORE_NODES_MAX];
+	uint16_t nodes_nr;               /* Of so many nodes there are queues and slots. */
 	uint8_t from[STATIC_UUID_BYTES]; /* Other nodes: the coordinator that sent MODEL. */
 	struct model_settle settle;
 	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */

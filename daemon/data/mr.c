@@ -316,7 +316,7 @@ static void work(struct mr *g, uint16_t node)
 
 static void work_all(struct mr *g)
 {
-	for (uint16_t n = 0; n < g->m->server->nodes_nr; n++)
+	for (uint16_t n = 0; n < g->nodes_nr; n++)
 		if (g->m->server->peer[n] != NULL)
 			work(g, n);
 }
@@ -371,6 +371,7 @@ enum shard_status mr_init(struct model *m, struct err *e)
 		goto err_memory;
 	list_init(&g->link);
 	g->m = m;
+	g->nodes_nr = nodes;
 	if (!make_keepers(g))
 		goto err_memory;
 	if (m->server->rdma != NULL && rdma_local_here(m->server))
@@ -413,7 +414,7 @@ void mr_free(struct model *m)
 	if (g == NULL)
 		return;
 	m->mr = NULL;
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+	for (uint16_t n = 0; n < g->nodes_nr; n++) {
 		CHECK(g->peer[n].posted == 0);
 		deregister(g, n);
 		if (g->peer[n].job != NULL)
@@ -443,7 +444,7 @@ void mr_arena_closed(struct model *m, uint32_t slot)
 	struct mr *g = m->mr;
 
 	g->arenas &= ~(1ull << slot);
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+	for (uint16_t n = 0; n < m->mr->nodes_nr; n++)
 		if (g->peer[n].here[MR_ARENA + slot] != NULL)
 			rdma_deregister(&g->peer[n].here[MR_ARENA + slot]);
 }
@@ -453,6 +454,8 @@ void mr_rail_up(struct peer *p)
 	list_each(it, &p->server->mr) {
 		struct mr *g = list_of(it, struct mr, link);
 
+		if (p->node >= g->nodes_nr)
+			continue;
 		g->peer[p->node].again_ns = 0;
 		work(g, p->node);
 	}
@@ -461,8 +464,11 @@ void mr_rail_up(struct peer *p)
 void mr_rail_down(struct peer *p)
 {
 	list_each(it, &p->server->mr) {
-		struct mr_peer *rp = &list_of(it, struct mr, link)->peer[p->node];
+		struct mr *g = list_of(it, struct mr, link);
+		struct mr_peer *rp = &g->peer[p->node];
 
+		if (p->node >= g->nodes_nr)
+			continue;
 		CHECK(rp->posted == 0);
 		rp->told = rp->known = rp->releasing = rp->release_due = false;
 	}
@@ -473,6 +479,8 @@ void mr_beat(struct peer *p, uint64_t now_ns)
 	list_each(it, &p->server->mr) {
 		struct mr *g = list_of(it, struct mr, link);
 
+		if (p->node >= g->nodes_nr)
+			continue;
 		if ((!g->peer[p->node].told || g->peer[p->node].why[0] != 0) &&
 		    now_ns >= g->peer[p->node].again_ns)
 			work(g, p->node);
@@ -482,7 +490,7 @@ void mr_beat(struct peer *p, uint64_t now_ns)
 void mr_forget(struct server *s)
 {
 	list_each(it, &s->mr)
-		for (uint16_t n = 0; n < s->nodes_nr; n++)
+		for (uint16_t n = 0; n < list_of(it, struct mr, link)->nodes_nr; n++)
 			deregister(list_of(it, struct mr, link), n);
 }
 
@@ -491,6 +499,9 @@ const char *mr_why(const struct peer *p)
 	list_each(it, &p->server->mr) {
 		const struct mr *g = list_of(it, struct mr, link);
 
+		if (p->node >= g->nodes_nr)
+			return "the node has joined since the memory was made: tensors to and from "
+			       "it go by TCP until this node has started without its memory";
 		if (g->peer[p->node].why[0] != 0)
 			return g->peer[p->node].why;
 		if (g->peer[p->node].elsewhere)
@@ -508,7 +519,7 @@ void mr_drop(struct model *m)
 	Shard__Regions body = SHARD__REGIONS__INIT;
 
 	body.release = true;
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+	for (uint16_t n = 0; n < m->mr->nodes_nr; n++) {
 		struct mr_peer *rp = &m->mr->peer[n];
 
 		if (!rp->told)
@@ -522,7 +533,7 @@ void mr_drop(struct model *m)
 
 bool mr_quiet(const struct model *m, uint64_t now_ns)
 {
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+	for (uint16_t n = 0; n < m->mr->nodes_nr; n++) {
 		const struct mr_peer *rp = &m->mr->peer[n];
 
 		if (rp->job != NULL || (rp->releasing && now_ns < rp->release_by_ns))
@@ -535,7 +546,7 @@ bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes
 {
 	const struct mr_peer *rp = &m->mr->peer[node];
 
-	if (!rp->told)
+	if (node >= m->mr->nodes_nr || !rp->told)
 		return false;
 	for (uint32_t kind = 0; kind < MR_ARENA; kind += kind == MR_SLOTS ? MR_IMAGE : 1)
 		if (rp->here[kind] != NULL && rdma_region_has(rp->here[kind], at, bytes))

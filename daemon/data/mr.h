@@ -65,6 +65,8 @@ struct mr {
 	uint64_t held[CONFIG_NODES_MAX]; /* [node] The elements that it has memory for. */
 	uint64_t arenas;                 /* The arenas in use. A bit for each slot. */
 	uint32_t arena_epoch[CONTRIB_LOCAL_MAX];
+	/* Frames to and from nodes that have joined since go by TCP. */
+	uint16_t nodes_nr;
 	struct mr_peer peer[]; /* [nodes_nr] By node. */
 };
 

@@ -26,10 +26,11 @@ void parts_free(struct parts *p)
 	*p = (struct parts){0};
 }
 
-void parts_clear(struct parts *p)
+void parts_clear(struct parts *p, size_t chunks)
 {
-	memset(p->begun, 0, p->bytes);
-	memset(p->here, 0, p->bytes);
+	CHECK(chunks * p->chunk_bytes <= p->bytes);
+	memset(p->begun, 0, chunks * p->chunk_bytes);
+	memset(p->here, 0, chunks * p->chunk_bytes);
 }
 
 static size_t byte_of(const struct parts *p, size_t chunk, uint32_t part)

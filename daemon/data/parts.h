@@ -19,7 +19,7 @@ struct parts {
 /* Returns false if there is no memory. */
 bool parts_init(struct parts *p, size_t chunks, uint32_t parts_max);
 void parts_free(struct parts *p);
-void parts_clear(struct parts *p); /* Of every chunk. */
+void parts_clear(struct parts *p, size_t chunks); /* Of the first ones. */
 
 /* The header of a part came. Returns false if it came before, so that this one is a repetition. */
 bool parts_begin(struct parts *p, size_t chunk, uint32_t part);

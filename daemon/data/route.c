@@ -120,8 +120,8 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	bool first;
 
 	if (rdma_link_queues(p) == NULL)
-		return SHARD_OK; /* It is about queue pairs that are gone. */
-	if (g == NULL) {
+		return SHARD_OK;                   /* It is about queue pairs that are gone. */
+	if (g == NULL || p->node >= g->nodes_nr) { /* Nothing of it is used. */
 		if (body->release)
 			answer_release(p, h->model);
 		return SHARD_OK;
@@ -151,9 +151,12 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 
 bool mr_heard(const struct peer *p)
 {
-	list_each(it, &p->server->mr)
-		if (list_of(it, struct mr, link)->peer[p->node].known)
+	list_each(it, &p->server->mr) {
+		const struct mr *g = list_of(it, struct mr, link);
+
+		if (p->node < g->nodes_nr && g->peer[p->node].known)
 			return true;
+	}
 	return false;
 }
 
@@ -185,8 +188,8 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 	const struct mr_peer *rp = &m->mr->peer[p->node];
 	size_t bytes = (size_t)layout_chunk_elems(m->layout, chunk) * m->grad_bytes;
 
-	if (rdma_link_queues(p) == NULL || !rp->known || rp->slots.address == 0 ||
-	    !mr_held(m, p->node, chunk))
+	if (p->node >= m->mr->nodes_nr || rdma_link_queues(p) == NULL || !rp->known ||
+	    rp->slots.address == 0 || !mr_held(m, p->node, chunk))
 		return false;
 	if (CLOSING_BYTES + 5 * (size_t)absent > RDMA_BODY_MAX)
 		return false; /* Its last frame would not fit. */
@@ -205,8 +208,9 @@ bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32
 
 	/* The image of that node may be overwritten only for a step that the node voted for. It may
 	 * not be for a seal, or long after the step. */
-	if (rdma_link_queues(p) == NULL || !rp->known || m->record.outcome != RECORD_APPLIED ||
-	    m->record.id.step != m->content_step || slot != m->img.slot)
+	if (p->node >= m->mr->nodes_nr || rdma_link_queues(p) == NULL || !rp->known ||
+	    m->record.outcome != RECORD_APPLIED || m->record.id.step != m->content_step ||
+	    slot != m->img.slot)
 		return false;
 	way(p, chunk, out);
 	out->from = rp->here[MR_OWN + slot];

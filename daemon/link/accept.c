@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "link/hello.h"
+#include "link/intake.h"
 #include "link/session.h"
 #include "node/limits.h"
 #include "link/peer.h"
@@ -32,7 +33,9 @@ struct opening { /* A connection during its handshake. */
 	struct conn *conn;
 	struct guest *guest;
 	uint64_t since_ns;
-	bool evicted; /* No longer counted. */
+	bool evicted;  /* No longer counted. */
+	bool answered; /* It has what it came for, and is being closed. */
+	bool quiet;    /* That it is refused is no news. */
 	struct prove prove;
 };
 
@@ -67,6 +70,20 @@ static void opened(struct opening *g)
 	server_conns_check(&g->server->conns);
 }
 
+/* A node that is in no list asks for the list of nodes. It gets it when it is in there. */
+static enum shard_status joins(struct opening *g, const struct hello_asked *asked,
+			       const Shard__Hello *hello, struct err *e)
+{
+	enum shard_status st = intake_joins(g->server, hello, e);
+
+	g->quiet = st == SHARD_BUSY; /* It asks again and again. */
+	if (st != SHARD_OK || (st = hello_answer(g->server, g->conn, asked, hello, e)) != SHARD_OK)
+		return st;
+	g->answered = true;
+	conn_close(g->conn, NULL, SERVER_LINGER_MS);
+	return SHARD_OK;
+}
+
 static enum shard_status take_over(struct opening *g, const struct hello_asked *asked,
 				   const Shard__Hello *hello, struct err *e)
 {
@@ -80,6 +97,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 			 */
 		return err_set(e, SHARD_CLOSED, "node %s stops: %s", members_name(s, s->self),
 			       s->stop.why);
+	if (hello->role == ROLE_NODE && hello->joins[0] != 0)
+		return joins(g, asked, hello, e);
 	if (hello->role == ROLE_NODE)
 		return peer_greeted(s, c, asked, hello, e);
 	if (hello->role != ROLE_TRAINER && hello->role != ROLE_CTL)
@@ -127,7 +146,7 @@ static enum shard_status opening_frame(void *owner, struct stream *stream,
 			st = said_hello(g, h, body, (const Shard__Hello *)msg, e);
 	}
 	free(memory);
-	if (st != SHARD_OK || (h->op == OP_HELLO && g->prove.asked))
+	if (st != SHARD_OK || g->answered || (h->op == OP_HELLO && g->prove.asked))
 		return st;
 	CHECK(!g->evicted); /* A closing connection delivers no frames. */
 	prove_end(&g->prove);
@@ -142,7 +161,7 @@ static void opening_closed(void *owner, struct conn *c, const struct err *why)
 {
 	struct opening *g = owner;
 
-	if (!g->prove.denied)
+	if (!g->prove.denied && !g->answered && !g->quiet)
 		log_limited(g->server->log, &g->server->conns.refused_bucket, clock_ns(),
 			    LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s", conn_name(c),
 			    why->text);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct config_node;
 struct landing;
 struct peer;
 struct server;
@@ -41,6 +42,14 @@ struct link_events {
 	 * frame, and the link stays up. */
 	bool (*node_damaged)(struct peer *p, const struct wire_head *h);
 	void (*node_up)(struct server *s, uint16_t node);
+	/* Makes room for so many nodes in everything that there is of the models. SHARD_AGAIN: that
+	 * is not done yet. Any other failure: there is none now. */
+	enum shard_status (*node_room)(struct server *s, uint16_t nodes_nr, struct err *e);
+	/* The list of nodes has grown by this one. */
+	void (*node_added)(struct server *s, uint16_t node);
+	/* This node, which is in no list, asks to be taken in. SHARD_BUSY: it is to ask again. */
+	enum shard_status (*node_joins)(struct server *s, const struct config_node *n,
+					struct err *e);
 	/* A link fell: node_going is called before its queue pairs are destroyed, node_down after.
 	 */
 	void (*node_going)(struct server *s, uint16_t node);

@@ -6,6 +6,7 @@
 #include "link/hello.h"
 
 #include "base/check.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "link/rdma.h"
 #include "link/secret.h"
@@ -58,7 +59,7 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 		rdma_local_hello(s, hello);
 	t->used = 0;
 	hello->config = t->list;
-	config_shared(s->conf, add_setting, arg);
+	nodes_shared(s, add_setting, arg);
 }
 
 uint32_t hello_capacity(const Shard__Hello *theirs)
@@ -111,32 +112,49 @@ struct compare {
 	const struct server *server;
 	struct err *e;
 	enum shard_status st;
+	size_t alike; /* Options that both have. */
+	size_t own;   /* Options that this node has. */
 };
+
+static bool is_node(const char *key)
+{
+	return strncmp(key, "nodes[", 6) == 0;
+}
 
 static void compare_setting(void *arg, const char *key, const char *value)
 {
 	struct compare *c = arg;
 
-	for (size_t i = 0; c->st == SHARD_OK && i < c->theirs->n_config; i++)
-		if (strcmp(c->theirs->config[i]->key, key) == 0 &&
-		    strcmp(c->theirs->config[i]->value, value) != 0)
+	c->own += !is_node(key);
+	for (size_t i = 0; c->st == SHARD_OK && i < c->theirs->n_config; i++) {
+		if (strcmp(c->theirs->config[i]->key, key) != 0)
+			continue;
+		c->alike += !is_node(key);
+		if (strcmp(c->theirs->config[i]->value, value) != 0)
 			c->st = err_set(
 				c->e, SHARD_MISMATCH,
 				"%s is %s on node %s, %s on node %s: it must be equal on all nodes",
 				key, value, members_name(c->server, c->server->self),
 				c->theirs->config[i]->value, c->theirs->node);
+	}
 }
 
+/* One list of nodes may be longer than the other, because a node has joined. */
 enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs,
 				   struct err *e)
 {
-	struct compare c = {theirs, s, e, SHARD_OK};
+	struct compare c = {.theirs = theirs, .server = s, .e = e, .st = SHARD_OK};
+	size_t options = 0;
 
 	if (theirs->config_hash == config_hash(s->conf))
 		return SHARD_OK;
-	config_shared(s->conf, compare_setting, &c);
+	nodes_shared(s, compare_setting, &c);
 	if (c.st != SHARD_OK)
 		return c.st;
+	for (size_t i = 0; i < theirs->n_config; i++)
+		options += !is_node(theirs->config[i]->key);
+	if (WIRE_MINOR >= 3 && theirs->wire_minor >= 3 && c.alike == c.own && options == c.own)
+		return SHARD_OK;
 	return err_set(e, SHARD_MISMATCH,
 		       "the shared configuration of nodes %s and %s differs, or their releases (%s "
 		       "and %.64s) cannot be mixed",

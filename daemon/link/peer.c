@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "link/hello.h"
 #include "link/events.h"
+#include "link/nodes.h"
 #include "link/secret.h"
 #include "wire/control.h"
 
@@ -171,6 +172,11 @@ bool peer_op_of_chunk(uint16_t op)
 {
 	return op == OP_CONTRIB_DATA || op == OP_CONTRIB || op == OP_GRAD_DATA || op == OP_GRAD ||
 	       op == OP_IMAGE_DATA;
+}
+
+bool peer_takes_nodes(const struct peer *p)
+{
+	return p->wire_minor >= 3;
 }
 
 /* Frames of one chunk in one direction must stay in order, and so must control frames. So the chunk
@@ -333,6 +339,8 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 	p->member_seq = hello->member_seq;
 	p->capacity = hello_capacity(hello);
 	p->wire_minor = hello->wire_minor;
+	p->nodes_nr = nodes_of(hello);
+	p->nodes_why[0] = 0;
 	snprintf(p->release, sizeof(p->release), "%s", hello->release);
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))
@@ -345,6 +353,12 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 	conn_pause(pc->conn, true); /* The other end may be up, and send frames, before the last
 				       HELLO of the link is here. */
 	link_up(p);
+}
+
+/* Nodes compare their lists at both ends. */
+static enum shard_status check_nodes(struct server *s, const Shard__Hello *hello, struct err *e)
+{
+	return nodes_heard(s, hello->n_config, hello->config, hello->node, e);
 }
 
 static enum shard_status check_name(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
@@ -406,6 +420,8 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	if (st == SHARD_OK)
 		st = check_link(pc->peer, hello, e);
 	if (st == SHARD_OK)
+		st = check_nodes(s, hello, e);
+	if (st == SHARD_OK)
 		greeted(pc, hello);
 	free(memory);
 	return st;
@@ -443,13 +459,19 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 	struct peer *p = peer_named(s, hello->node);
 	struct peer_conn *pc;
 	enum shard_status st;
+	const char *why;
+	const struct config_node *next = nodes_next(s, &why);
 
+	if (p == NULL && next != NULL && strcmp(next->name, hello->node) == 0)
+		return err_set(e, SHARD_BUSY, "node %s takes node %s in: %.300s",
+			       members_name(s, s->self), next->name, why);
 	if (p == NULL || p->node < s->self)
 		return err_set(e, SHARD_DENIED,
 			       "node \"%s\" is not one that dials node %s: check [nodes] and "
 			       "`node` on both",
 			       hello->node, members_name(s, s->self));
-	if ((st = hello_check_node(s, hello, e)) != SHARD_OK)
+	if ((st = hello_check_node(s, hello, e)) != SHARD_OK ||
+	    (st = check_nodes(s, hello, e)) != SHARD_OK)
 		return st;
 	if (hello->connection >= p->conns_nr)
 		return err_set(e, SHARD_MISMATCH,
@@ -563,8 +585,7 @@ static void dial(struct peer *p, struct peer_conn *pc)
 				 .connect_ns = s->conf->heartbeat_timeout_ns};
 	struct err e;
 
-	if (conn_connect(&pc->conn, s->loop, &s->conf->node_list[p->node].address, &conf, &e) ==
-	    SHARD_OK)
+	if (conn_connect(&pc->conn, s->loop, &s->node[p->node].address, &conf, &e) == SHARD_OK)
 		return;
 	pc->conn = NULL;
 	snprintf(p->why, sizeof(p->why), "%s", e.text);

@@ -44,6 +44,9 @@ struct peer {
 	uint32_t capacity;   /* The same. 1: it has not said. */
 	uint32_t wire_minor; /* The same. */
 	char release[32];    /* The same, for texts. "": it was never linked. */
+	/* So many nodes it has taken in (nodes.c), and what it waits for with the next one. */
+	uint16_t nodes_nr;
+	char nodes_why[300];
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;
@@ -65,6 +68,7 @@ void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Ov
 struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
 /* Does a frame of this op travel on the connection of its chunk, or by RDMA? */
 bool peer_op_of_chunk(uint16_t op);
+bool peer_takes_nodes(const struct peer *p); /* Does its release know of nodes that join? */
 /* For requests and for frames that are repeated anyway: the caller handles each failure.
  * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,

@@ -97,8 +97,8 @@ static const struct auth *accepted(const struct server *s, uint32_t role, enum a
  * here, and count as a match. */
 static bool from_nodes(const struct server *s, const struct conn *c)
 {
-	for (uint32_t n = 0; n < s->conf->nodes_nr; n++)
-		if (conn_from(c, &s->conf->node_list[n].address))
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (conn_from(c, &s->node[n].address))
 			return true;
 	return false;
 }

@@ -7,11 +7,12 @@
  * the cores hear that this one does not any more, and what was not durable yet is answered with an
  * error. A value that is not known to be written ends the lead, because nobody may decide on. If
  * the source fails, the process stops: it can keep no promise any more. */
-#include "model/lead.h"
+#include "model/lead_impl.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "cluster/source_etcd.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "model/corewire.h"
 #include "model/model.h"
@@ -32,41 +33,6 @@
 #define SAY_NS (5 * NS_PER_SEC)
 
 _Static_assert(MEMBER_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
-
-struct lead_save {        /* See server.save_file. */
-	struct list link; /* In lead.waiting, or lead.proposed. */
-	uint32_t model;
-	void *file; /* A packed entry of the value. NULL: the model is forgotten. */
-	size_t bytes;
-	void (*done)(void *arg, const struct err *e); /* NULL: nobody waits for it. */
-	void *arg;
-};
-
-struct lead {
-	struct server *s;
-	const struct member_source_ops *ops;
-	struct member_source *source; /* NULL: it has not started, or is to end. */
-	bool stopping, ended, failed;
-	bool known; /* server.coordinator leads, as far as this node knows. */
-	/* This node is the first of the list and has no value. It waits until it is sure that no
-	 * other node has one. */
-	bool may_found;
-	uint64_t term;        /* In which this node leads. 0: it does not. */
-	uint64_t leader_term; /* In which `leader` leads. 0: nobody does, as far as is known. */
-	uint8_t leader[MEMBER_UUID_BYTES];
-	uint64_t unknown_ns; /* Since when nobody is known to lead, or when that was last said. */
-	uint64_t leads_ns;   /* Since when this node leads. */
-	uint64_t seq;        /* Of the newest value that is known here. */
-	Shard__Register *value; /* While this node leads: that value. */
-	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
-	uint64_t next_term;     /* In which it was. */
-	bool changing;          /* Another voter is proposed. */
-	struct voters voters;
-	struct list waiting;                             /* Saves that no proposal has yet. */
-	struct list proposed;                            /* Those of the proposal in hand. */
-	uint8_t peer[CORE_NODES_MAX][MEMBER_UUID_BYTES]; /* Of the node that is linked, and own. */
-	uint64_t linked;                                 /* A bit for each node that is. */
-};
 
 bool lead_on(const struct server *s)
 {
@@ -143,19 +109,6 @@ static void give_up(struct lead *l, const char *why)
 	answer(&l->waiting, &e);
 }
 
-static bool put_waiting(struct lead *l)
-{
-	list_each(it, &l->waiting) {
-		const struct lead_save *v = list_of(it, struct lead_save, link);
-
-		if (!register_put(l->next, v->model, v->file, v->bytes))
-			return false;
-	}
-	return true;
-}
-
-static void propose(struct lead *l);
-
 static void move(struct list *to, struct list *from) /* To its end, in order. */
 {
 	while (!list_empty(from)) {
@@ -182,6 +135,8 @@ static void resign(struct lead *l)
 	if (l->term != 0 && !l->stopping)
 		(void)l->ops->resign(l->source, l->term);
 }
+
+static void propose(struct lead *l);
 
 static void proposed(void *arg, enum member_done how, const struct member_view *current)
 {
@@ -231,7 +186,7 @@ static void propose(struct lead *l)
 	if (l->term == 0 || l->stopping || l->next != NULL || l->changing ||
 	    list_empty(&l->waiting))
 		return;
-	if ((l->next = register_copy(l->value)) == NULL || !put_waiting(l))
+	if ((l->next = register_copy(l->value)) == NULL || !lead_put_waiting(l))
 		goto later;
 	bytes = shard__register__get_packed_size(l->next);
 	if ((packed = malloc(bytes + 1)) == NULL)
@@ -257,51 +212,15 @@ later:
 	l->next = NULL; /* The beat tries again. */
 }
 
-static struct lead_save *save_new(uint32_t model, const void *file, size_t bytes)
-{
-	struct lead_save *v = calloc(1, sizeof(*v));
-
-	if (v == NULL)
-		return NULL;
-	v->model = model;
-	if (file == NULL || register_strip(model, file, bytes, &v->file, &v->bytes))
-		return v;
-	free(v);
-	return NULL;
-}
-
-static void save_file(struct server *s, uint32_t model, const void *file, size_t bytes,
-		      void (*done)(void *arg, const struct err *e), void *arg)
-{
-	struct lead_save *v = save_new(model, file, bytes);
-
-	CHECK(v != NULL && s->lead != NULL); /* A few KiB. */
-	v->done = done;
-	v->arg = arg;
-	list_push(&s->lead->waiting, &v->link);
-	server_wake(s, 0);
-}
-
 void lead_forget(struct server *s, uint32_t model)
 {
 	struct lead *l = s->lead;
 	struct lead_save *v;
 
-	if (l == NULL || l->term == 0 || (v = save_new(model, NULL, 0)) == NULL)
+	if (l == NULL || l->term == 0 || (v = lead_save_new(model, NULL, 0)) == NULL)
 		return;
 	list_push(&l->waiting, &v->link);
 	propose(l);
-}
-
-static bool forgets(const struct list *l, uint32_t model)
-{
-	list_each(it, l) {
-		const struct lead_save *v = list_of(it, struct lead_save, link);
-
-		if (v->model == model && v->file == NULL)
-			return true;
-	}
-	return false;
 }
 
 const Shard__Kept *lead_lacks(struct server *s, size_t *at)
@@ -312,7 +231,7 @@ const Shard__Kept *lead_lacks(struct server *s, size_t *at)
 		const Shard__Kept *k = l->value->kept[(*at)++];
 
 		if (model_find(s, k->model) == NULL && model_making(s, k->model) == NULL &&
-		    !forgets(&l->waiting, k->model) && !forgets(&l->proposed, k->model))
+		    !lead_forgets(&l->waiting, k->model) && !lead_forgets(&l->proposed, k->model))
 			return k;
 	}
 	return NULL;
@@ -386,10 +305,19 @@ static void on_view(void *arg, const struct member_view *v)
 	know(arg, v);
 }
 
+static void on_failed(void *arg, const char *text)
+{
+	struct lead *l = arg;
+
+	l->failed = true; /* The beat ends the process, when it can be ended in order. */
+	log_line(l->s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
+}
+
 static void on_leading(void *arg, uint64_t term, const struct member_view *v)
 {
 	struct lead *l = arg;
 	struct server *s = l->s;
+	struct err e;
 
 	CHECK(l->term == 0);
 	if (l->value != NULL)
@@ -401,6 +329,11 @@ static void on_leading(void *arg, uint64_t term, const struct member_view *v)
 		log_line(s->log, LOG_LEVEL_ERROR, "event=not_leading term=%lu why=%s",
 			 (unsigned long)term, "the value is not one of this release");
 		(void)l->ops->resign(l->source, term);
+		return;
+	}
+	if (l->value != NULL &&
+	    nodes_heard(s, l->value->n_nodes, l->value->nodes, "register", &e) != SHARD_OK) {
+		on_failed(l, e.text); /* Its models are not of these nodes. */
 		return;
 	}
 	s->term = l->term = term;
@@ -456,14 +389,6 @@ static void on_leader(void *arg, uint64_t term, const uint8_t *uuid)
 	look_for_leader(l);
 }
 
-static void on_failed(void *arg, const char *text)
-{
-	struct lead *l = arg;
-
-	l->failed = true; /* The beat ends the process, when it can be ended in order. */
-	log_line(l->s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
-}
-
 static void on_send(void *arg, const uint8_t to[MEMBER_UUID_BYTES], const void *bytes,
 		    uint32_t bytes_nr)
 {
@@ -505,7 +430,7 @@ enum shard_status lead_init(struct server *s, struct err *e)
 	l->ops = member_source_find(name);
 	CHECK(l->ops != NULL);
 	s->lead = l;
-	s->save_file = save_file;
+	s->save_file = lead_save_file;
 	s->coordinator = somebody(s);
 	return SHARD_OK;
 }

@@ -51,6 +51,12 @@ void lead_wake(struct server *s);
 
 /* The model is made. If this node leads, its core hears so. */
 void lead_model(struct model *m);
+/* Makes the list of nodes durable, with this one behind it. This node leads. done is called later,
+ * unless this fails. */
+struct config_node;
+enum shard_status lead_save_node(struct server *s, const struct config_node *more,
+				 void (*done)(void *arg, const struct err *e), void *arg,
+				 struct err *e);
 /* The model is dropped, and its view goes with it. */
 void lead_forget(struct server *s, uint32_t model);
 /* This node leads: the next model from *at on that has a view and is not known here. NULL: none. */

@@ -15,6 +15,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "data/data.h"
+#include "link/nodes.h"
 #include "model/model.h"
 #include "model/lead.h"
 #include "data/catchup.h"
@@ -86,7 +88,7 @@ static struct core_conf *core_conf(struct model *m)
 		.lost_timeout_ns = s->conf->lost_timeout_ns,
 		.heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
 		.repeat_ns = 200 * NS_PER_MS};
-	conf->slots = conf->members.nodes;
+	conf->slots = UINT64_MAX; /* Nodes that join have the slots behind. */
 	conf_record(m, &conf->record);
 	return conf;
 }
@@ -205,7 +207,7 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 		.layout = m->layout,
 		.place = m->place,
 		.self = s->self,
-		.nodes_nr = s->nodes_nr,
+		.nodes_nr = m->memory.nodes_nr,
 		.undo_nr = k->found != NULL ? k->found->undo_nr
 					    : meta_undo_nr(m->layout, s->conf->workers + 1),
 		.core_bytes = core_warm_bytes(k->core),
@@ -248,7 +250,7 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .grad = m->grad,
 				       .place = m->place,
 				       .self = s->self,
-				       .nodes_nr = s->nodes_nr,
+				       .nodes_nr = m->memory.nodes_nr,
 				       .local_world = m->set.local_world,
 				       .staleness = m->set.max_staleness,
 				       .max_world = m->set.max_world,
@@ -257,7 +259,7 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 	if (k->found == NULL)
 		return SHARD_OK;
 	k->store.first = meta_first(k->found, m->layout->chunks_nr, &k->store.first_nodes);
-	if (k->store.first != NULL && k->store.first_nodes <= s->nodes_nr)
+	if (k->store.first != NULL && k->store.first_nodes <= m->memory.nodes_nr)
 		return SHARD_OK;
 	return err_set(e, SHARD_MISMATCH, "it does not say which chunks it was made with");
 }
@@ -366,28 +368,18 @@ static enum shard_status make_tier(struct model *m, struct err *e)
 static enum shard_status make_lists(struct model *m, struct err *e)
 {
 	struct server *s = m->server;
-	uint32_t chunks = m->layout->chunks_nr, outs = (uint32_t)s->nodes_nr * s->conf->connections;
+	uint32_t chunks = m->layout->chunks_nr;
 	enum shard_status st;
 
 	m->img.parts = calloc(chunks, sizeof(*m->img.parts));
 	m->img.coming = calloc(chunks, sizeof(*m->img.coming));
 	m->img.staged_later = calloc(chunks, sizeof(*m->img.staged_later));
-	m->attempt.out = calloc(outs, sizeof(*m->attempt.out));
-	m->img.out = calloc(outs, sizeof(*m->img.out));
 	if (writer_init(m, e) != SHARD_OK)
 		return e->status;
-	if (!m->img.parts || !m->img.coming || !m->img.staged_later || !m->attempt.out ||
-	    !m->img.out)
+	if (!m->img.parts || !m->img.coming || !m->img.staged_later)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks", chunks);
-	for (uint32_t i = 0; i < outs; i++)
-		if ((st = send_queue_init(&m->attempt.out[i], m, &contrib_chunks, chunks, e)) !=
-			    SHARD_OK ||
-		    (st = send_queue_init(&m->img.out[i], m, &apply_images,
-					  chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
-			return st;
-	for (uint32_t i = 0; i < outs; i++)
-		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
-	if ((st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
+	if ((st = data_more_nodes(m, m->memory.nodes_nr, e)) != SHARD_OK ||
+	    (st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
 	    (st = catchup_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
 	    (st = mr_init(m, e)) != SHARD_OK || (st = rooms_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
@@ -514,6 +506,7 @@ static enum shard_status model_new(struct model **out, struct server *s, Shard__
 	m->server = s;
 	m->spec = spec;
 	m->id = spec->model;
+	m->memory.nodes_nr = nodes_planned(s);
 	m->memory.incarnation = found != NULL ? found->incarnation : 0;
 	m->memory.why = resume_void_why(s, m->id);
 	m->generation = view != NULL ? view->generation : spec->generation;
@@ -683,8 +676,6 @@ static void free_memory(struct make *k)
  * start takes that over, unless m->keep. */
 static void leave(struct model *m)
 {
-	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
-
 	CHECK(m->attempt.busy == 0 && !model_working(m));
 	landing_end(&m->attempt.landing);
 	landing_end(&m->img.landing);
@@ -692,12 +683,7 @@ static void leave(struct model *m)
 	WATCH_TELL(m->server, going, m);
 	blobs_free(m);
 	list_remove(&m->link);
-	for (uint32_t i = 0; i < outs; i++) {
-		if (m->attempt.out != NULL)
-			send_queue_free(&m->attempt.out[i]);
-		if (m->img.out != NULL)
-			send_queue_free(&m->img.out[i]);
-	}
+	data_free_queues(m);
 	tier_close(&m->tier);
 	grad_free(m);
 	catchup_free(m);
@@ -721,8 +707,6 @@ static void free_rest(struct model *m)
 	meta_free(&m->meta);
 	layout_free(&m->layout);
 	budget_release(&m->server->budget, &m->need);
-	free(m->attempt.out);
-	free(m->img.out);
 	free(m->img.parts);
 	free(m->img.coming);
 	free(m->img.staged_later);

@@ -413,7 +413,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 
 void model_close_attempt(struct model *m)
 {
-	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
+	uint32_t outs = (uint32_t)m->memory.nodes_nr * m->server->conf->connections;
 
 	m->attempt.on = false;
 	m->img.staged_later_nr = 0;
@@ -674,6 +674,12 @@ struct view_node model_node(const struct model *m, uint16_t node, uint64_t incar
 	memcpy(who.uuid, node == s->self ? static_uuid(s->dir) : s->peer[node]->uuid,
 	       sizeof(who.uuid));
 	return who;
+}
+
+void model_node_added(struct model *m, uint16_t node)
+{
+	m->node_names[node] = members_name(m->server, node);
+	data_node_added(m, node);
 }
 
 void model_link_up(struct model *m, uint16_t node, uint64_t incarnation, const char *why)

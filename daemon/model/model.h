@@ -52,6 +52,8 @@ struct view_node model_node(const struct model *m, uint16_t node, uint64_t incar
  * the node's memory before that, or NULL. */
 void model_link_up(struct model *m, uint16_t node, uint64_t incarnation, const char *why);
 void model_link_down(struct model *m, const struct peer *p, const char *why);
+/* The list of nodes has grown by this one, which has no link yet. */
+void model_node_added(struct model *m, uint16_t node);
 void model_tick(struct model *m, uint64_t now_ns);
 enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h,
 				   const Shard__Core *body, struct err *e);

@@ -62,6 +62,22 @@ bool register_put(Shard__Register *r, uint32_t model, const void *packed, size_t
 	return true;
 }
 
+bool register_put_nodes(Shard__Register *r, const void *packed, size_t bytes)
+{
+	Shard__Register *from = shard__register__unpack(NULL, bytes, packed);
+	Shard__Setting **nodes = r->nodes;
+	size_t nr = r->n_nodes;
+
+	if (from == NULL)
+		return false;
+	r->nodes = from->nodes;
+	r->n_nodes = from->n_nodes;
+	from->nodes = nodes;
+	from->n_nodes = nr;
+	shard__register__free_unpacked(from, NULL);
+	return true;
+}
+
 bool register_strip(uint32_t model, const void *file, size_t bytes, void **out, size_t *out_bytes)
 {
 	Shard__ModelFile *parts = shard__model_file__unpack(NULL, bytes, file);

@@ -14,6 +14,7 @@
 #include "model/lead.h"
 
 #include "data/apply.h"
+#include "config/cluster.h"
 #include "base/check.h"
 #include "data/blobs.h"
 #include "data/feed.h"
@@ -479,7 +480,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 			     "model by the release that "
 			     "wrote it, and restore it in an empty state directory",
 			     id, s->conf->state, file->format, PERSIST_FORMAT);
-	} else if (made_for(file) != s->nodes_nr) {
+	} else if (!config_joined(s->conf, made_for(file))) {
 		st = leave(s, id, file, e);
 		shard__model_file__free_unpacked(file, NULL);
 		free(view);
@@ -560,7 +561,7 @@ static enum shard_status refuse_one(void *arg, uint32_t id, const void *bytes, s
 		     file->view != NULL && file->format == PERSIST_FORMAT;
 	enum shard_status st = SHARD_OK;
 
-	if (!known || made_for(file) == s->nodes_nr) /* Others are left in any case. */
+	if (!known || config_joined(s->conf, made_for(file))) /* Others are left in any case. */
 		st = err_set(
 			e, SHARD_MISMATCH,
 			"%s has the file of model %u (\"%.64s\"), as the coordinator of "

@@ -22,7 +22,8 @@
 
 #include <stdlib.h>
 
-#define ROOMS_KEPT_NS (60 * NS_PER_SEC) /* So long it waits for a view that gives it a use. */
+#define NODES_AGAIN_NS (15 * NS_PER_SEC) /* After there was none for a node that comes. */
+#define ROOMS_KEPT_NS  (60 * NS_PER_SEC) /* So long it waits for a view that gives it a use. */
 
 struct rooms {
 	struct model *m;
@@ -35,6 +36,9 @@ struct rooms {
 	uint64_t made_ns;
 	rooms_made_fn *done;
 	struct caller who; /* Who asked by ROOM. */
+	/* Slots for nodes that come. While a thread makes them, .making is set, too. */
+	struct store_nodes nodes;
+	uint64_t nodes_again_ns; /* When it may be tried again. */
 };
 
 enum shard_status rooms_init(struct model *m, struct err *e)
@@ -317,6 +321,63 @@ bool rooms_led(struct model *m, const struct core_view *view)
 					   : e.text);
 	m->memory.unled = st != SHARD_OK;
 	return !m->memory.unled;
+}
+
+/* --- slots of nodes that come --- */
+
+static void nodes_run(struct job *j)
+{
+	store_nodes_make(&list_of(j, struct rooms, job)->nodes);
+}
+
+static void nodes_done(struct job *j)
+{
+	struct rooms *r = list_of(j, struct rooms, job);
+	struct model *m = r->m;
+
+	r->making = false;
+	if (r->nodes.e.status == SHARD_OK) {
+		store_nodes_take(m->store, &r->nodes);
+		m->memory.nodes_nr = r->nodes.nodes_nr;
+	} else {
+		budget_less(&m->server->budget, &m->need, &r->nodes.need);
+		r->nodes_again_ns = clock_ns() + NODES_AGAIN_NS;
+	}
+	server_wake(m->server, 0);
+}
+
+static enum shard_status refuse_nodes(struct rooms *r, struct err *e)
+{
+	struct err why = r->nodes.e;
+
+	return err_set(e, why.status, "\"%s\" gets no room for gradients of %u nodes: %.300s",
+		       r->m->name, r->nodes.nodes_nr, why.text);
+}
+
+enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, struct err *e)
+{
+	struct rooms *r = m->rooms;
+	struct server *s = m->server;
+
+	if (m->memory.nodes_nr >= nodes_nr)
+		return SHARD_OK;
+	if (m->dropping || r->making || r->made)
+		return err_set(e, SHARD_AGAIN, "memory of \"%s\" is being made", m->name);
+	if (clock_ns() < r->nodes_again_ns)
+		return refuse_nodes(r, e);
+	store_nodes_plan(&r->nodes, m->store, nodes_nr);
+	r->nodes.e.status = SHARD_OK;
+	if (data_more_nodes(m, nodes_nr, &r->nodes.e) != SHARD_OK ||
+	    budget_room(&s->budget, r->nodes.need.all, m->name, members_name(s, s->self),
+			&r->nodes.e) != SHARD_OK) {
+		r->nodes_again_ns = clock_ns() + NODES_AGAIN_NS;
+		return refuse_nodes(r, e);
+	}
+	budget_more(&s->budget, &m->need, &r->nodes.need);
+	r->making = true;
+	job_begin(&r->job, s, r->nodes.need.all <= JOB_SMALL_BYTES ? JOB_SMALL : JOB_MEMORY,
+		  nodes_run, nodes_done);
+	return err_set(e, SHARD_AGAIN, "memory of \"%s\" is being made", m->name);
 }
 
 /* --- less --- */

@@ -16,7 +16,7 @@
 
 const char *members_name(const struct server *s, uint16_t node)
 {
-	return s->conf->node_list[node].name;
+	return s->node[node].name;
 }
 
 enum shard_status server_unpack(struct server *s, const struct wire_head *h,

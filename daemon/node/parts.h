@@ -12,6 +12,22 @@
 
 #include <uv.h>
 
+#define SERVER_HELLO_NS                                                                            \
+	(5 * NS_PER_SEC)      /* A connection whose handshake takes longer than that is closed. */
+#define SERVER_LINGER_MS 200  /* For an ERROR to arrive before the close. */
+#define SERVER_QUEUE_MAX 4096 /* Frames that one connection may queue. */
+#define SERVER_SMALL_ELEMS                                                                         \
+	(16u << 10)           /* Chunks with up to this many elements are computed on the loop. */
+#define SERVER_CALLS_MAX 4096 /* Open requests to other nodes. */
+#define SERVER_QUEUED_MAX                                                                          \
+	(64ull << 20) /* Queued bytes of all connections. Beyond it each connection may queue one  \
+			 answer. Less where half of the budget's share is less. */
+#define SERVER_QUEUED_SHARE 16 /* At most 1/16 of the budget is for queued bytes. */
+#define SESSION_QUEUED_MAX                                                                         \
+	(4ull << 20) /* Queued bytes of one session. Beyond it nothing is read from the session    \
+			until half of them are sent. */
+#define PEER_QUEUED_MAX (16ull << 20) /* Queued bytes of a link. A READ beyond that gets BUSY. */
+
 struct model;
 
 /* Connections. Owner: link/accept.c, session.c and places.c. */
@@ -47,6 +63,16 @@ struct server_secret {
 	struct log_bucket bucket;
 	/* Connections refused because the other end did not prove that it knows the secret. */
 	uint64_t refused;
+};
+
+/* Nodes that ask to be taken in. Owner: control/admit.c. */
+struct server_admits {
+	bool adding; /* On the coordinator: one is being made durable. */
+	bool asking; /* The coordinator is asked about .asked. */
+	char asked[CONFIG_NAME_BYTES];
+	/* Why .name was refused. It is told when that node asks again. SHARD_OK: nobody was. */
+	struct err refused;
+	char name[CONFIG_NAME_BYTES];
 };
 
 /* The beat, and core time. Core time stands still while this process does not run. Owner:

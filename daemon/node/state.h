@@ -16,22 +16,6 @@
 #include "server.h"
 #include "store/budget.h"
 
-#define SERVER_HELLO_NS                                                                            \
-	(5 * NS_PER_SEC)      /* A connection whose handshake takes longer than that is closed. */
-#define SERVER_LINGER_MS 200  /* For an ERROR to arrive before the close. */
-#define SERVER_QUEUE_MAX 4096 /* Frames that one connection may queue. */
-#define SERVER_SMALL_ELEMS                                                                         \
-	(16u << 10)           /* Chunks with up to this many elements are computed on the loop. */
-#define SERVER_CALLS_MAX 4096 /* Open requests to other nodes. */
-#define SERVER_QUEUED_MAX                                                                          \
-	(64ull << 20) /* Queued bytes of all connections. Beyond it each connection may queue one  \
-			 answer. Less where half of the budget's share is less. */
-#define SERVER_QUEUED_SHARE 16 /* At most 1/16 of the budget is for queued bytes. */
-#define SESSION_QUEUED_MAX                                                                         \
-	(4ull << 20) /* Queued bytes of one session. Beyond it nothing is read from the session    \
-			until half of them are sent. */
-#define PEER_QUEUED_MAX (16ull << 20) /* Queued bytes of a link. A READ beyond that gets BUSY. */
-
 struct peer;
 struct session;
 struct model;
@@ -40,6 +24,7 @@ struct data_events;
 struct link_events;
 struct model_watch;
 struct lead;
+struct nodes;
 struct definitions;
 
 struct server {
@@ -49,7 +34,7 @@ struct server {
 	uv_loop_t *loop;
 	struct static_dir *dir;
 	enum isa isa;
-	uint16_t self, nodes_nr; /* Indices into conf->node_list. */
+	uint16_t self;
 	/* Of this node as a member. A warm restart keeps it. */
 	uint64_t incarnation;
 	/* Counts every start of this node, and is the term of a coordinator. */
@@ -70,6 +55,12 @@ struct server {
 	char fault[400];
 	void (*on_fault)(void *arg, const char *why);
 	void *fault_arg;
+
+	/* Owner: link/nodes.c. All nodes, by number. The list only grows. */
+	struct config_node node[CONFIG_NODES_MAX];
+	uint16_t nodes_nr;
+	struct nodes *nodes;
+	struct server_admits admits; /* Owner: control/admit.c. */
 
 	struct budget budget;     /* Owner: store/budget.c. */
 	struct warm *warm;        /* Memory that outlives the process; NULL: there is none. */

@@ -21,6 +21,7 @@
 #include "model/writer.h"
 #include "warm/warm.h"
 #include "obs/scrape.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "data/trainer.h"
 #include "link/session.h"
@@ -79,6 +80,20 @@ static void member_json(json_t *o, const struct server *s, uint16_t n)
 	json_object_set_new(o, "wire_minor", json_integer(p == NULL ? WIRE_MINOR : p->wire_minor));
 }
 
+/* A node that is in the list, and not taken in here yet. */
+static void next_json(json_t *list, const struct server *s)
+{
+	const char *why;
+	const struct config_node *n = nodes_next(s, &why);
+
+	if (n != NULL)
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:f, s:s}", "name",
+						n->name, "address", n->address.text, "state",
+						"joining", "coordinator", false, "incarnation",
+						(json_int_t)0, "since_s", 0.0, "why", why));
+}
+
 static json_t *nodes_json(const struct server *s)
 {
 	json_t *list = json_array();
@@ -86,7 +101,7 @@ static json_t *nodes_json(const struct server *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
-				      "address", s->conf->node_list[n].address.text, "state",
+				      "address", s->node[n].address.text, "state",
 				      p == NULL ? "self"
 				      : p->up   ? "up"
 						: "down",
@@ -108,6 +123,7 @@ static json_t *nodes_json(const struct server *s)
 		}
 		json_array_append_new(list, o);
 	}
+	next_json(list, s);
 	return list;
 }
 

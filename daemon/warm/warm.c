@@ -10,6 +10,7 @@
  * here may come from another release or from somebody else, so it is copied and then checked. */
 #include "warm/warm.h"
 
+#include "config/cluster.h"
 #include "base/check.h"
 #include "warm/place.h"
 #include "wire/xxh.h"
@@ -94,13 +95,13 @@ static void read_state(char state[STATIC_ROOT_BYTES], const struct config *c)
 	free(path);
 }
 
-/* A sum over this node's index and the names of all nodes, which decide the placement and the
+/* A sum over this node's index and the names of the first nodes, which decide the placement and the
  * number of each node. */
-static uint64_t nodes_sum(const struct config *c)
+static uint64_t nodes_sum(const struct config *c, uint32_t nodes_nr)
 {
 	uint64_t sum = c->self;
 
-	for (uint32_t i = 0; i < c->nodes_nr; i++)
+	for (uint32_t i = 0; i < nodes_nr; i++)
 		sum = xxh_sum(c->node_list[i].name, strlen(c->node_list[i].name) + 1, sum);
 	return sum;
 }
@@ -149,6 +150,17 @@ static enum shard_status check_row(const struct warm *p, const struct warm_row *
 	return SHARD_OK;
 }
 
+/* Has the list of nodes only grown by nodes that have joined? */
+static bool grown(const struct warm *p)
+{
+	const struct config *c = p->conf.conf;
+
+	for (uint32_t nr = c->self + 1; nr < c->nodes_nr && config_joined(c, nr); nr++)
+		if (p->page->nodes == nodes_sum(c, nr))
+			return true;
+	return false;
+}
+
 /* Another list of nodes is most often a mistake, and the models are whole. So nothing is given back
  * because of it. */
 static enum shard_status check_nodes(const struct warm *p, struct err *e)
@@ -156,6 +168,10 @@ static enum shard_status check_nodes(const struct warm *p, struct err *e)
 	char now[MEMBERS_BYTES];
 	uint32_t models = warm_models(p, NULL, 0);
 
+	if (p->page->nodes != p->nodes && grown(p)) {
+		p->page->nodes = p->nodes;
+		members_say(p->conf.conf, p->page->members);
+	}
 	if (p->page->nodes == p->nodes)
 		return SHARD_OK;
 	if (models == 0)
@@ -440,7 +456,7 @@ enum shard_status warm_open(struct warm **out, const struct warm_conf *conf, str
 	if (p == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the place of kept memory");
 	p->conf = *conf;
-	p->nodes = nodes_sum(conf->conf);
+	p->nodes = nodes_sum(conf->conf, conf->conf->nodes_nr);
 	read_boot(p->boot);
 	read_state(p->state, conf->conf);
 	warm_place_open(&p->place, conf->conf, conf->dir, p->boot);

@@ -62,6 +62,8 @@ static const struct type_row types[OP_CORE] = {
 	[OP_HISTORY] = {M(history), M(history_page)},
 	[OP_ROOM] = {M(tables), NULL},
 	[OP_CAPACITY] = {M(capacity), NULL},
+	[OP_NODES] = {M(nodes), NULL},
+	[OP_NODE_ADD] = {M(nodes), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

@@ -83,6 +83,8 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_BLOB_DATA] = {"blob_data", BULK, N, 0, PART},
 	[OP_ROOM] = {"room", CTRL, N, 2, WHOLE},
 	[OP_CAPACITY] = {"capacity", CTRL, N, 0, SMALL},
+	[OP_NODES] = {"nodes", CTRL, N, 2, WIRE_HELLO_MAX},
+	[OP_NODE_ADD] = {"node_add", CTRL, N, 2, SMALL},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

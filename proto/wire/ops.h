@@ -102,6 +102,8 @@ enum wire_op {
 	/* coordinator -> node: Tables -> empty, when the node has memory for what they give it. */
 	OP_ROOM,
 	OP_CAPACITY,   /* node -> node: Capacity. It has changed. */
+	OP_NODES,      /* node -> node: Nodes. All nodes, since another one has joined. */
+	OP_NODE_ADD,   /* node -> coordinator: Nodes -> empty, when the node is in the list. */
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 import pace
-from cluster import LIBC, Cluster, Failed, Process, child
+from cluster import LIBC, Cluster, Daemon, Failed, Process, child
 
 CLONE_NEWNET = 0x40000000
 STATE_BYTES, HEARTBEAT_S = 4 << 20, 3
@@ -82,11 +82,13 @@ class Etcd(Process):
 
 class Elastic(Cluster):
     nodes = "abcde"
+    more = "fg"  # They are in no list of nodes, and may join.
 
     def __init__(self, build, folder, kind):
         self.settings = f"heartbeat_timeout = {HEARTBEAT_S}s\nlost_timeout = 60s\nstep_timeout = 60s\n"
         self.settings += f"membership = {kind}\n"
         self.etcd, self.answers = [], {}
+        self.every = self.nodes + self.more  # The place in it names a node's address.
         if kind == "etcd":
             if shutil.which("etcd") is None:
                 raise Failed("etcd is not installed: make deps")
@@ -100,7 +102,7 @@ class Elastic(Cluster):
         super().__init__(build, folder, kind)
 
     def _mount(self):
-        for node in self.nodes:
+        for node in self.nodes + self.more:
             at = f"{self.disk}/state-{node}"
             os.makedirs(at)
             options = f"size={STATE_BYTES},mode=0700".encode()
@@ -109,7 +111,7 @@ class Elastic(Cluster):
         return True
 
     def unmount(self):
-        for node in self.nodes:
+        for node in self.every:
             LIBC.umount2(f"{self.disk}/state-{node}".encode(), 2)  # MNT_DETACH
 
     def _network(self):
@@ -119,7 +121,7 @@ class Elastic(Cluster):
         for host in (100, 101, 102, 103):
             _run(f"ip address add 10.77.0.{host}/24 dev br0")
         here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        for nr, node in enumerate(self.nodes, 1):
+        for nr, node in enumerate(self.every, 1):
             if LIBC.unshare(CLONE_NEWNET) != 0:
                 raise Failed("there is no network namespace for a node")
             at = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -131,17 +133,17 @@ class Elastic(Cluster):
             _run("ip link set lo up", at)
             _run(f"ip address add 10.77.0.{nr}/24 dev eth0", at)
             _run("ip link set eth0 up", at)
-        for node in self.nodes:
-            for other in self.nodes.replace(node, ""):
+        for node in self.every:
+            for other in self.every.replace(node, ""):
                 self.cut(node, other, False)
-        address = {n: f"{self._ip(n)}:{PORT}" for n in self.nodes}
+        address = {n: f"{self._ip(n)}:{PORT}" for n in self.every}
         return address, address
 
     def _mac(self, node):
-        return f"02:00:00:00:00:{self.nodes.index(node) + 1:02x}"
+        return f"02:00:00:00:00:{self.every.index(node) + 1:02x}"
 
     def _ip(self, node):
-        return f"10.77.0.{self.nodes.index(node) + 1}"
+        return f"10.77.0.{self.every.index(node) + 1}"
 
     def cut(self, node, other, cut=True):
         """Nothing that `node` sends reaches `other`, or all does again."""
@@ -167,6 +169,24 @@ class Elastic(Cluster):
             for name in os.listdir(folder):
                 at = f"{folder}/{name}"
                 shutil.rmtree(at) if os.path.isdir(at) else os.unlink(at)
+
+    def add(self, by):
+        """Starts a node that joins by another one. False: there is no further node."""
+        if not self.more:
+            return False
+        node, self.more = self.more[0], self.more[1:]
+        os.makedirs(f"{self.warm}/{node}")
+        conf = f"{self.dir}/{node}.conf"
+        self._configure(node)
+        with open(conf) as f:
+            text = f.read()
+        nodes = text[text.index("[nodes]\n") : text.index("[model]\n")]
+        with open(conf, "w") as f:
+            f.write(text.replace(nodes, f"join = {self.address[by]}\n"))
+        self.daemons.append(Daemon(self, node))
+        self.daemons[-1].start()
+        self.nodes += node
+        return True
 
     def start_etcd(self):
         for m in self.etcd:

@@ -163,6 +163,22 @@ def drain_node(c, dice, most):
     yield from _order(c, dice, ["drain", node, "--undo", "--no-wait"])
 
 
+def add_node(c, dice, most):
+    """A new node joins, and waits until it has its chunks, as long as there are new ones."""
+    node = dice.random.choice(c.nodes)
+    limit = pace.Bound(60)
+    added = c.add(node)
+    while added:
+        child = c.ctl(["members", "--json"], c.nodes[-1], 5)
+        while child.poll() is None:
+            yield
+        if child.returncode == 0:
+            return
+        if limit.passed():
+            raise Failed(f"{c.daemons[-1].name} does not join: {c.last_line(c.daemons[-1].out)}")
+        yield from wait(0.2)
+
+
 LOSSES = [
     kill_node,
     cut_one_way,
@@ -175,7 +191,7 @@ LOSSES = [
     slow_link,
     pause_coordinator,
 ]
-OTHERS = [kill_trainer, full_disk, drain_node, lose_etcd, pause_trainer]
+OTHERS = [kill_trainer, full_disk, drain_node, add_node, lose_etcd, pause_trainer]
 
 
 class Stream:

@@ -134,9 +134,8 @@ void proc_first_leads(FILE *f, const char *lines)
 		fprintf(f, "[cluster]\nmembership = static\n");
 }
 
-static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
+static FILE *begin_conf(const struct cluster_node *n, const char *extra)
 {
-	struct cluster_node *n = &c->node[node];
 	FILE *f = fopen(n->conf, "we");
 
 	CHECK(f != NULL);
@@ -149,8 +148,15 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 		fprintf(f, "memory = 256MiB\n");
 	if (extra == NULL || strstr(extra, "secret") == NULL)
 		fprintf(f, "allow_unauthenticated = yes\n");
-	fprintf(f, WARM_IS
-		"off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* Room for any other word. */
+	fprintf(f, WARM_IS "off    \n"); /* Room for any other word. */
+	return f;
+}
+
+static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
+{
+	FILE *f = begin_conf(&c->node[node], extra);
+
+	fprintf(f, "[cluster]\nrun_id = test\n[nodes]\n");
 	for (int i = 0; i < c->nodes_nr; i++)
 		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);
 	if (model != NULL)
@@ -166,6 +172,23 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 	CHECK(fclose(f) == 0);
 }
 
+static void name_node(struct cluster *c, int node)
+{
+	struct cluster_node *n = &c->node[node];
+	char dir[sizeof(c->dir)], name[sizeof(n->name)];
+
+	n->port = ports_take();
+	memcpy(dir, c->dir, sizeof(dir));
+	snprintf(name, sizeof(name), "%c", 'a' + node);
+	memcpy(n->name, name, sizeof(name));
+	snprintf(n->conf, sizeof(n->conf), "%s/%s.conf", dir, name);
+	snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", dir, name);
+	snprintf(n->log, sizeof(n->log), "%s/%s.log", dir, name);
+	snprintf(n->state, sizeof(n->state), "%s/%s.state", dir, name);
+	snprintf(n->unix_address, sizeof(n->unix_address), "unix:%s/%s.sock", dir, name);
+	snprintf(n->tcp_address, sizeof(n->tcp_address), "tcp://127.0.0.1:%u", n->port);
+}
+
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 {
 	struct cluster *c = calloc(1, sizeof(*c));
@@ -174,18 +197,8 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 	c->nodes_nr = nodes_nr;
 	strcpy(c->dir, "/tmp/shard-proc-XXXXXX");
 	CHECK(mkdtemp(c->dir) != NULL);
-	for (int i = 0; i < nodes_nr; i++) {
-		struct cluster_node *n = &c->node[i];
-
-		n->port = ports_take();
-		snprintf(n->name, sizeof(n->name), "%c", 'a' + i);
-		snprintf(n->conf, sizeof(n->conf), "%s/%s.conf", c->dir, n->name);
-		snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", c->dir, n->name);
-		snprintf(n->log, sizeof(n->log), "%s/%s.log", c->dir, n->name);
-		snprintf(n->state, sizeof(n->state), "%s/%s.state", c->dir, n->name);
-		snprintf(n->unix_address, sizeof(n->unix_address), "unix:%s", n->socket);
-		snprintf(n->tcp_address, sizeof(n->tcp_address), "tcp://127.0.0.1:%u", n->port);
-	}
+	for (int i = 0; i < nodes_nr; i++)
+		name_node(c, i);
 	for (int i = 0; i < nodes_nr; i++)
 		write_conf(c, i, model, extra);
 	return c;
@@ -206,6 +219,24 @@ static void conf_warm(const struct cluster *c, const struct cluster_node *n, con
 	CHECK(fputs(word, f) >= 0 && fseek(f, 0, SEEK_END) == 0);
 	fprintf(f, "\n[daemon]\nwarm_dir = %s\n", c->warm_dir);
 	CHECK(fclose(f) == 0);
+}
+
+int cluster_joiner(struct cluster *c, int by, const char *extra)
+{
+	int node = c->nodes_nr++;
+	FILE *f;
+
+	CHECK(node < CLUSTER_NODES_MAX);
+	name_node(c, node);
+	f = begin_conf(&c->node[node], extra);
+	fprintf(f, "listen = 127.0.0.1:%u\n[cluster]\njoin = 127.0.0.1:%u\n", c->node[node].port,
+		c->node[by].port);
+	if (extra != NULL)
+		fprintf(f, "%s\n", extra);
+	CHECK(fclose(f) == 0);
+	if (c->warm_dir[0] != 0)
+		conf_warm(c, &c->node[node], "tmpfs");
+	return node;
 }
 
 void cluster_between(struct cluster *c)

@@ -14,7 +14,7 @@
 
 struct fdstore;
 
-enum { CLUSTER_NODES_MAX = 4 };
+enum { CLUSTER_NODES_MAX = 6 };
 enum cluster_warm {
 	CLUSTER_SYSTEMD,
 	CLUSTER_TMPFS,
@@ -51,6 +51,9 @@ void cluster_between(struct cluster *c);
 void cluster_votes(struct cluster *c, bool pass);
 /* Called after cluster_make(). Restarts are then warm. Without it they are not. */
 void cluster_warm(struct cluster *c, enum cluster_warm how);
+/* Adds a node that is in no list, and joins by that one. extra as above. Returns its number; it is
+ * not running yet. */
+int cluster_joiner(struct cluster *c, int by, const char *extra);
 void cluster_spawn(struct cluster *c, int node); /* Appends to its log. */
 /* Waits until a trainer can connect, at most 10 s. */
 void cluster_ready(struct cluster *c, int node);

@@ -9,6 +9,7 @@
 #include "lib/crew.h"
 #include "lib/cutter.h"
 #include "lib/hold.h"
+#include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/ports.h"
 #include "lib/proc.h"
@@ -73,21 +74,6 @@ static void up_with_http(void)
 		cluster_ready(cluster, n);
 }
 
-/* Waits until the node knows who leads. */
-static void wait_elected(int node)
-{
-	uint64_t until = pace_by(20);
-	char words[200];
-
-	snprintf(words, sizeof(words), "rebalance --dry-run --address %s",
-		 cluster->node[node].unix_address);
-	while (tool_run(NULL, "shardctl", words) != 0) {
-		if (clock_ns() > until)
-			fail_msg("node %c hears of no coordinator", 'a' + node);
-		usleep(10000);
-	}
-}
-
 static void begin(const struct plan *p)
 {
 	crew = test_calloc(1, sizeof(*crew));
@@ -106,7 +92,7 @@ static void begin(const struct plan *p)
 	else
 		cluster_up(cluster);
 	for (int n = 0; n < p->nodes && p->conf == quorum; n++)
-		wait_elected(n);
+		moved_elected(cluster, n);
 	for (int i = 0; i < 2; i++)
 		crew_add(crew, cluster->node[0].unix_address, 0);
 	crew_start(crew, UINT64_MAX);
@@ -115,35 +101,12 @@ static void begin(const struct plan *p)
 
 static int ctl(int node, const char *what)
 {
-	char words[600], *out = NULL;
-	int rc;
-
-	snprintf(words, sizeof(words), "%s --address %s", what, cluster->node[node].unix_address);
-	rc = tool_run(&out, "shardctl", words);
-	if (rc != 0)
-		fprintf(stderr, "shardctl %s: %d: %s\n", words, rc, out);
-	free(out);
-	return rc;
+	return moved_ctl(cluster, node, what);
 }
 
 static void ends(bool copied)
 {
-	uint64_t last;
-
-	if (copied)
-		assert_int_equal(ctl(0, "verify moved"), 0);
-	last = crew_finish(crew);
-	for (int n = 0; n < cluster->nodes_nr; n++) {
-		if (cluster->node[n].pid == 0)
-			continue;
-		crew_check(crew, cluster->node[n].unix_address, last);
-		assert_int_equal(cluster_logged(cluster, n, "event=lost"), 0);
-	}
-	for (int n = 0; n < cluster->nodes_nr; n++)
-		assert_int_equal(cluster_logged(cluster, n, "event=check_failed"), 0);
-	cluster_done(&cluster);
-	test_free(crew);
-	crew = NULL;
+	moved_ends(&cluster, &crew, copied);
 }
 
 /* The model, as that node says. The caller gives it back. */
@@ -164,29 +127,14 @@ static json_t *model_at(int at)
 	return m;
 }
 
-/* How many chunks that node has, as this one says. */
 static long long held(int at, int node)
 {
-	json_t *m = model_at(at);
-	long long nr = json_integer_value(
-		json_object_get(json_object_get(json_object_get(m, "chunks"), "per_node"),
-				(char[]){(char)('a' + node), 0}));
-
-	json_decref(m);
-	return nr;
+	return moved_held(cluster, at, node);
 }
 
 static void wait_held(int at, int node, long long from, long long to)
 {
-	uint64_t until = pace_by(30);
-	long long nr;
-
-	while ((nr = held(at, node)) < from || nr > to) {
-		if (clock_ns() > until)
-			fail_msg("node %c has %lld chunks by node %c, not %lld to %lld", 'a' + node,
-				 nr, 'a' + at, from, to);
-		usleep(20000);
-	}
+	moved_wait(cluster, at, node, from, to);
 }
 
 /* Waits until each chunk has two copies that count, so that the next node may be lost. */

@@ -52,7 +52,7 @@ static void test_against_a_table(void **state)
 				compare(&p, begun, here, sizes[n]);
 		}
 		compare(&p, begun, here, sizes[n]);
-		parts_clear(&p);
+		parts_clear(&p, CHUNKS);
 		memset(begun, 0, sizeof(begun));
 		memset(here, 0, sizeof(here));
 		compare(&p, begun, here, sizes[n]);

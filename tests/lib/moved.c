@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of moved.h. What goes wrong is a failure of the test, with the node's words. */
+#include "lib/moved.h"
+
+#include "base/clock.h"
+#include "lib/pace.h"
+#include "lib/tool.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+char *moved_said(struct cluster *c, int node, const char *what, int *rc)
+{
+	char words[600], *out = NULL;
+
+	snprintf(words, sizeof(words), "%s --address %s", what, c->node[node].unix_address);
+	*rc = tool_run(&out, "shardctl", words);
+	return out;
+}
+
+int moved_ctl(struct cluster *c, int node, const char *what)
+{
+	int rc;
+	char *out = moved_said(c, node, what, &rc);
+
+	if (rc != 0)
+		fprintf(stderr, "shardctl %s at %c: %d: %s\n", what, 'a' + node, rc, out);
+	free(out);
+	return rc;
+}
+
+void moved_elected(struct cluster *c, int node)
+{
+	uint64_t until = pace_by(20);
+	int rc = 1;
+
+	while (rc != 0) {
+		free(moved_said(c, node, "rebalance --dry-run", &rc));
+		if (clock_ns() > until)
+			fail_msg("node %c hears of no coordinator", 'a' + node);
+		usleep(10000);
+	}
+}
+
+long long moved_held(struct cluster *c, int at, int node)
+{
+	json_t *status, *m;
+	json_error_t e;
+	long long nr;
+	int rc;
+	char *out = moved_said(c, at, "status --json", &rc);
+
+	assert_int_equal(rc, 0);
+	if ((status = json_loads(out, 0, &e)) == NULL)
+		fail_msg("%s", out);
+	m = json_array_get(json_object_get(status, "models"), 0);
+	nr = json_integer_value(
+		json_object_get(json_object_get(json_object_get(m, "chunks"), "per_node"),
+				(char[]){(char)('a' + node), 0}));
+	json_decref(status);
+	free(out);
+	return nr;
+}
+
+void moved_wait(struct cluster *c, int at, int node, long long from, long long to)
+{
+	uint64_t until = pace_by(30);
+	long long nr;
+
+	while ((nr = moved_held(c, at, node)) < from || nr > to) {
+		if (clock_ns() > until)
+			fail_msg("node %c has %lld chunks by node %c, not %lld to %lld", 'a' + node,
+				 nr, 'a' + at, from, to);
+		usleep(20000);
+	}
+}
+
+void moved_ends(struct cluster **c, struct crew **crew, bool copied)
+{
+	uint64_t last;
+
+	if (copied)
+		assert_int_equal(moved_ctl(*c, 0, "verify moved"), 0);
+	last = crew_finish(*crew);
+	for (int n = 0; n < (*c)->nodes_nr; n++) {
+		if ((*c)->node[n].pid == 0)
+			continue;
+		crew_check(*crew, (*c)->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(*c, n, "event=lost"), 0);
+	}
+	for (int n = 0; n < (*c)->nodes_nr; n++)
+		assert_int_equal(cluster_logged(*c, n, "event=check_failed"), 0);
+	cluster_done(c);
+	test_free(*crew);
+	*crew = NULL;
+}

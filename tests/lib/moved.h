@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* moved.h: steps of the tests in which chunks of a model, "moved", go from node to node while a
+ * crew trains it. Each wait has a deadline. */
+#ifndef SHARD_TESTS_MOVED_H
+#define SHARD_TESTS_MOVED_H
+
+#include "lib/crew.h"
+#include "lib/proc.h"
+
+/* Waits until the node knows who leads. */
+void moved_elected(struct cluster *c, int node);
+/* Runs shardctl at that node. Returns its exit status, or its output, which the caller frees. */
+int moved_ctl(struct cluster *c, int node, const char *what);
+char *moved_said(struct cluster *c, int node, const char *what, int *rc);
+/* How many chunks `node` has, as the node `at` says. */
+long long moved_held(struct cluster *c, int at, int node);
+void moved_wait(struct cluster *c, int at, int node, long long from, long long to);
+/* Ends the crew, and compares what each running node has with the reference. copied: all copies are
+ * compared by `shardctl verify` first. Frees both. */
+void moved_ends(struct cluster **c, struct crew **crew, bool copied);
+
+#endif
