@@ -253,13 +253,9 @@ static enum shard_status open_loop(uv_loop_t *loop, struct err *e)
 static enum shard_status load_with(struct config *conf, struct config_args *args, char *text,
 				   struct err *e)
 {
-	static char where[CONFIG_PATH_BYTES + 16];
-
-	snprintf(where, sizeof(where), "%s/cluster", conf->state);
 	config_free(conf);
 	free((void *)(uintptr_t)args->cluster);
 	args->cluster = text;
-	args->cluster_where = where;
 	return config_load(conf, args, e);
 }
 

@@ -146,12 +146,13 @@ enum shard_status config_put_cluster(struct config_loader *l, const struct confi
 				     struct err *e)
 {
 	struct reading r = {.l = l, .configured = l->c->nodes_nr};
+	char where[CONFIG_PATH_BYTES + 16];
 	enum shard_status st;
 
 	if (args->cluster == NULL)
 		return SHARD_OK;
-	st = config_read_text(args->cluster_where, args->cluster, strlen(args->cluster), put, &r,
-			      e);
+	snprintf(where, sizeof(where), "%s/cluster", l->c->state);
+	st = config_read_text(where, args->cluster, strlen(args->cluster), put, &r, e);
 	l->c->kept_nr = r.node;
 	return st;
 }

@@ -117,7 +117,6 @@ struct config_args {            /* What a command line and an environment may br
 	 * joined since [nodes] was written, and what counts where nobody has set a shared option.
 	 */
 	const char *cluster;
-	const char *cluster_where; /* What texts call it. */
 };
 
 /* All or nothing: after a failure there is nothing to free, and e names the place (file:line or

@@ -387,7 +387,7 @@ static bool recover_complete(const struct core *c, uint64_t now)
 {
 	bool all = true, out = false;
 
-	if (members_vary(c)) {
+	if (copies_several(c)) {
 		/* This node itself promises the term before anything is decided in it. */
 		if (!c->coord.node[c->conf.self].answered)
 			return false;
@@ -401,10 +401,11 @@ static bool recover_complete(const struct core *c, uint64_t now)
 			return all && members_leaving(c);
 		return copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
 	}
-	view_each(i, coord_members(c)) {
+	view_each(i, coord_members(c)) { /* Who has the only copies is waited for. */
 		if (node_given_up(c, i, now))
 			return true;
-		all = all && c->coord.node[i].answered;
+		all = all && (c->coord.node[i].answered ||
+			      (members_vary(c) && !c->coord.held_nr[i] && recover_out(c, i, now)));
 	}
 	return all;
 }

@@ -90,11 +90,8 @@ static void fuzz_cluster(char *text)
 	struct config_cluster to = {.used = 0};
 	char node[CONFIG_NAME_BYTES + 16];
 	const char *const set[] = {node, "daemon.allow_unauthenticated=yes"};
-	struct config_args args = {.file = "/dev/null",
-				   .set = set,
-				   .set_nr = 2,
-				   .cluster = to.text,
-				   .cluster_where = "kept"};
+	struct config_args args = {
+		.file = "/dev/null", .set = set, .set_nr = 2, .cluster = to.text};
 	struct config c;
 	struct err e = {.text = ""};
 	const char *first;

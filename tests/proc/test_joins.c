@@ -23,10 +23,10 @@
 #include <cmocka.h>
 
 #define SGD  "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2"
-#define BEAT "[cluster]\nheartbeat_timeout = 3s\nlost_timeout = 60s\n"
+#define BEAT "[cluster]\nheartbeat_timeout = 5s\nlost_timeout = 60s\n"
 
 static const char quorum[] =
-	"[cluster]\nmembership = quorum\nelection_timeout = 300ms\nheartbeat_timeout = 3s\n"
+	"[cluster]\nmembership = quorum\nelection_timeout = 300ms\nheartbeat_timeout = 5s\n"
 	"lost_timeout = 60s\n";
 
 static struct cluster *cluster;
@@ -274,7 +274,7 @@ static void test_wiped(void **state)
 	assert_int_equal(tool_run(NULL, "/bin/rm", words), 0);
 	cluster_spawn(cluster, node);
 	cluster_ready(cluster, node);
-	cluster_wait_log(cluster, node, "event=joined", 2);
+	cluster_wait_log(cluster, node, "event=enrolled", 2);
 	more(5);
 	wait_copies(0);
 	ends(true);

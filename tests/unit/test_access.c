@@ -108,8 +108,9 @@ static void test_other_nodes(void **state)
  * the sender. A remote uid 0 is root only with trust_remote_root. */
 static void test_from_node(void **state)
 {
-	static struct config conf = {.node_list = {{.name = "a"}, {.name = "b"}}};
-	static struct server s = {.conf = &conf};
+	static struct config conf;
+	static struct server s = {
+		.conf = &conf, .node = {{.name = "a"}, {.name = "b"}}, .nodes_nr = 2};
 	Shard__Cred who = cred(0, 0, NULL, 0), user = cred(OWNER, GROUP, NULL, 0),
 		    unknown = SHARD__CRED__INIT;
 

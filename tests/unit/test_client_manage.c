@@ -230,8 +230,8 @@ static void test_silent(void **state)
 	struct trainer t;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	t.client->silent_ms = (uint32_t)pace_ms(100); /* For the answer to a PING. */
-	t.client->timeout_ms = pace_ms(1000);
+	t.client->silent_ms = (uint32_t)pace_ms(300); /* For the answer to a PING. */
+	t.client->timeout_ms = pace_ms(2000);
 	fake_lock(f);
 	f->knobs.mute[OP_ATTACH] = f->knobs.mute[OP_MANAGE] = f->knobs.mute[OP_STATUS] = true;
 	f->knobs.mute[OP_RESTORE] = true;

@@ -33,7 +33,7 @@ static enum shard_status with_cluster(struct config *c, const char *file, const 
 				      struct err *e)
 {
 	char path[] = "/tmp/shard-config-XXXXXX";
-	struct config_args args = {.file = path, .cluster = kept, .cluster_where = "kept"};
+	struct config_args args = {.file = path, .cluster = kept};
 	enum shard_status st;
 	int fd = mkstemp(path);
 
@@ -99,11 +99,11 @@ static void cluster(void **state)
 	config_free(&c);
 	not_with(LONE "[nodes]\na = 10.0.0.1:1\nc = 10.0.0.1:3\n",
 		 KEPT "a = 10.0.0.1:1\nb = 10.0.0.1:2\nc = 10.0.0.1:3\n",
-		 "kept:7: node 2 of this cluster is b, and [nodes] has c there");
-	not_with(LONE, KEPT "a = 10.0.0.1:1\na = 10.0.0.1:2\n", "kept:7: [nodes] a");
+		 "/var/lib/shardd/cluster:7: node 2 of this cluster is b, and [nodes] has c there");
+	not_with(LONE, KEPT "a = 10.0.0.1:1\na = 10.0.0.1:2\n", "/cluster:7: [nodes] a");
 	not_with(LONE, KEPT "b = 10.0.0.1:1\n", "[daemon] node = a: not in [nodes]");
 	not_with(LONE, "[cluster]\nmembership = king\n[nodes]\na = 10.0.0.1:1\n",
-		 "kept:2: [cluster] membership = king: choose");
+		 "/cluster:2: [cluster] membership = king: choose");
 }
 
 /* A node that joins needs to prove that it may, and an address. */
