@@ -172,7 +172,9 @@ static void capacities(const struct model *m, const uint32_t nr[CORE_NODES_MAX],
 
 		if (p != NULL && !p->up && (nr[n] == 0 || given_up(m, n, now_ns)))
 			capacity[n] = 0;
-		if (nr[n] == 0 && !place_is_member(&m->place, n))
+		/* A node that has just come does not have the model yet. */
+		if (nr[n] == 0 &&
+		    (!place_is_member(&m->place, n) || (p != NULL && m->memory.there[n] == 0)))
 			capacity[n] = 0;
 	}
 }
