@@ -41,8 +41,7 @@ static enum shard_status add_node(struct config_cluster *to, const char *value, 
 
 	if (equals == NULL || (size_t)(equals - value) >= sizeof(name) ||
 	    snprintf(name, sizeof(name), "%.*s", (int)(equals - value), value) <= 0 ||
-	    config_node_parse(&n, name, equals + 3, NULL) != SHARD_OK ||
-	    strpbrk(n.address.text, " \t\r\n;#") != NULL)
+	    config_node_parse(&n, name, equals + 3, NULL) != SHARD_OK)
 		return err_set(e, SHARD_PROTOCOL, "node %u is \"%.100s\", which is no node",
 			       to->nodes_nr, value);
 	snprintf(line, sizeof(line), "\n%s = ", n.name);

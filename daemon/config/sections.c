@@ -86,6 +86,15 @@ enum shard_status config_check_section(const char *where, const char *section, s
 		       near ? "]?" : "");
 }
 
+/* An address goes into files of other nodes (cluster.c), and so has nothing that would end a value
+ * there. */
+static bool is_word(const char *text)
+{
+	while (*text > ' ' && *text < 0x7f && *text != ';' && *text != '#')
+		text++;
+	return *text == 0;
+}
+
 enum shard_status config_node_parse(struct config_node *n, const char *name, const char *address,
 				    struct err *e)
 {
@@ -99,6 +108,11 @@ enum shard_status config_node_parse(struct config_node *n, const char *name, con
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %.200s", name, address, why.text);
 	if (n->address.unix_path || n->address.port == 0)
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: choose host:port with a port above 0",
+			       name, address);
+	if (!is_word(address))
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s = %.64s: no host has such a name: choose host:port without "
+			       "spaces, ; and #",
 			       name, address);
 	snprintf(n->name, sizeof(n->name), "%s", name);
 	return SHARD_OK;

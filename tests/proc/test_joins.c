@@ -407,6 +407,7 @@ static void test_refused(void **state)
 	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 	d = cluster_joiner(cluster, 1, NULL);
 	refused(d, "--set daemon.node=b", 1, "node b is at 127.0.0.1:");
+	refused(d, "--set daemon.listen=x#y:29999", 4, "no host has such a name");
 	refused(d, "--set daemon.listen=off", 4, "the other nodes could not connect");
 	refused(d, "--set daemon.allow_unauthenticated=no", 4, "there is no [cluster] node_secret");
 	cluster->nodes_nr--; /* It never ran. */
