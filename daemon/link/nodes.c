@@ -136,6 +136,34 @@ const struct config_node *nodes_next(const struct server *s, const char **why)
 
 /* --- what others say --- */
 
+static bool same_address(const struct config_node *a, const struct config_node *b)
+{
+	return strcmp(a->address.host, b->address.host) == 0 && a->address.port == b->address.port;
+}
+
+/* No node can be started whose list has a name or an address twice. */
+static enum shard_status hear_new(const struct server *s, uint16_t n, const char *from,
+				  const struct config_node *more, struct err *e)
+{
+	const struct nodes *l = s->nodes;
+
+	for (uint16_t i = 0; i < n; i++) {
+		const struct config_node *other = i < l->want_nr ? &l->want[i] : &more[i];
+
+		if (strcmp(other->name, more[n].name) == 0)
+			return err_set(e, SHARD_PROTOCOL,
+				       "node %.64s: node %u is %s, and so is node %u", from, n,
+				       more[n].name, i);
+		if (same_address(other, &more[n]))
+			return err_set(e, SHARD_MISMATCH,
+				       "node %.64s: node %s is at %s, and for node %s node %s has "
+				       "this address: check [nodes] of both",
+				       from, more[n].name, more[n].address.text,
+				       members_name(s, s->self), other->name);
+	}
+	return SHARD_OK;
+}
+
 /* Compares entry n of a list with the list here. Those behind are filled in: more[n]. */
 static enum shard_status hear_one(const struct server *s, uint16_t n, const char *value,
 				  const char *from, struct config_node *more, struct err *e)
@@ -156,12 +184,9 @@ static enum shard_status hear_one(const struct server *s, uint16_t n, const char
 					 "are lists of two clusters: empty the state folder of the "
 					 "node that has joined the wrong one",
 					 n, l->want[n].name, members_name(s, s->self), name, from);
-	for (uint16_t i = 0; i < n; i++)
-		if (strcmp(i < l->want_nr ? l->want[i].name : more[i].name, name) == 0)
-			return err_set(e, SHARD_PROTOCOL,
-				       "node %.64s: node %u is %s, and so is node %u", from, n,
-				       name, i);
-	return nodes_parse(&more[n], name, equals + 3, e);
+	return nodes_parse(&more[n], name, equals + 3, e) == SHARD_OK
+		       ? hear_new(s, n, from, more, e)
+		       : e->status;
 }
 
 enum shard_status nodes_heard(struct server *s, size_t nr, Shard__Setting *const *config,
@@ -202,11 +227,6 @@ uint16_t nodes_of(const Shard__Hello *hello)
 	for (size_t i = 0; i < hello->n_config && nr < CONFIG_NODES_MAX; i++)
 		nr += strncmp(hello->config[i]->key, "nodes[", 6) == 0;
 	return nr;
-}
-
-static bool same_address(const struct config_node *a, const struct config_node *b)
-{
-	return strcmp(a->address.host, b->address.host) == 0 && a->address.port == b->address.port;
 }
 
 enum shard_status nodes_may_add(const struct server *s, const struct config_node *node,
