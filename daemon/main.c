@@ -314,6 +314,7 @@ static int run(struct config *conf, struct config_args *args, struct err *e)
 			 status_name(e->status), e->text);
 		return EXIT_FAILED;
 	}
+	signal(SIGHUP, SIG_IGN); /* Until there is something to read again, which may be a while. */
 	if (conf->joins && join(&d, args, e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
 			 status_name(e->status), e->text);

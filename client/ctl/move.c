@@ -96,11 +96,12 @@ static bool as_planned(const json_t *status, const json_t *plan)
 	return true;
 }
 
-/* Until the node has no chunks, or the plan is carried out. Both NULL: until nothing moves. */
+/* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
+ * moved for a while. */
 static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
 				json_t **status)
 {
-	uint64_t began = clock_ns(), changed = began, still = STILL_NS;
+	uint64_t changed = clock_ns(), moved = changed, still = STILL_NS;
 	char last[1024] = "", now[1024];
 	const struct timespec look = {.tv_nsec = LOOK_NS};
 	struct err e;
@@ -116,9 +117,12 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 			return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status),
 					e.text);
 		nr = held(*status, node, now, sizeof(now), &any);
-		if (!any && (node != NULL   ? nr == 0
-			     : plan != NULL ? as_planned(*status, plan)
-					    : clock_ns() - began > SETTLE_NS))
+		if (any)
+			moved = clock_ns();
+		/* Another plan may have taken the place of this one, because nodes came or went. */
+		if (!any && (node != NULL ? nr == 0
+					  : (plan != NULL && as_planned(*status, plan)) ||
+						    clock_ns() - moved > SETTLE_NS))
 			return CTL_OK;
 		if (strcmp(now, last) != 0) {
 			changed = clock_ns();

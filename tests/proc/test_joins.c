@@ -435,6 +435,44 @@ static void test_disk(void **state)
 	ends(false);
 }
 
+/* The memory of a node is enough for the model, and not for gradients of one more node. The new
+ * node waits, and hears for what. Training goes on, and with room it would be taken in. */
+static void test_no_room(void **state)
+{
+	struct plan p = {.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 12};
+	char conf[200], *log, *out;
+	unsigned long long bytes = 0;
+	int d, rc;
+
+	(void)state;
+	begin(&p);
+	log = cluster_log(cluster, 1);
+	assert_non_null(strstr(log, " event=model model=moved "));
+	assert_int_equal(sscanf(strstr(strstr(log, " event=model model=moved "), " bytes="),
+				" bytes=%llu", &bytes),
+			 1);
+	free(log);
+	ends(false);
+	/* A sixteenth of the budget is for what waits to be sent. */
+	snprintf(conf, sizeof(conf), BEAT "[daemon]\nmemory = %lluKiB\n",
+		 (bytes + (64 << 10)) * 16 / 15 / 1024);
+	p.conf = conf;
+	begin(&p);
+	d = cluster_joiner(cluster, 1, NULL);
+	cluster_spawn(cluster, d);
+	cluster_wait_log(cluster, 0, "gets no room for gradients of 3 nodes", 1);
+	cluster_wait_log(cluster, d, "event=joining", 1);
+	out = moved_said(cluster, 1, "members", &rc);
+	assert_int_equal(rc, 0);
+	if (strstr(out, "joining") == NULL || strstr(out, "no room for gradients") == NULL)
+		fail_msg("%s", out);
+	free(out);
+	more(5);
+	assert_int_equal(cluster_logged(cluster, 0, "event=node_added"), 0);
+	cluster_kill(cluster, d);
+	ends(true);
+}
+
 static int cleanup(void **state)
 {
 	(void)state;
@@ -464,6 +502,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_trainer, drill_setup, drill_teardown),
 		cmocka_unit_test_teardown(test_refused, cleanup),
 		cmocka_unit_test_teardown(test_disk, cleanup),
+		cmocka_unit_test_teardown(test_no_room, cleanup),
 	};
 
 	if (argc > 1)

@@ -79,7 +79,8 @@ static void lists(bool coordinates)
 		{{{"nodes[1]", "b = x:1"}}, "comes after 2 nodes"},
 		{{{"nodes[2]", "a = x:1"}}, "node 2 is a, and so is node 0"},
 		{{{"nodes[2]", "c = x:1"}, {"nodes[3]", "c = x:2"}}, "and so is node 2"},
-		{{{"nodes[2]", "c = x:1"}, {"nodes[3]", "d = x:1"}}, "node c has "
+		{{{"nodes[2]", "c = x:1"}, {"nodes[3]", "d = x:1"}},
+		 "node c has "
 		 "this address"},
 		{{{"nodes[2]", "c = tcp://x:1"}, {"nodes[3]", "d = x:1"}},
 		 "node c has "
