@@ -127,9 +127,9 @@ class Elastic(Cluster):
             at = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
             self.netns[node] = at
             LIBC.setns(here, CLONE_NEWNET)
-            _run(f"ip link add v{node} type veth peer name eth0 address {self._mac(node)}")
+            _run(f"ip link add to-{node} type veth peer name eth0 address {self._mac(node)}")
             _run(f"ip link set eth0 netns /proc/{os.getpid()}/fd/{at}")
-            _run(f"ip link set v{node} master br0 up")
+            _run(f"ip link set to-{node} master br0 up")
             _run("ip link set lo up", at)
             _run(f"ip address add 10.77.0.{nr}/24 dev eth0", at)
             _run("ip link set eth0 up", at)

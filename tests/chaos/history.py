@@ -103,18 +103,25 @@ def fits(record, t, ranks):
     )
 
 
-def check(entries, committed, together):
+def check(entries, committed, together, dropped=0):
     """committed: (state, ranks) of each step of the replay. together: all nodes may have been
-    killed at one moment. Returns what is wrong, and how many steps are on how many nodes."""
+    killed at one moment. dropped: when the model was dropped last, in the time of the logs. Steps
+    that were begun before may be in no history. Returns what is wrong, and how many steps are on
+    how many nodes."""
     merged = Merged(entries)
     wrong, free = list(merged.wrong), defaultdict(list)
     for (generation, step), r in sorted(merged.steps().items()):
         free[step].append((generation, r))
     lost = 0
-    for t, ranks in committed:
+    # Those that have to be there choose first.
+    later = [c for c in committed if all(b.ns > dropped for b in c[1])]
+    earlier = [c for c in committed if not all(b.ns > dropped for b in c[1])]
+    for t, ranks in later + earlier:
         found = [x for x in free[t.step] if fits(x[1], t, ranks)]
         if found:
             free[t.step].remove(found[0])
+        elif not all(b.ns > dropped for b in ranks):
+            continue
         elif free[t.step]:
             wrong.append(f"the record of step {t.step} differs from the replay: {free[t.step][0][1]}")
         elif together and all(
@@ -132,7 +139,7 @@ def check(entries, committed, together):
     return wrong, sum(len(on) for k, on in merged.on.items() if k in merged.steps()), lost
 
 
-def mistakes(entries, committed, together):
+def mistakes(entries, committed, together, dropped=0):
     """Returns the mistakes that check() does not notice."""
     steps = [i for i, e in enumerate(entries) if e["kind"] == "step"]
     if not steps:
@@ -168,6 +175,6 @@ def mistakes(entries, committed, together):
     for spoil in (lr, everywhere, nowhere, one_gone, twice, one_more):
         spoiled = copy.deepcopy(entries)
         spoil(spoiled)
-        if not check(spoiled, committed, together)[0]:
+        if not check(spoiled, committed, together, dropped)[0]:
             unseen.append(spoil.__name__)
     return unseen

@@ -541,18 +541,23 @@ class Replay:
         self.judge_history()
 
     def judge_history(self):
-        """Compares the histories of the nodes. A drop takes them, so they have the steps of the
-        last weights that were written."""
+        """Compares the histories of the nodes. A drop takes them, so they have the steps since the
+        last one. Weights of an older checkpoint may have come back after it."""
         entries = history.load(f"{self.folder}/final/{self.model.name}.history")
         if entries is None or self.final is None:
             self.fail("no history was read at the end")
             return
         together = self.model.replicas == 1
-        steps = [(t, ranks) for t, ranks in self.steps if t.id == self.final.id]
-        wrong, self.told, lost = history.check(entries, steps, together)
+        drops = [
+            e["ns"]
+            for e in self.events
+            if e["what"] == "dropped" and e["model"] == self.model.name
+        ]
+        dropped = max(drops, default=0)
+        wrong, self.told, lost = history.check(entries, self.steps, together, dropped)
         for text in wrong:
             self.fail(f"history: {text}")
-        if not wrong and (unseen := history.mistakes(entries, steps, together)):
+        if not wrong and (unseen := history.mistakes(entries, self.steps, together, dropped)):
             self.fail(f"history: the checker does not see these mistakes: {', '.join(unseen)}")
         if lost:
             print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were killed")

@@ -19,6 +19,7 @@
 #include "data/apply.h"
 #include "data/blobs.h"
 #include "link/events.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "data/events.h"
 #include "model/corewire.h"
@@ -141,7 +142,6 @@ static void node_init(struct node *n, uint16_t self)
 			     .loop = &loop,
 			     .isa = isa_best(),
 			     .self = self,
-			     .nodes_nr = (uint16_t)n->conf.nodes_nr,
 			     .budget = {.total = n->conf.memory},
 			     .started_ns = clock_ns(),
 			     .clock.core_due = UINT64_MAX,
@@ -169,7 +169,7 @@ static void node_init(struct node *n, uint16_t self)
 	CHECK(uv_timer_init(&loop, &s->clock.core_timer) == 0 &&
 	      uv_timer_init(&loop, &s->clock.beat) == 0);
 	s->clock.core_timer.data = s->clock.beat.data = s;
-	CHECK(server_scratch(s, 1u << 20, &e) == SHARD_OK &&
+	CHECK(nodes_init(s, &e) == SHARD_OK && server_scratch(s, 1u << 20, &e) == SHARD_OK &&
 	      worker_init(&s->pool, &workers, &loop, &e) == SHARD_OK &&
 	      (self == 0 || peer_init(s, 0, &e) == SHARD_OK) &&
 	      static_open(&s->dir, n->conf.state, &e) == SHARD_OK);
