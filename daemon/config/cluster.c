@@ -98,6 +98,22 @@ enum shard_status config_cluster_put(struct config_cluster *to, const char *key,
 	return SHARD_OK;
 }
 
+void config_shared_set(const struct config *c,
+		       void (*fn)(void *arg, const char *key, const char *value), void *arg)
+{
+	const struct table *t = config_options();
+	char key[64], value[CONFIG_PATH_BYTES];
+
+	fn(arg, CONFIG_WIRE, WIRE_NODES);
+	for (uint32_t k = 0; k < t->nr; k++) {
+		if (!t->rows[k].shared || !(c->set >> k & 1))
+			continue;
+		table_get(&t->rows[k], c, value, sizeof(value));
+		snprintf(key, sizeof(key), "%s.%s", t->rows[k].section, t->rows[k].name);
+		fn(arg, key, value);
+	}
+}
+
 struct reading {
 	struct config_loader *l;
 	uint32_t configured, node;

@@ -14,6 +14,9 @@ static inline bool config_joined(const struct config *c, uint32_t nodes_nr)
 	return nodes_nr <= c->nodes_nr && (nodes_nr == c->nodes_nr || c->kept_nr >= c->nodes_nr);
 }
 
+/* As config_shared(), but only the options that somebody has set, and no nodes. */
+void config_shared_set(const struct config *c,
+		       void (*fn)(void *arg, const char *key, const char *value), void *arg);
 /* Fills in the name and the address of a node. SHARD_BAD_ARG: they cannot be one, and e says why.
  */
 enum shard_status config_node_parse(struct config_node *n, const char *name, const char *address,

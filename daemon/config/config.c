@@ -222,6 +222,8 @@ enum shard_status config_load_into(struct config_loader *l, const struct config_
 		st = put_command_line(l, args->set[i], e);
 	if (st == SHARD_OK)
 		st = config_put_cluster(l, args, e);
+	for (uint32_t k = 0; k < config_options()->nr; k++)
+		l->c->set |= (uint64_t)(strcmp(l->where[k], "default") != 0) << k;
 	if (st == SHARD_OK)
 		st = config_finish(l, e);
 	if (st != SHARD_OK)

@@ -85,6 +85,7 @@ struct config {
 	/* join is set, and this node is in no list of nodes yet. It is alone in node_list. */
 	bool joins;
 	bool listen_chosen; /* Somebody has set `listen`. */
+	uint64_t set; /* A bit for each option, in the order of the table, that somebody has set. */
 	bool trust_remote_root;
 	enum config_membership membership;
 	bool membership_chosen; /* Nobody has set it, and there are nodes enough for an election. */

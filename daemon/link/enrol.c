@@ -3,7 +3,9 @@
  * the nodes' secret, and says in HELLO where others reach this node. The answer is "ask again"
  * until the list is durable and all nodes have taken it in. Then it is the whole list, with the
  * options that must be equal on all nodes. main.c loads the configuration with it, and keeps it in
- * the state folder if it fits. Asking twice does no harm. */
+ * the state folder if it fits. Asking twice does no harm. All wait for a node that is in the list.
+ * So it asks only with an address that it can listen on, and says which of those options somebody
+ * has set here. */
 #include "link/enrol.h"
 
 #include "config/cluster.h"
@@ -12,6 +14,7 @@
 #include "cluster/static.h"
 #include "net/conn.h"
 #include "net/prove.h"
+#include "net/tcp.h"
 #include "wire/control.h"
 #include "wire/ops.h"
 
@@ -26,6 +29,7 @@
 #define SAY_NS     (5 * NS_PER_SEC)
 #define HELLO_NS   (5 * NS_PER_SEC)
 #define PORT       29700
+#define SET_MAX    16 /* Options that must be equal on all nodes. */
 #define SCRATCH    (4 * WIRE_HELLO_MAX)
 
 struct enrol {
@@ -42,6 +46,10 @@ struct enrol {
 	enum shard_status st;
 	struct err e; /* Why the last attempt has failed. */
 	struct config_cluster list;
+	/* What somebody has set here of the options that must be equal. */
+	Shard__Setting setting[SET_MAX], *set[SET_MAX];
+	char key[SET_MAX][64], value[SET_MAX][128];
+	size_t set_nr;
 	struct arena arena;
 	char scratch[SCRATCH];
 };
@@ -72,7 +80,37 @@ static enum shard_status find_address(struct enrol *r, struct conn *c)
 	return conn_address_parse(&r->here, text, &r->e);
 }
 
-static void fill(const struct enrol *r, Shard__Hello *hello)
+/* A node that cannot listen there would be in the list for nothing. */
+static enum shard_status check_address(struct enrol *r)
+{
+	struct address_sock sock;
+	enum shard_status st;
+	int fd;
+
+	if (!address_numeric(&r->here, &sock))
+		return SHARD_OK;
+	st = tcp_listen(&fd, &r->here, &sock, 0, &r->e);
+	if (st == SHARD_OK)
+		close(fd);
+	return st;
+}
+
+static void put_set(void *arg, const char *key, const char *value)
+{
+	struct enrol *r = arg;
+	size_t i = r->set_nr++;
+
+	CHECK(i < SET_MAX && strlen(key) < sizeof(r->key[i]) &&
+	      strlen(value) < sizeof(r->value[i]));
+	strcpy(r->key[i], key);
+	strcpy(r->value[i], value);
+	shard__setting__init(&r->setting[i]);
+	r->setting[i].key = r->key[i];
+	r->setting[i].value = r->value[i];
+	r->set[i] = &r->setting[i];
+}
+
+static void fill(struct enrol *r, Shard__Hello *hello)
 {
 	shard__hello__init(hello);
 	hello->wire_min = hello->wire_max = WIRE_VERSION;
@@ -83,6 +121,8 @@ static void fill(const struct enrol *r, Shard__Hello *hello)
 	hello->pid = (uint32_t)getpid();
 	hello->release = (char *)(uintptr_t)SHARD_RELEASE;
 	hello->joins = (char *)(uintptr_t)r->here.text;
+	hello->n_config = r->set_nr;
+	hello->config = r->set;
 }
 
 static enum shard_status say(struct enrol *r, struct conn *c, uint16_t op,
@@ -102,6 +142,8 @@ static void on_open(void *owner, struct conn *c)
 	Shard__Hello whole, brief;
 	enum shard_status st = find_address(r, c);
 
+	if (st == SHARD_OK)
+		st = check_address(r);
 	fill(r, &whole);
 	if (st == SHARD_OK) {
 		prove_begin(&r->prove, AUTH_DIALLER, AUTH_FOR_NODE);
@@ -290,6 +332,7 @@ enum shard_status enrol(const struct config *conf, struct log *log, uv_loop_t *l
 	r->loop = loop;
 	r->end_ns = clock_ns() + GIVE_UP_NS;
 	arena_init(&r->arena, r->scratch, sizeof(r->scratch));
+	config_shared_set(conf, put_set, r);
 	if ((st = static_in_use(conf->state, e)) == SHARD_OK && conf->node_secret[0] != 0)
 		st = auth_open(&r->auth, conf->node_secret, e);
 	if (st == SHARD_OK) {

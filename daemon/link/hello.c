@@ -139,6 +139,15 @@ static void compare_setting(void *arg, const char *key, const char *value)
 	}
 }
 
+enum shard_status hello_check_joins(const struct server *s, const Shard__Hello *theirs,
+				    struct err *e)
+{
+	struct compare c = {.theirs = theirs, .server = s, .e = e, .st = SHARD_OK};
+
+	nodes_shared(s, compare_setting, &c);
+	return c.st;
+}
+
 /* One list of nodes may be longer than the other, because a node has joined. */
 enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs,
 				   struct err *e)

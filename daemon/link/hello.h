@@ -44,5 +44,8 @@ enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs
  */
 enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs,
 				   struct err *e);
+/* The same of a node that is in no list yet. It says only what somebody has set there. */
+enum shard_status hello_check_joins(const struct server *s, const Shard__Hello *theirs,
+				    struct err *e);
 
 #endif

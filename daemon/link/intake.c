@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "cluster/static.h"
 #include "link/events.h"
+#include "link/hello.h"
 #include "link/nodes_impl.h"
 #include "link/peer.h"
 #include "wire/ops.h"
@@ -213,7 +214,9 @@ enum shard_status intake_joins(struct server *s, const Shard__Hello *hello, stru
 	struct config_node node;
 	enum shard_status st;
 
-	if ((st = nodes_parse(&node, hello->node, hello->joins, e)) != SHARD_OK ||
+	/* Whoever could have no link is not added, because all wait for a node of the list. */
+	if ((st = hello_check_joins(s, hello, e)) != SHARD_OK ||
+	    (st = nodes_parse(&node, hello->node, hello->joins, e)) != SHARD_OK ||
 	    ((st = nodes_may_add(s, &node, e)) != SHARD_NOT_FOUND && st != SHARD_OK))
 		return st;
 	if (st == SHARD_OK && nodes_find(s, node.name) < s->nodes_nr)

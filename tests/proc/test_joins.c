@@ -401,6 +401,7 @@ static void refused(int node, const char *more_words, int want, const char *part
 
 static void test_refused(void **state)
 {
+	char taken[64];
 	int d;
 
 	(void)state;
@@ -408,9 +409,15 @@ static void test_refused(void **state)
 	d = cluster_joiner(cluster, 1, NULL);
 	refused(d, "--set daemon.node=b", 1, "node b is at 127.0.0.1:");
 	refused(d, "--set daemon.listen=x#y:29999", 4, "no host has such a name");
+	refused(d, "--set cluster.run_id=other", 1,
+		"cluster.run_id is test on node b, other on node c");
+	refused(d, "--set cluster.step_timeout=77s", 1, "77s on node c: it must be equal");
+	snprintf(taken, sizeof(taken), "--set daemon.listen=127.0.0.1:%u", cluster->node[0].port);
+	refused(d, taken, 1, "is in use (EADDRINUSE)");
 	refused(d, "--set daemon.listen=off", 4, "the other nodes could not connect");
 	refused(d, "--set daemon.allow_unauthenticated=no", 4, "there is no [cluster] node_secret");
 	cluster->nodes_nr--; /* It never ran. */
+	assert_int_equal(cluster_logged(cluster, 0, "event=node_added"), 0);
 	more(3);
 	ends(false);
 }
