@@ -83,6 +83,15 @@ static void fuzz_file(const char *text, size_t bytes)
 	config_free(&c);
 }
 
+/* What this node says of itself is taken by another one. */
+static void put_again(void *arg, const char *key, const char *value)
+{
+	struct config_cluster to = {.used = 0};
+
+	(void)arg;
+	CHECK(config_cluster_put(&to, key, value, NULL) == SHARD_OK);
+}
+
 /* What another node says of the cluster: lines of key and value, with a tab between them. Whatever
  * is taken can be loaded, unless the addresses contradict each other. */
 static void fuzz_cluster(char *text)
@@ -114,6 +123,7 @@ static void fuzz_cluster(char *text)
 	snprintf(node, sizeof(node), "daemon.node=%.*s", (int)strcspn(first, " "), first);
 	if (config_load(&c, &args, &e) == SHARD_OK) {
 		CHECK(c.nodes_nr == to.nodes_nr && c.self == 0 && c.kept_nr == c.nodes_nr);
+		config_shared_set(&c, put_again, NULL);
 		config_free(&c);
 	} else {
 		CHECK(strstr(e.text, "has this address already") != NULL ||
