@@ -595,6 +595,7 @@ static enum shard_status node_frame(struct peer *p, const struct wire_head *h, c
 static void node_up(struct server *s, uint16_t node)
 {
 	CHECK(node < s->nodes_nr && node != s->self);
+	intake_node_up(s, node);
 	lead_node_up(s, node);
 	define_node_up(s, node);
 	list_each(it, &s->models)

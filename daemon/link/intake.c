@@ -24,8 +24,8 @@
 
 #define AGAIN_NS (5 * NS_PER_SEC) /* After a disk that failed. */
 
-/* Tells all nodes the first nr of the list, and why this node has not taken in more of them. */
-static void tell(const struct nodes *l, uint16_t nr, const char *why)
+/* Tells these nodes the first nr of the list, and why this node has not taken in more of them. */
+static void tell_nodes(const struct nodes *l, uint64_t to, uint16_t nr, const char *why)
 {
 	struct nodes_text *t = malloc(sizeof(*t));
 	struct wire_head h = {.op = OP_NODES};
@@ -40,9 +40,15 @@ static void tell(const struct nodes *l, uint16_t nr, const char *why)
 	body.taken = s->nodes_nr;
 	body.why = (char *)(uintptr_t)why;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && s->peer[n]->up && peer_takes_nodes(s->peer[n]))
+		if (to >> n & 1 && s->peer[n] != NULL && s->peer[n]->up &&
+		    peer_takes_nodes(s->peer[n]))
 			peer_tell(s, n, &h, &body.base);
 	free(t);
+}
+
+static void tell(const struct nodes *l, uint16_t nr, const char *why)
+{
+	tell_nodes(l, UINT64_MAX, nr, why);
 }
 
 /* A node that is linked and has not taken the node with this number. nodes_nr: there is none. */
@@ -228,6 +234,14 @@ enum shard_status intake_joins(struct server *s, const Shard__Hello *hello, stru
 		return err_set(e, SHARD_VERSION, "release %.64s cannot join: install %s",
 			       hello->release, SHARD_RELEASE);
 	return s->events->node_joins(s, &node, e);
+}
+
+/* A node may have been taken in since the HELLO of this link, and nobody was told without one. */
+void intake_node_up(struct server *s, uint16_t node)
+{
+	const struct nodes *l = s->nodes;
+
+	tell_nodes(l, 1ull << node, l->must ? s->nodes_nr : l->want_nr, l->why);
 }
 
 enum shard_status intake_told(struct peer *p, const Shard__Nodes *body, struct err *e)

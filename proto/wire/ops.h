@@ -101,8 +101,9 @@ enum wire_op {
 	OP_BLOB_DATA,
 	/* coordinator -> node: Tables -> empty, when the node has memory for what they give it. */
 	OP_ROOM,
-	OP_CAPACITY,   /* node -> node: Capacity. It has changed. */
-	OP_NODES,      /* node -> node: Nodes. All nodes, since another one has joined. */
+	OP_CAPACITY, /* node -> node: Capacity. It has changed. */
+	OP_NODES, /* node -> node: Nodes. All nodes, since another one has joined, or the link came
+		     up. */
 	OP_NODE_ADD,   /* node -> coordinator: Nodes -> empty, when the node is in the list. */
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128

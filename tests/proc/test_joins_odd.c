@@ -238,6 +238,40 @@ static void test_one_by_one_warm_elected(void **state)
 	one_by_one(true, quorum);
 }
 
+/* Five nodes join one at the same time, and all know each other in the end: a node may be taken in
+ * while a link to it comes up. Then all start again. */
+static void many(bool again)
+{
+	enum { MORE = 5 };
+
+	begin(1, BEAT, "replicas=1", 4, true);
+	for (int k = 0; k < MORE; k++)
+		(void)cluster_joiner(cluster, 0, NULL);
+	for (int n = 1; n <= MORE; n++)
+		cluster_spawn(cluster, n);
+	for (int n = 1; n <= MORE; n++)
+		cluster_ready(cluster, n);
+	for (int n = 1; n <= MORE; n++)
+		wait_share(0, n);
+	more(5);
+	for (int n = 0; n <= MORE && again; n++)
+		cluster_kill(cluster, n);
+	for (int n = 0; n <= MORE && again; n++)
+		cluster_spawn(cluster, n);
+	for (int n = 0; n <= MORE && again; n++)
+		cluster_ready(cluster, n);
+	more(5);
+	moved_ends(&cluster, &crew, false);
+}
+
+static void test_many(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		many(false);
+	many(true);
+}
+
 /* While chunks go to the new node, another one is killed. */
 static void other_dies(const char *extra, int which, bool back)
 {
@@ -296,6 +330,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_one_by_one_cold, cleanup),
 		cmocka_unit_test_teardown(test_one_by_one_warm, cleanup),
 		cmocka_unit_test_teardown(test_one_by_one_warm_elected, cleanup),
+		cmocka_unit_test_teardown(test_many, cleanup),
 		cmocka_unit_test_teardown(test_other_dies, cleanup),
 		cmocka_unit_test_teardown(test_other_dies_stale, cleanup),
 	};
