@@ -311,7 +311,7 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m)
 	if (differs) {
 		/* This vote does not count. A vote is therefore missing, and the attempt can end
 		 * without effect. The trainers have made no mistake. */
-		odd_tried(c, differs, "Look at the nodes, stop a bad one, then `shardctl resume`");
+		odd_tried(c, differs, "Look at the nodes, stop a bad one");
 		attempt_abort(x, SHARD_WORLD_CHANGED, differs);
 		return;
 	}

@@ -60,7 +60,7 @@ void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 		     : core_text(c, "node %s dropped it", core_node_name(c, m->from));
 	coord_damaged(x, m, why);
 	if (m->differs)
-		odd_tried(c, why, "Look at the nodes, stop a bad one, then `shardctl resume`");
+		odd_tried(c, why, "Look at the nodes, stop a bad one");
 	attempt_abort(x, m->status ? m->status : SHARD_WORLD_CHANGED, why);
 }
 

@@ -72,9 +72,9 @@ static void judge_attempt(struct ctx *x)
 	if (!one || !copies_spare(c, suspects)) {
 		odd_tried(c, text,
 			  one ? "The one that differs has the last copy of a chunk. Bring the "
-				"other nodes back, or restore, then `shardctl resume`"
+				"other nodes back, or restore"
 			      : "Nobody can say which is wrong. `shardctl verify`, stop a bad "
-				"node or restore, then `shardctl resume`");
+				"node or restore");
 		attempt_abort(x, SHARD_WORLD_CHANGED, text);
 		return;
 	}

@@ -129,8 +129,10 @@ void odd_tried(struct core *c, const char *why, const char *remedy)
 	o->step = c->coord.id.step;
 	if (++o->tries >= ODD_TRIES_MAX)
 		core_copy_text(o->stuck, sizeof(o->stuck),
-			       core_text(c, "an operator, after %u attempts: %s. %s", o->tries, why,
-					 remedy));
+			       core_text(c,
+					 "an operator, after %u attempts: %s. %s, then `shardctl "
+					 "model resume NAME`",
+					 o->tries, why, remedy));
 }
 
 void odd_forgive(struct odd *o, uint64_t nodes)

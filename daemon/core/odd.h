@@ -56,7 +56,7 @@ uint64_t odd_suspects(const struct odd *o);
 
 bool odd_is(const struct core *c, uint16_t node); /* With the memory that it has now. */
 /* The attempt in hand ends because of damage of which nobody can say which node is to blame. After
- * ODD_TRIES_MAX of them .stuck says so, and what an operator can do. */
+ * ODD_TRIES_MAX of them .stuck says so, and what an operator can do: the remedy, and to resume. */
 void odd_tried(struct core *c, const char *why, const char *remedy);
 /* Forgets that these nodes were odd, and what keeps the step from being tried. */
 void odd_forgive(struct odd *o, uint64_t nodes);
