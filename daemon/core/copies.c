@@ -145,12 +145,11 @@ uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 	/* A coordinator stays a member, but its copies stop to count. */
-	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0, linked = 0;
+	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0;
 
 	if (!members_vary(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
-		linked |= (uint64_t)core_linked(c, i) << i;
 		if (odd >> i & 1 ||
 		    (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i)))
 			missed |= 1ull << i;
@@ -158,7 +157,8 @@ uint64_t members_leaving(const struct core *c)
 			return 0;
 	}
 	/* A member that answered and is missed since may be gone, so its copies are no reason. */
-	if (!missed || copies_missing(c, copies_here(c) & linked & ~missed) < c->conf.chunks_nr ||
+	if (!missed ||
+	    copies_missing(c, copies_here(c) & c->linked & ~missed) < c->conf.chunks_nr ||
 	    !members_heard(c))
 		return 0;
 	return missed;
@@ -180,12 +180,12 @@ static bool node_is_twin(const struct core *c, uint16_t node, uint64_t joining)
 
 uint64_t members_joining(const struct core *c)
 {
-	uint64_t joining = 0, others = c->conf.slots & ~coord_members(c)->nodes;
+	uint64_t joining = 0, others = c->conf.slots & c->linked & ~coord_members(c)->nodes;
 
 	for (; c->coord.view.sealed && others; others &= others - 1) {
 		uint16_t i = (uint16_t)__builtin_ctzll(others);
 
-		if (core_linked(c, i) && !node_is_twin(c, i, joining) && !odd_is(c, i))
+		if (!node_is_twin(c, i, joining) && !odd_is(c, i))
 			joining |= 1ull << i;
 	}
 	return joining;
@@ -220,12 +220,8 @@ uint64_t members_odd(const struct core *c)
 
 bool copies_spare(const struct core *c, uint64_t nodes)
 {
-	uint64_t here = copies_here(c) & ~nodes;
+	uint64_t here = copies_here(c) & c->linked & ~nodes;
 
-	view_each(i, coord_members(c)) {
-		if (!core_linked(c, i))
-			here &= ~(1ull << i);
-	}
 	return copies_several(c) && copies_missing(c, here) == c->conf.chunks_nr;
 }
 

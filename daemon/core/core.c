@@ -77,7 +77,7 @@ static void on_msg(struct ctx *x, const struct core_event *e)
 	CHECK(m && m->from < CORE_NODES_MAX && m->from != c->conf.self && m->to == c->conf.self);
 	if (m->op < CORE_ASK || m->op >= CORE_MSG_NR)
 		return;
-	if (!c->link[m->from].linked || c->link[m->from].who.incarnation != m->from_incarnation)
+	if (!core_linked(c, m->from) || c->link[m->from].who.incarnation != m->from_incarnation)
 		return;
 	dispatch(x, m);
 }
@@ -88,9 +88,9 @@ static void on_link_down(struct ctx *x, const struct core_event *e)
 	const char *why;
 
 	CHECK(e->node < CORE_NODES_MAX && e->node != c->conf.self);
-	if (!c->link[e->node].linked)
+	if (!core_linked(c, e->node))
 		return;
-	c->link[e->node].linked = false;
+	c->linked &= ~(1ull << e->node);
 	why = e->on ? core_text(c, "%s", e->why)
 		    : core_text(c, "node %s is out of reach: %s", core_node_name(c, e->node),
 				e->why ? e->why : "no link");
@@ -107,7 +107,8 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 
 	CHECK(e->who.incarnation > 0 && view_named(&e->who));
 	on_link_down(x, &down); /* A new connection ends the old one. */
-	c->link[e->node].linked = c->link[e->node].known = true;
+	c->linked |= 1ull << e->node;
+	c->link[e->node].known = true;
 	c->link[e->node].who = e->who;
 	core_copy_text(c->link[e->node].why, sizeof(c->link[e->node].why), e->why);
 	step_on_link_up(x, e->node);
@@ -257,6 +258,7 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	c->conf = *conf;
 	c->member.members = conf->members;
 	c->conf.memory_why = NULL;
+	c->linked = 1ull << conf->self;
 	c->link[conf->self].who = conf->who;
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);

@@ -61,7 +61,7 @@ bool core_coordinates(const struct core *c)
 
 bool core_linked(const struct core *c, uint16_t node)
 {
-	return node == c->conf.self || c->link[node].linked;
+	return c->linked >> node & 1;
 }
 
 bool core_world_ok(const struct core *c, const struct core_world *w, uint64_t nodes)
@@ -170,7 +170,7 @@ struct core_msg *core_send(struct ctx *x, uint16_t to, enum core_op op, const st
 	if (to == c->conf.self) {
 		CHECK(x->tail < CORE_INBOX_NR);
 		m = &x->inbox[x->tail++];
-	} else if (c->link[to].linked) {
+	} else if (core_linked(c, to)) {
 		m = &core_act(x, CORE_ACT_SEND)->msg;
 	}
 	memset(m, 0, sizeof(*m));

@@ -30,9 +30,8 @@ struct timer {       /* Repeats that back off to one a second. */
 	uint32_t count;
 };
 
-struct link { /* The link to another node. core.c changes it. */
-	bool linked;
-	bool known; /* There was a link in the life of this process. */
+struct link {       /* The link to another node. core.c changes it. */
+	bool known; /* There was one in the life of this process. */
 	/* The node at the other end. The entry of this node has .who and .why, too. */
 	struct view_node who;
 	char why[96]; /* What became of the memory before that one. */

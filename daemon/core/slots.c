@@ -49,7 +49,7 @@ static void slots_lend(struct ctx *x, uint16_t node)
 	struct slots *p = &s->slots[node];
 	bool lends = x->c->held_nr[x->c->conf.self]; /* If not, it only asks for ranks. */
 
-	if (!slots_needs(x->c, node) || !x->c->link[node].linked || (p->owes && lends) ||
+	if (!slots_needs(x->c, node) || !core_linked(x->c, node) || (p->owes && lends) ||
 	    slots_taken(x->c, node))
 		return;
 	if (lends)
