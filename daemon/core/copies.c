@@ -141,12 +141,32 @@ static bool members_heard(const struct core *c)
 	return true;
 }
 
+/* While the weights are still to be written nobody's copy counts, so a member that stays away is
+ * waited for only as long as the last holder of a chunk is. The others need memory for every
+ * chunk. */
+static uint64_t members_not_back(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+	uint64_t missed = 0;
+
+	view_each(i, coord_members(c)) {
+		uint64_t since = co->node[i].absent_since;
+
+		if (since && !core_linked(c, i) && co->seen_ns >= since + c->conf.lost_timeout_ns)
+			missed |= 1ull << i;
+	}
+	return copies_missing(c, coord_members(c)->nodes & ~missed) == c->conf.chunks_nr ? missed
+											 : 0;
+}
+
 uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 	/* A coordinator stays a member, but its copies stop to count. */
 	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0;
 
+	if (co->has_view && !co->view.sealed)
+		return members_not_back(c);
 	if (!members_vary(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {

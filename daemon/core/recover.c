@@ -383,6 +383,14 @@ static bool recover_out(const struct core *c, uint16_t node, uint64_t now)
 	       (c->link[node].known || now >= since + c->conf.heartbeat_timeout_ns);
 }
 
+/* Can a model with one copy of each chunk, or one without weights, do without this member? */
+static bool recover_spares(const struct core *c, uint16_t node, uint64_t now)
+{
+	if (!c->coord.view.sealed)
+		return members_leaving(c) >> node & 1;
+	return members_vary(c) && !c->coord.held_nr[node] && recover_out(c, node, now);
+}
+
 static bool recover_complete(const struct core *c, uint64_t now)
 {
 	bool all = true, out = false;
@@ -404,10 +412,11 @@ static bool recover_complete(const struct core *c, uint64_t now)
 	view_each(i, coord_members(c)) { /* Who has the only copies is waited for. */
 		if (node_given_up(c, i, now))
 			return true;
-		all = all && (c->coord.node[i].answered ||
-			      (members_vary(c) && !c->coord.held_nr[i] && recover_out(c, i, now)));
+		out = out || !c->coord.node[i].answered;
+		all = all && (c->coord.node[i].answered || recover_spares(c, i, now));
 	}
-	return all;
+	/* A step is decided only without those who leave. A loss decides none. */
+	return all && (!out || members_leaving(c) || copies_lost(c, now) < c->conf.chunks_nr);
 }
 
 static bool recover_changed(const struct core *c, uint64_t now)
@@ -726,14 +735,15 @@ uint64_t recover_deadline(const struct core *c)
 {
 	uint64_t at = UINT64_MAX;
 
-	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST || !c->coord.view.sealed)
+	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST || !c->coord.has_view)
 		return at;
 	view_each(i, coord_members(c)) {
 		uint64_t since = c->coord.node[i].absent_since;
 
 		if (!since || !recover_differ(c))
 			continue;
-		if (c->coord.held_nr[i] && coord_members(c)->node[i].incarnation)
+		if (!c->coord.view.sealed ||
+		    (c->coord.held_nr[i] && coord_members(c)->node[i].incarnation))
 			recover_earlier(c, &at, since, c->conf.lost_timeout_ns);
 		if (members_vary(c) && c->coord.state == COORD_RECOVER)
 			recover_earlier(c, &at, since, c->conf.heartbeat_timeout_ns);

@@ -4,8 +4,10 @@
  * counts_caught: a node whose copies did not count has all of them, as of the record of the view
  * that lets them count. expels_heard: a view leaves a member out only if each chunk has another
  * copy that was there after somebody was missed. recovery_waits: a new coordinator has given a
- * member that it leaves out the time to make a link. blamed_right: no trainer is blamed for what
- * its node made. truth.c and the files that move the bytes call them. */
+ * member that it leaves out the time to make a link. waits_without_weights: while the weights are
+ * to be written, a member is left out only after it has been away for long, and the others have
+ * memory for every chunk. blamed_right: no trainer is blamed for what its node made. truth.c and
+ * the files that move the bytes call them. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -112,15 +114,36 @@ static bool copy_lived(struct sim *s, uint16_t n, const struct core_view *v)
 		(nd->alive || nd->whole));
 }
 
+static void expels_without_weights(struct sim *s, const struct core_view *v, uint64_t left)
+{
+	for (uint16_t i = 0; i < s->nodes_nr; i++) {
+		if (left >> i & 1 &&
+		    (!s->node[i].away_since || s->now < s->node[i].away_since + AWAY_NS))
+			sim_fail(s, "waits_without_weights",
+				 "view %llu.%u leaves out n%u, which has not been away for long",
+				 (unsigned long long)v->term, v->seq, i);
+	}
+	for (uint32_t c = 0; c < s->m->chunks_nr && left; c++) {
+		if (!(place_keepers(&v->place, c) & v->members.nodes))
+			sim_fail(s, "waits_without_weights",
+				 "view %llu.%u leaves no member with memory for chunk %u",
+				 (unsigned long long)v->term, v->seq, c);
+	}
+}
+
 void truth_expels(struct sim *s, uint16_t n, const struct core_view *v)
 {
 	const struct shell *sh = shell_of(s, n);
 	bool recovers = sh->core->coord.view.term != sh->disk.term;
 	uint64_t left;
 
-	if (!sh->has_disk || !sh->disk.sealed || !v->sealed || v->generation != sh->disk.generation)
+	if (!sh->has_disk)
 		return;
 	left = sh->disk.members.nodes & ~v->members.nodes;
+	if (!sh->disk.sealed && !v->sealed)
+		expels_without_weights(s, v, left);
+	if (!sh->disk.sealed || !v->sealed || v->generation != sh->disk.generation)
+		return;
 	for (uint32_t c = 0; c < s->m->chunks_nr && left; c++) {
 		uint64_t copies = place_copies(&v->place, c) & v->members.nodes;
 
@@ -143,13 +166,12 @@ void truth_expels(struct sim *s, uint16_t n, const struct core_view *v)
 	}
 }
 
-/* With one copy of each chunk, nobody leaves. */
 bool truth_lists(struct sim *s, uint16_t n)
 {
 	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
 	uint16_t self = s->node[n].self;
 
-	return !sim_several(s) || !s->m->views_nr ||
+	return !s->m->views_nr ||
 	       (v->nodes >> self & 1 && v->incarnation[self] == shell_of(s, n)->incarnation);
 }
 
@@ -171,14 +193,19 @@ bool truth_all_back(struct sim *s)
 	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all && !v->to;
 }
 
-/* A model whose weights are lost waits for every node, because all write them anew. So does one
- * with one copy of each chunk. */
+/* The weights of a chunk can be written again only where there is memory for it. Nobody else has
+ * memory for it if the node that died for good was its only holder. */
 bool truth_excused(struct sim *s)
 {
 	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
 
-	return s->grave != NOWHERE &&
-	       (!sim_several(s) || !s->m->views_nr || (!v->sealed && v->nodes >> s->grave & 1));
+	if (s->grave == NOWHERE || !sim_several(s) || !s->m->views_nr)
+		return s->grave != NOWHERE;
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (v->copies[c] == 1ull << s->grave)
+			return true;
+	}
+	return false;
 }
 
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced)
