@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "config/cluster.h"
 #include "data/model.h"
 #include "model/spec.h"
 #include "wire/xxh.h"
@@ -129,7 +130,7 @@ static enum shard_status check(const struct server *s, uint32_t id, const Shard_
 	if (file->model->model != id)
 		return err_set(e, SHARD_PROTOCOL, "%s/definition-%08x is of model %u", dir, id,
 			       file->model->model);
-	if (file->nodes != s->nodes_nr)
+	if (!config_joined(s->conf, file->nodes))
 		return err_set(e, SHARD_MISMATCH,
 			       "%s/definition-%08x is of a model that was made for %u nodes, and "
 			       "[nodes] has %u: bring the model back by `shardctl restore`",

@@ -155,6 +155,28 @@ static void test_comes_back(void **state)
 	cluster_done(&y->cluster);
 }
 
+/* A fourth node has joined since the model was made, and is gone with the memory of all. */
+static void test_grown(void **state)
+{
+	struct yard *y = *state;
+	int d;
+
+	run(y, QUORUM "lost_timeout = 4s\n");
+	d = cluster_joiner(y->cluster, 1, NULL);
+	cluster_spawn(y->cluster, d);
+	cluster_ready(y->cluster, d);
+	cluster_wait_log(y->cluster, d, "event=learned", 1);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	kill_all(y->cluster);
+	for (int n = 0; n < d; n++)
+		cluster_spawn(y->cluster, n);
+	await(y->cluster, "event=model_known", 1);
+	await(y->cluster, "event=restored model=m", 1);
+	goes_on(y, 8);
+	assert_int_equal(logged(y->cluster, "event=definition_bad"), 0);
+	cluster_done(&y->cluster);
+}
+
 /* No checkpoint is where the last one was saved. The model waits for an operator. */
 static void test_restored_by_order(void **state)
 {
@@ -600,6 +622,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_comes_back, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(test_grown, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_restored_by_order, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_given_up, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(test_away, yard_setup, yard_teardown),
