@@ -773,7 +773,8 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  *   its `mode` does not let the caller in, or the caller may not use checkpoint_dir or what is in
  *   it.
  * SHARD_BUSY: the model is still being dropped, or too many definitions wait already.
- * SHARD_UNREACHABLE: a new model needs every node, and one is down.
+ * SHARD_UNREACHABLE: a node is down that a new model needs. It begins without a node that has been
+ *   away for lost_timeout, but not with more copies of a chunk than nodes are up.
  * SHARD_PROTOCOL: `restore_at_start` is set, and no checkpoint that is there is good; or as below.
  * SHARD_NOT_FOUND: the model was dropped while the caller waited for it.
  * Also the errors of a connection, and of a call that waits.

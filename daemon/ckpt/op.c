@@ -11,6 +11,7 @@
 #include "core/core.h"
 #include "link/peer.h"
 #include "model/lost.h"
+#include "model/placing.h"
 #include "model/view_file.h"
 #include "link/call.h"
 #include "link/session.h"
@@ -234,9 +235,10 @@ void ckpt_op_hold(struct ckpt_op *op, bool on)
 const struct peer *ckpt_away(const struct ckpt_op *op)
 {
 	const struct server *s = op->server;
+	uint64_t members = op->m != NULL ? ~op->m->place.gone : placing_members(s);
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && (op->m == NULL || place_is_member(&op->m->place, n)) &&
+		if (s->peer[n] != NULL && members >> n & 1 &&
 		    (!s->peer[n]->up || (op->m != NULL && op->m->memory.there[n] == 0)))
 			return s->peer[n];
 	return NULL;

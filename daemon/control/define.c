@@ -13,6 +13,7 @@
  * a model. */
 #include "control/define.h"
 #include "control/have.h"
+#include "model/placing.h"
 #include "model/writer.h"
 #include "control/control.h"
 #include "control/define_wait.h"
@@ -347,7 +348,11 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		return st;
 	}
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++)
-		if (n != s->self)
+		if (!(m->spec->members >> n & 1))
+			log_line(s->log, LOG_LEVEL_WARN,
+				 "event=begins_without model=%s node=%s why=%s", m->name,
+				 members_name(s, n), s->peer[n]->why);
+		else if (n != s->self)
 			st = ask(m, n, e);
 	if (st != SHARD_OK)
 		abandon(m, e); /* This has refused the DEFINE. */
@@ -424,21 +429,34 @@ static void make_known(struct server *s, uint64_t now_ns)
 			definitions_forget(s, id);
 }
 
+/* A node that a new model needs, and that is down. NULL: there is none. */
 static const struct peer *first_down(const struct server *s)
 {
+	uint64_t members = placing_members(s);
+
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && !s->peer[n]->up)
+		if (s->peer[n] != NULL && !s->peer[n]->up && members >> n & 1)
 			return s->peer[n];
 	return NULL;
 }
 
-static enum shard_status down(const struct server *s, const char *name, struct err *e)
+/* Why a definition fails that this node is needed for. */
+static enum shard_status down(const struct peer *p, const char *name, struct err *e)
 {
-	const struct peer *p = first_down(s);
+	const struct server *s = p->server;
 
-	return err_set(e, SHARD_UNREACHABLE,
-		       "\"%s\" needs every node, and node %s (%s) is down: %s", name,
-		       members_name(s, p->node), s->node[p->node].address.text, p->why);
+	CHECK(!p->up);
+	if (p->node == server_coordinator(s))
+		return err_set(
+			e, SHARD_UNREACHABLE,
+			"\"%s\" is defined by node %s (%s), which coordinates and is down: %s",
+			name, members_name(s, p->node), s->node[p->node].address.text, p->why);
+	return err_set(
+		e, SHARD_UNREACHABLE,
+		"\"%s\" needs every node, and node %s (%s) is down: %s: it begins without that "
+		"node when that has been away for lost_timeout = %.0f s",
+		name, members_name(s, p->node), s->node[p->node].address.text, p->why,
+		(double)s->conf->lost_timeout_ns / NS_PER_SEC);
 }
 
 static enum shard_status define_here(struct server *s, const struct caller *a,
@@ -447,6 +465,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	const Shard__Spec *spec = d->spec;
 	struct model *m = spec != NULL ? model_by_name(s, spec->name) : NULL;
 	struct model_settings set;
+	const struct peer *p;
 	enum shard_status st;
 
 	if (spec == NULL)
@@ -477,11 +496,11 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK ||
 	    (st = known_may_define(s, spec->name, e)) != SHARD_OK)
 		return st;
-	if (first_down(s) == NULL)
+	if ((p = first_down(s)) == NULL)
 		return make_everywhere(s, a, NULL, NULL, d, &set, e);
 	if (may_wait)
 		return define_wait(s, a, d, e);
-	return down(s, spec->name, e);
+	return down(p, spec->name, e);
 }
 
 /* A trainer that defines a model that is not here yet will write its weights next, over the links
@@ -526,7 +545,7 @@ static enum shard_status pass_on(struct server *s, const struct caller *a, const
 	if (may_wait && !may_pass(s, d->spec->name))
 		return define_wait(s, a, d, e);
 	if (!s->peer[server_coordinator(s)]->up)
-		return down(s, d->spec->name, e);
+		return down(s->peer[server_coordinator(s)], d->spec->name, e);
 	return call_pass(t, server_coordinator(s), &h, &d->base, &define_passed, e);
 }
 

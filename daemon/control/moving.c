@@ -137,17 +137,6 @@ uint64_t moving_since(const struct model *m)
 
 /* --- where chunks should lie --- */
 
-/* Has the node been away for so long that it is given up? */
-static bool given_up(const struct model *m, uint16_t n, uint64_t now_ns)
-{
-	const struct peer *p = m->server->peer[n];
-
-	return p != NULL && !p->up &&
-	       now_ns - (p->since_ns > m->server->started_ns ? p->since_ns
-							     : m->server->started_ns) >
-		       m->server->conf->lost_timeout_ns;
-}
-
 /* A bit for each node that shall have the chunk, when a move under way is over. */
 static uint64_t shall_have(const struct placement *p, uint32_t chunk)
 {
@@ -170,7 +159,7 @@ static void capacities(const struct model *m, const uint32_t nr[CORE_NODES_MAX],
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
 		const struct peer *p = m->server->peer[n];
 
-		if (p != NULL && !p->up && (nr[n] == 0 || given_up(m, n, now_ns)))
+		if (p != NULL && !p->up && (nr[n] == 0 || peer_given_up(p, now_ns)))
 			capacity[n] = 0;
 		/* A node that has just come does not have the model yet. */
 		if (nr[n] == 0 &&

@@ -179,6 +179,19 @@ bool peer_takes_nodes(const struct peer *p)
 	return p->wire_minor >= 3;
 }
 
+bool peer_knows_members(const struct peer *p)
+{
+	return p->wire_minor >= 4;
+}
+
+bool peer_given_up(const struct peer *p, uint64_t now_ns)
+{
+	const struct server *s = p->server;
+	uint64_t since = p->since_ns > s->started_ns ? p->since_ns : s->started_ns;
+
+	return !p->up && now_ns >= since + s->conf->lost_timeout_ns;
+}
+
 /* Frames of one chunk in one direction must stay in order, and so must control frames. So the chunk
  * number decides on which connection a frame of a chunk belongs, and control frames belong on
  * connection 0. */

@@ -68,7 +68,10 @@ void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Ov
 struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
 /* Does a frame of this op travel on the connection of its chunk, or by RDMA? */
 bool peer_op_of_chunk(uint16_t op);
-bool peer_takes_nodes(const struct peer *p); /* Does its release know of nodes that join? */
+bool peer_takes_nodes(const struct peer *p);   /* Does its release know of nodes that join? */
+bool peer_knows_members(const struct peer *p); /* Of models that began without some nodes? */
+/* Has the node been away for lost_timeout, as far as this process knows? */
+bool peer_given_up(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.
  * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,

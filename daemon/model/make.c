@@ -55,12 +55,29 @@ static void conf_record(const struct model *m, struct record_conf *r)
 	r->max_skips = set->pause_on_nonfinite ? 1 : set->max_skips;
 }
 
+/* The members of the first view. The placement may be a later one, which has nodes that came since.
+ */
+static struct view_members first_members(const struct model *m)
+{
+	const struct server *s = m->server;
+	struct view_members v = view_first(s->nodes_nr, server_coordinator(s));
+
+	if (m->spec->members != 0)
+		v.nodes = m->spec->members;
+	for (uint32_t c = 0; c < m->place.chunks_nr; c++)
+		v.nodes |= place_keepers(&m->place, c);
+	if (lead_on(s))
+		v.coordinator = (uint16_t)__builtin_ctzll(v.nodes);
+	return v;
+}
+
 /* On the heap, because it is large. The core copies it. NULL: no memory. */
 static struct core_conf *core_conf(struct model *m)
 {
 	struct server *s = m->server;
 	struct core_conf *conf = calloc(1, sizeof(*conf));
 	const char **names = m->node_names = calloc(CORE_NODES_MAX, sizeof(*names));
+	struct view_members members;
 
 	if (conf == NULL || names == NULL) {
 		free(conf);
@@ -68,26 +85,26 @@ static struct core_conf *core_conf(struct model *m)
 	}
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		names[n] = members_name(s, n);
-	*conf = (struct core_conf){
-		.self = s->self,
-		.members = view_first(s->nodes_nr, lead_on(s) ? 0 : server_coordinator(s)),
-		.elected = lead_on(s),
-		.who = model_node(m, s->self, m->memory.incarnation),
-		.memory_why = m->memory.why,
-		.term = s->start,
-		.chunks_nr = m->layout->chunks_nr,
-		.place = m->place,
-		.node_names = names,
-		.min_copies = m->set.min_copies,
-		.min_world = m->set.min_world,
-		.join_timeout_ns = m->set.join_timeout_ns,
-		.straggler_timeout_ns = settings_straggler_ns(&m->set),
-		.max_world = m->set.max_world,
-		.local_world = m->set.local_world,
-		.step_timeout_ns = s->conf->step_timeout_ns,
-		.lost_timeout_ns = s->conf->lost_timeout_ns,
-		.heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
-		.repeat_ns = 200 * NS_PER_MS};
+	members = first_members(m);
+	*conf = (struct core_conf){.self = s->self,
+				   .members = members,
+				   .elected = lead_on(s),
+				   .who = model_node(m, s->self, m->memory.incarnation),
+				   .memory_why = m->memory.why,
+				   .term = s->start,
+				   .chunks_nr = m->layout->chunks_nr,
+				   .place = m->place,
+				   .node_names = names,
+				   .min_copies = m->set.min_copies,
+				   .min_world = m->set.min_world,
+				   .join_timeout_ns = m->set.join_timeout_ns,
+				   .straggler_timeout_ns = settings_straggler_ns(&m->set),
+				   .max_world = m->set.max_world,
+				   .local_world = m->set.local_world,
+				   .step_timeout_ns = s->conf->step_timeout_ns,
+				   .lost_timeout_ns = s->conf->lost_timeout_ns,
+				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
+				   .repeat_ns = 200 * NS_PER_MS};
 	conf->slots = UINT64_MAX; /* Nodes that join have the slots behind. */
 	conf_record(m, &conf->record);
 	return conf;

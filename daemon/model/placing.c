@@ -8,6 +8,7 @@
 #include "model/placing.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "core/plan.h"
 #include "link/peer.h"
 #include "wire/place.h"
@@ -24,6 +25,29 @@ void placing_capacity(const struct server *s, uint64_t *capacity)
 		capacity[n] = s->peer[n] != NULL ? s->peer[n]->capacity : server_capacity(s);
 }
 
+uint64_t placing_members(const struct server *s)
+{
+	uint64_t all = UINT64_MAX >> (64 - s->nodes_nr), members = all, now_ns = clock_ns();
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows_members(p))
+			return all;
+		if (p != NULL && peer_given_up(p, now_ns))
+			members &= ~(1ull << n);
+	}
+	return members;
+}
+
+void placing_capacity_of(const struct server *s, uint64_t members, uint64_t *capacity)
+{
+	placing_capacity(s, capacity);
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
+		if (!(members >> n & 1))
+			capacity[n] = 0;
+}
+
 static uint32_t nodes_of(const uint64_t *capacity)
 {
 	uint32_t nr = 0;
@@ -33,11 +57,11 @@ static uint32_t nodes_of(const uint64_t *capacity)
 	return nr;
 }
 
-uint32_t placing_nodes(const struct server *s)
+uint32_t placing_nodes(const struct server *s, uint64_t members)
 {
 	uint64_t capacity[CORE_NODES_MAX];
 
-	placing_capacity(s, capacity);
+	placing_capacity_of(s, members, capacity);
 	return nodes_of(capacity);
 }
 
@@ -170,6 +194,26 @@ enum shard_status placing_new(Shard__Model *out, uint32_t chunks_nr, uint32_t co
 		    : err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
 }
 
+/* A first view has only nodes of the list, and among them all that hold chunks. */
+static enum shard_status members_wrong(const Shard__Model *is, const struct placement *p,
+				       uint16_t nodes_nr, struct err *e)
+{
+	uint64_t needed = 0;
+
+	if (is->members == 0)
+		return SHARD_OK;
+	for (uint32_t c = 0; c < p->chunks_nr; c++)
+		needed |= place_base(p, c);
+	if ((is->members & UINT64_MAX >> (64 - nodes_nr)) == is->members &&
+	    (is->members & needed) == needed)
+		return SHARD_OK;
+	return err_set(
+		e, SHARD_PROTOCOL,
+		"\"%s\" begins with the nodes %lx, its chunks are at nodes %lx, and there are "
+		"%u nodes",
+		is->spec->name, (unsigned long)is->members, (unsigned long)needed, nodes_nr);
+}
+
 enum shard_status placing_read(struct placement *out, const Shard__Model *is, uint32_t chunks_nr,
 			       uint16_t nodes_nr, uint32_t copies, struct err *e)
 {
@@ -192,7 +236,7 @@ enum shard_status placing_read(struct placement *out, const Shard__Model *is, ui
 		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", is->spec->name,
 			       why);
 	*out = place_of(primary, holders, chunks_nr);
-	return SHARD_OK;
+	return members_wrong(is, out, nodes_nr, e);
 }
 
 void placing_free(struct placement *p)

@@ -9,7 +9,13 @@
 
 /* Fills capacity[CORE_NODES_MAX], as in core/plan.h. A node that was never linked counts as 1. */
 void placing_capacity(const struct server *s, uint64_t *capacity);
-uint32_t placing_nodes(const struct server *s); /* How many nodes have capacity. */
+/* The nodes that a new model begins with, one bit each: all but those that have been away for
+ * lost_timeout. Those become members of it, without chunks, when they are back. */
+uint64_t placing_members(const struct server *s);
+/* As placing_capacity(), with 0 for a node that is not among these. */
+void placing_capacity_of(const struct server *s, uint64_t members, uint64_t *capacity);
+/* How many of them have capacity. */
+uint32_t placing_nodes(const struct server *s, uint64_t members);
 
 /* Fills primary[chunks_nr] and, with several copies, holders[chunks_nr]. `copies` nodes or more
  * have capacity. Each node gets its share, rounded up or down, and its share of the primaries. The

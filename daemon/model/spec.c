@@ -109,7 +109,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
 		return SHARD_OK;
 	conf.layout = &counts;
-	placing_capacity(s, capacity);
+	placing_capacity_of(s, placing_members(s), capacity);
 	budget_least(&need, &conf, set->replicas, capacity, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
@@ -127,10 +127,10 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
  * restored on a smaller one: nobody has asked for so many copies here. */
 static void choose_replicas(struct model_settings *set, const struct server *s, const char *name)
 {
-	uint32_t nodes = placing_nodes(s);
+	uint32_t nodes = placing_nodes(s, placing_members(s));
 
 	if (set->replicas_by == SETTINGS_BY_NOBODY)
-		set->replicas = nodes > 1 ? 2 : 1;
+		set->replicas = placing_nodes(s, UINT64_MAX) > 1 ? 2 : 1;
 	if (set->replicas_by == SETTINGS_BY_KEPT && set->replicas > nodes && nodes > 0) {
 		log_line(
 			s->log, LOG_LEVEL_WARN,
@@ -312,9 +312,10 @@ void *spec_copy(const ProtobufCMessage *msg)
 enum shard_status spec_replicas(const struct server *s, const char *model,
 				const struct model_settings *set, struct err *e)
 {
-	uint32_t nodes = placing_nodes(s);
+	uint32_t nodes = placing_nodes(s, placing_members(s));
+	uint32_t all = placing_nodes(s, UINT64_MAX);
 
-	if (nodes == 0)
+	if (all == 0)
 		return err_set(e, SHARD_BAD_ARG,
 			       "\"%s\" has nowhere to lie: every node of this cluster has "
 			       "[daemon] capacity = 0",
@@ -323,9 +324,15 @@ enum shard_status spec_replicas(const struct server *s, const char *model,
 		return err_set(e, SHARD_BAD_ARG,
 			       "min_copies = %u is above replicas = %u, which is the default for "
 			       "%u node%s with capacity: set replicas, or lower min_copies",
-			       set->min_copies, set->replicas, nodes, nodes == 1 ? "" : "s");
+			       set->min_copies, set->replicas, all, all == 1 ? "" : "s");
 	if (set->replicas <= nodes)
 		return SHARD_OK;
+	if (set->replicas <= all)
+		return err_set(
+			e, SHARD_UNREACHABLE,
+			"\"%s\" has replicas = %u, and only %u of %u nodes with capacity are "
+			"up: start another one, or set replicas = %u",
+			model, set->replicas, nodes, all, nodes > 0 ? nodes : 1);
 	return err_set(e, SHARD_BAD_ARG,
 		       "\"%s\" has replicas = %u, and this cluster has %u node%s with capacity: a "
 		       "node holds at most one copy of a chunk, so choose at most %u",
@@ -344,7 +351,7 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	Shard__Spec named = *spec;
 	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
 
-	CHECK(set->replicas <= placing_nodes(s)); /* spec_replicas() */
+	CHECK(set->replicas <= placing_nodes(s, placing_members(s))); /* spec_replicas() */
 	if (st != SHARD_OK)
 		return st;
 	for (size_t g = 0; g < spec->n_groups; g++)
@@ -356,7 +363,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
-	placing_capacity(s, capacity);
+	temp.members = placing_members(s);
+	placing_capacity_of(s, temp.members, capacity);
 	st = placing_new(&temp, l->chunks_nr, set->replicas, capacity, e);
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
 	free(temp.place_runs);

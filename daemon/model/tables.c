@@ -194,9 +194,12 @@ static enum shard_status take_definition(struct model *m, struct err *e)
 	if (st == SHARD_OK)
 		st = tables_take(m, &p, e);
 	placing_free(&read);
-	if (st == SHARD_OK)
-		m->tables.defined = p;
-	return st;
+	if (st != SHARD_OK)
+		return st;
+	m->tables.defined = p;
+	/* Until the core has a view. */
+	m->tables.defined.gone = m->spec->members != 0 ? ~m->spec->members : 0;
+	return SHARD_OK;
 }
 
 /* Those that the core of the process before had adopted. */

@@ -245,6 +245,22 @@ shard_client *crew_connect(const char *address)
 	return client;
 }
 
+enum shard_status crew_define(struct crew *c, const char *address, char error[512])
+{
+	shard_client *client = crew_connect(address);
+	enum shard_status st;
+	shard_model *m;
+	struct shard_spec s;
+	char settings[256];
+	int created;
+
+	spec_of(c, &s, settings, sizeof(settings));
+	st = shard_define(client, &s, &m, &created);
+	snprintf(error, 512, "%s", shard_error());
+	shard_disconnect(&client);
+	return st;
+}
+
 void crew_check(struct crew *c, const char *address, uint64_t step)
 {
 	shard_client *client = crew_connect(address);

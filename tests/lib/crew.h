@@ -61,6 +61,8 @@ void crew_larger(struct crew *c, uint32_t scale);
 struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node);
 /* With last = UINT64_MAX they train until crew_finish(). */
 void crew_start(struct crew *c, uint64_t last);
+/* Connects, defines the model and disconnects. error: the sentence of a failure. */
+enum shard_status crew_define(struct crew *c, const char *address, char error[512]);
 /* Runs one member in this thread. The other members are in other processes. */
 void crew_run(struct crew *c, uint32_t rank, uint64_t last);
 uint64_t crew_step(struct crew *c); /* The furthest step that a member has begun. */

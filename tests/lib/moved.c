@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -66,6 +67,22 @@ long long moved_held(struct cluster *c, int at, int node)
 	json_decref(status);
 	free(out);
 	return nr;
+}
+
+void moved_voters(struct cluster *c, int leader)
+{
+	uint64_t until = pace_by(20);
+
+	for (int nr = 0, rc; nr < 3;) {
+		char *out = moved_said(c, leader, "status --json", &rc), *at = out;
+
+		assert_int_equal(rc, 0);
+		for (nr = 0; (at = strstr(at, "\"votes\":true")) != NULL; at++)
+			nr++;
+		if (nr < 3 && clock_ns() > until)
+			fail_msg("%d of 3 nodes have a vote: %s", nr, out);
+		free(out);
+	}
 }
 
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to)

@@ -9,6 +9,9 @@
 
 /* Waits until the node knows who leads. */
 void moved_elected(struct cluster *c, int node);
+/* Waits until three nodes have a vote, as the one that leads knows it. A majority is left then if
+ * one is lost. */
+void moved_voters(struct cluster *c, int leader);
 /* Runs shardctl at that node. Returns its exit status, or its output, which the caller frees. */
 int moved_ctl(struct cluster *c, int node, const char *what);
 char *moved_said(struct cluster *c, int node, const char *what, int *rc);

@@ -5,6 +5,7 @@
  * meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
@@ -46,25 +47,6 @@ static void await(struct cluster *c, const char *part, uint32_t times)
 	}
 }
 
-/* Waits until all three have a vote, as the one that leads knows it. A majority is left then. */
-static void await_voters(struct cluster *c, int leader)
-{
-	uint64_t until = pace_by(20);
-	char words[200];
-
-	snprintf(words, sizeof(words), "status --json --address %s", c->node[leader].unix_address);
-	for (int nr = 0; nr < 3;) {
-		char *out, *at;
-
-		assert_int_equal(tool_run(&out, "shardctl", words), 0);
-		for (nr = 0, at = out; (at = strstr(at, "\"votes\":true")) != NULL; at++)
-			nr++;
-		if (nr < 3 && clock_ns() > until)
-			fail_msg("%d of 3 nodes have a vote: %s", nr, out);
-		free(out);
-	}
-}
-
 static void three_elect(void **state)
 {
 	struct cluster *c = cluster_start(3, NULL, DEFAULT);
@@ -74,7 +56,7 @@ static void three_elect(void **state)
 	await(c, LEADS, 1);
 	while (cluster_logged(c, first, LEADS) == 0)
 		first++;
-	await_voters(c, first);
+	moved_voters(c, first);
 	cluster_kill(c, first);
 	await(c, LEADS, 2);
 	cluster_stop(c);

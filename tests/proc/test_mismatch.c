@@ -134,7 +134,8 @@ static void swap_text(struct inproc_node *n, const char *what, const char *with)
  * both nodes. */
 static void odd_node(const char *what, const char *with, const char *part)
 {
-	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 600ms\nstep_timeout = 20s",
+	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 600ms\nlost_timeout = 60s\n"
+					      "step_timeout = 20s",
 				   .net = "connections = 1"};
 	struct shard_spec s;
 	struct inproc c;
@@ -150,8 +151,7 @@ static void odd_node(const char *what, const char *with, const char *part)
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
 	other(c.node[0].unix_address, &s, SHARD_UNREACHABLE,
 	      "needs every node, and node b (127.0.0.1:", "");
-	other(c.node[1].unix_address, &s, SHARD_UNREACHABLE,
-	      "needs every node, and node a (127.0.0.1:", part);
+	other(c.node[1].unix_address, &s, SHARD_UNREACHABLE, "which coordinates and is down", part);
 	inproc_stop(&c);
 }
 
