@@ -420,6 +420,8 @@ static void test_names(void **state)
 static void test_definitions(void **state)
 {
 	static const uint32_t elems[] = {0, 1, 1000, 2048, UINT32_MAX};
+	/* Without the holder of a chunk, and with nodes that do not exist. */
+	static const uint64_t members[] = {1, 2, 4, 7, 1ull << 63, UINT64_MAX};
 	struct wire_head h = {.op = OP_MODEL, .model = 9};
 	uint32_t runs[] = {0, 1, 1, 1};
 	uint64_t shape[] = {2048};
@@ -455,6 +457,18 @@ static void test_definitions(void **state)
 				 why != NULL ? why : "nothing");
 	}
 	m.chunk_elems = 1024;
+	for (uint32_t i = 0; i < NR(members); i++) {
+		char *why;
+
+		m.members = members[i];
+		h.attempt++;
+		raw_send(&x.r[0], &h, &m.base);
+		why = raw_error(&x.r[0]);
+		if (why == NULL || strstr(why, "and there are 2 nodes") == NULL)
+			fail_msg("members %#lx: \"%s\"", (unsigned long)members[i],
+				 why != NULL ? why : "nothing");
+	}
+	m.members = 0;
 	s.settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024 max_world=65";
 	h.attempt++;
 	raw_send(&x.r[0], &h, &m.base);
