@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merges the histories of nodes for a replay. replay.c calls it. Happy path: each line is an
- * object, and its record goes into a table by generation and step, where the same record of another
+ * object, and its record goes into a table by step and generation, where the same record of another
  * node is already. The file comes from a user, so each field is checked for its type where it is
  * used. */
 #include "replay_steps.h"
@@ -12,25 +12,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEY_BYTES 48
+#define KEY_BYTES 24
 
 struct replay_steps {
-	json_t *records;        /* "generation.step": a record. */
-	json_t *nodes;          /* The same: the node that had it first. */
-	json_int_t generations; /* The newest one. */
-	json_t *seals;          /* "generation": the step of its seal. */
+	json_t *steps; /* "step": {"generation": {"record": R, "node": the one that had it first}}.
+			*/
+	json_t *seals; /* "generation": the step of its seal. */
 };
 
-static void key_of(char key[KEY_BYTES], json_int_t generation, json_int_t step)
+static const char *key_of(char key[KEY_BYTES], json_int_t number)
 {
-	snprintf(key, KEY_BYTES, "%lld.%lld", (long long)generation, (long long)step);
+	snprintf(key, KEY_BYTES, "%lld", (long long)number);
+	return key;
+}
+
+/* All records of a step, by generation. */
+static json_t *records_of(struct replay_steps *s, json_int_t step)
+{
+	char key[KEY_BYTES];
+	json_t *records = json_object_get(s->steps, key_of(key, step));
+
+	if (records == NULL) {
+		records = json_object();
+		json_object_set_new(s->steps, key, records);
+	}
+	return records;
 }
 
 static enum shard_status take(struct replay_steps *s, const json_t *entry, const char *where,
 			      struct err *e)
 {
-	const json_t *r = json_object_get(entry, "record"), *node = json_object_get(entry, "node"),
-		     *before;
+	json_t *r = json_object_get(entry, "record"), *node = json_object_get(entry, "node"),
+	       *records, *before;
 	json_int_t generation = json_integer_value(json_object_get(r, "generation")),
 		   step = json_integer_value(json_object_get(r, "step"));
 	const char *outcome = json_string_value(json_object_get(r, "outcome"));
@@ -41,26 +54,23 @@ static enum shard_status take(struct replay_steps *s, const json_t *entry, const
 	if (!json_is_string(node) || outcome == NULL || generation <= 0 || step < 0)
 		return err_set(e, SHARD_PROTOCOL, "%s: a record without node, outcome or number",
 			       where);
-	if (generation > s->generations)
-		s->generations = generation;
-	key_of(key, generation, step);
+	key_of(key, generation);
 	if (strcmp(outcome, "seal") == 0) {
-		snprintf(key, sizeof(key), "%lld", (long long)generation);
-		json_object_set(s->seals, key, json_object_get(r, "step"));
+		json_object_set_new(s->seals, key, json_integer(step));
 		return SHARD_OK;
 	}
-	before = json_object_get(s->records, key);
-	if (before != NULL && !json_equal((json_t *)(uintptr_t)before, (json_t *)(uintptr_t)r))
+	records = records_of(s, step);
+	before = json_object_get(records, key);
+	if (before == NULL)
+		json_object_set_new(records, key,
+				    json_pack("{s:O, s:O}", "record", r, "node", node));
+	else if (!json_equal(json_object_get(before, "record"), r))
 		return err_set(e, SHARD_MISMATCH,
 			       "%s: node %s has another record of step %lld (generation %lld) than "
 			       "node %s",
 			       where, json_string_value(node), (long long)step,
 			       (long long)generation,
-			       json_string_value(json_object_get(s->nodes, key)));
-	if (before == NULL) {
-		json_object_set(s->records, key, (json_t *)(uintptr_t)r);
-		json_object_set(s->nodes, key, (json_t *)(uintptr_t)node);
-	}
+			       json_string_value(json_object_get(before, "node")));
 	return SHARD_OK;
 }
 
@@ -82,8 +92,7 @@ enum shard_status replay_steps_read(struct replay_steps **out, const char *path,
 			fclose(f);
 		return st;
 	}
-	s->records = json_object();
-	s->nodes = json_object();
+	s->steps = json_object();
 	s->seals = json_object();
 	while (st == SHARD_OK && getline(&line, &room, f) > 0) {
 		json_t *entry = json_loads(line, 0, NULL);
@@ -113,27 +122,33 @@ void replay_steps_free(struct replay_steps **sp)
 	*sp = NULL;
 	if (s == NULL)
 		return;
-	json_decref(s->records);
-	json_decref(s->nodes);
+	json_decref(s->steps);
 	json_decref(s->seals);
 	free(s);
 }
 
+/* The weights of a generation are those of an earlier one up to the step of its seal. Generations
+ * are compared, and never counted through, because a file may have any number. */
 const json_t *replay_steps_at(const struct replay_steps *s, uint64_t step, struct err *e)
 {
-	char key[KEY_BYTES];
+	char step_key[KEY_BYTES];
+	const char *key;
+	json_t *records = json_object_get(s->steps, key_of(step_key, (json_int_t)step)), *one;
+	const json_t *best = NULL;
+	long long newest = 0;
 
-	for (json_int_t g = s->generations; g > 0; g--) {
-		const json_t *seal, *r;
+	json_object_foreach(records, key, one) {
+		const json_t *seal = json_object_get(s->seals, key);
+		long long generation = strtoll(key, NULL, 10);
 
-		snprintf(key, sizeof(key), "%lld", (long long)g);
-		seal = json_object_get(s->seals, key);
-		if (seal != NULL && (json_int_t)step <= json_integer_value(seal))
-			continue; /* Its weights are those of an earlier generation up to there. */
-		key_of(key, g, (json_int_t)step);
-		if ((r = json_object_get(s->records, key)) != NULL)
-			return r;
+		if (generation <= newest ||
+		    (seal != NULL && (json_int_t)step <= json_integer_value(seal)))
+			continue;
+		newest = generation;
+		best = json_object_get(one, "record");
 	}
-	err_set(e, SHARD_NOT_FOUND, "no node has step %lu in its history", (unsigned long)step);
-	return NULL;
+	if (best == NULL)
+		err_set(e, SHARD_NOT_FOUND, "no node has step %lu in its history",
+			(unsigned long)step);
+	return best;
 }

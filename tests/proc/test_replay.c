@@ -277,6 +277,23 @@ static void test_wrong(void **state)
 	end();
 }
 
+/* A line of a generation that no cluster ever reaches. What is read of the other steps stays, and
+ * it comes in the time that a tool has: nothing counts from one generation to the other. */
+static void test_generations(void **state)
+{
+	FILE *f;
+
+	(void)state;
+	train(false);
+	write_all();
+	assert_non_null(f = fopen(history, "a"));
+	fprintf(f, "{\"node\":\"a\",\"record\":{\"generation\":9000000000000000000,\"step\":0,"
+		   "\"outcome\":\"applied\"}}\n");
+	assert_int_equal(fclose(f), 0);
+	expect(0, " applied, 0 skipped; all 16857 elements are equal");
+	end();
+}
+
 /* All nodes agree on a record that is not what they applied. Then the weights show it. */
 static void test_weights(void **state)
 {
@@ -321,7 +338,7 @@ int main(void)
 {
 #define T(fn) cmocka_unit_test_teardown(fn, put_away)
 	const struct CMUnitTest tests[] = {T(test_exact), T(test_restored), T(test_wrong),
-					   T(test_weights)};
+					   T(test_weights), T(test_generations)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
