@@ -36,15 +36,17 @@
 
 struct rank {
 	const char *node;
-	void *map; /* The file with its gradients. */
+	uint32_t first; /* The lowest rank of this node. */
+	void *map;      /* The file with its gradients. */
 	size_t bytes;
-	struct safetensors *header;
+	const void **gradient; /* [tensors] In .map. NULL: it pushed none. */
 };
 
 struct replay {
 	const struct replay_conf *conf;
 	struct manifest *from;
 	struct layout *layout;
+	const struct layout_tensor **by_name; /* [tensors] Sorted. */
 	const struct optim_row *optim;
 	struct replay_steps *steps;
 	double predivide;
@@ -107,6 +109,36 @@ static enum shard_status load(const char *path, const struct manifest *m, const 
 	return st;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+	const struct layout_tensor *const *x = a, *const *y = b;
+
+	return strcmp((*x)->name, (*y)->name);
+}
+
+static enum shard_status sort_names(struct replay *r, struct err *e)
+{
+	uint32_t nr = r->layout->tensors_nr;
+
+	if ((r->by_name = calloc(nr, sizeof(struct layout_tensor *))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %u tensors", nr);
+	for (uint32_t t = 0; t < nr; t++)
+		r->by_name[t] = &r->layout->tensor[t];
+	qsort(r->by_name, nr, sizeof(struct layout_tensor *), compare_names);
+	return SHARD_OK;
+}
+
+/* NULL: the model has none of this name. */
+static const struct layout_tensor *tensor_named(const struct replay *r, const char *name)
+{
+	const struct layout_tensor wanted = {.name = name}, *key = &wanted,
+				   *const *at =
+					   bsearch(&key, r->by_name, r->layout->tensors_nr,
+						   sizeof(struct layout_tensor *), compare_names);
+
+	return at != NULL ? *at : NULL;
+}
+
 static enum shard_status open_model(struct replay *r, struct err *e)
 {
 	const char *from = r->conf->from;
@@ -126,6 +158,8 @@ static enum shard_status open_model(struct replay *r, struct err *e)
 	if (chunk < LAYOUT_ALIGN || (chunk & (chunk - 1)) != 0 || !(r->predivide > 0))
 		return err_set(e, SHARD_PROTOCOL, "%s: the settings of the model are wrong", from);
 	st = layout_init(&r->layout, m->tensors, m->tensors_nr, m->groups_nr, chunk, e);
+	if (st == SHARD_OK)
+		st = sort_names(r, e);
 	if (st != SHARD_OK)
 		return st;
 	r->kinds_nr = 1 + r->optim->states_nr;
@@ -150,7 +184,7 @@ static void close_rank(struct rank *k)
 {
 	if (k->map != NULL)
 		munmap(k->map, k->bytes);
-	safetensors_free(&k->header);
+	free(k->gradient);
 	*k = (struct rank){.node = NULL};
 }
 
@@ -183,79 +217,70 @@ static enum shard_status map_file(struct rank *k, const char *path, struct err *
 	return SHARD_OK;
 }
 
+static enum shard_status find_gradients(const struct replay *r, struct rank *k, const char *path,
+					const struct safetensors *header, struct err *e)
+{
+	if ((k->gradient = calloc(r->layout->tensors_nr, sizeof(void *))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %s", path);
+	for (uint32_t n = 0; n < header->entries_nr; n++) {
+		const struct safetensors_entry *x = &header->entry[n];
+		const struct layout_tensor *t = tensor_named(r, x->name);
+
+		if (t == NULL)
+			return err_set(e, SHARD_MISMATCH, "%s: the model has no tensor \"%.200s\"",
+				       path, x->name);
+		if (x->dtype != r->from->grad || x->bytes != t->numel * r->grad_bytes ||
+		    x->offset % r->grad_bytes != 0)
+			return err_set(e, SHARD_MISMATCH,
+				       "%s: \"%.200s\" is no gradient of %lu elements of %s", path,
+				       x->name, (unsigned long)t->numel, dtype_name(r->from->grad));
+		k->gradient[t - r->layout->tensor] = (const char *)k->map + x->offset;
+	}
+	return SHARD_OK;
+}
+
 /* What rank i pushed in the step. */
 static enum shard_status open_rank(struct replay *r, uint32_t i, struct err *e)
 {
 	struct rank *k = &r->rank[i];
+	struct safetensors *header = NULL;
 	char path[PATH_BYTES];
-	uint64_t header = 0;
+	uint64_t bytes = 0;
 	enum shard_status st;
 
 	snprintf(path, sizeof(path), "%.900s/step%lu-rank%u.safetensors", r->conf->gradients,
 		 (unsigned long)r->step + 1, i);
 	if ((st = map_file(k, path, e)) == SHARD_OK)
-		st = safetensors_header_bytes(k->map, k->bytes, path, &header, e);
+		st = safetensors_header_bytes(k->map, k->bytes, path, &bytes, e);
 	if (st == SHARD_OK)
-		st = safetensors_parse(&k->header, (const char *)k->map + 8, header, k->bytes, path,
-				       e);
-	for (uint32_t n = 0; st == SHARD_OK && n < k->header->entries_nr; n++) {
-		const struct safetensors_entry *x = &k->header->entry[n];
-		uint32_t t = 0;
-
-		while (t < r->layout->tensors_nr && strcmp(r->layout->tensor[t].name, x->name) != 0)
-			t++;
-		if (t == r->layout->tensors_nr)
-			st = err_set(e, SHARD_MISMATCH, "%s: the model has no tensor \"%.200s\"",
-				     path, x->name);
-		else if (x->dtype != r->from->grad ||
-			 x->bytes != r->layout->tensor[t].numel * r->grad_bytes ||
-			 x->offset % r->grad_bytes != 0)
-			st = err_set(e, SHARD_MISMATCH,
-				     "%s: \"%.200s\" is no gradient of %lu elements of %s", path,
-				     x->name, (unsigned long)r->layout->tensor[t].numel,
-				     dtype_name(r->from->grad));
-	}
+		st = safetensors_parse(&header, (const char *)k->map + 8, bytes, k->bytes, path, e);
+	if (st == SHARD_OK)
+		st = find_gradients(r, k, path, header, e);
+	safetensors_free(&header);
 	return st;
-}
-
-/* NULL: that rank pushed none. */
-static const void *gradient(const struct rank *k, const char *tensor)
-{
-	for (uint32_t n = 0; n < k->header->entries_nr; n++)
-		if (strcmp(k->header->entry[n].name, tensor) == 0)
-			return (const char *)k->map + k->header->entry[n].offset;
-	return NULL;
 }
 
 /* The sums of the ranks of each node, in the order of the lowest rank of each. Returns how many
  * have a gradient. */
-static uint32_t sum_nodes(const struct replay *r, const struct layout_tensor *x, char *parts,
-			  const void **part)
+static uint32_t sum_nodes(const struct replay *r, uint32_t t, char *parts, const void **part)
 {
 	reduce_fn *reduce = reduce_kernel(isa_best(), r->from->grad);
+	uint64_t numel = r->layout->tensor[t].numel;
 	float pre = r->ranks_nr > 1 ? (float)(1.0 / r->predivide) : 1.0f;
-	bool done[RANKS_MAX] = {false};
 	uint32_t nodes = 0;
 
 	for (uint32_t i = 0; i < r->ranks_nr; i++) {
+		char *sum = parts + nodes * numel * r->grad_bytes;
 		const void *src[RANKS_MAX];
 		uint32_t nr = 0;
 
-		for (uint32_t j = i; !done[i] && j < r->ranks_nr; j++) {
-			const void *g = gradient(&r->rank[j], x->name);
-
-			if (strcmp(r->rank[i].node, r->rank[j].node) != 0)
-				continue;
-			done[j] = j != i;
-			if (g != NULL)
-				src[nr++] = g;
-		}
+		for (uint32_t j = i; r->rank[i].first == i && j < r->ranks_nr; j++)
+			if (r->rank[j].first == i && r->rank[j].gradient[t] != NULL)
+				src[nr++] = r->rank[j].gradient[t];
 		if (nr == 0)
 			continue;
-		part[nodes] = parts + nodes * x->numel * r->grad_bytes;
-		(void)reduce(x->numel, nr, src, parts + nodes * x->numel * r->grad_bytes, pre,
-			     false);
-		nodes++;
+		(void)reduce(numel, nr, src, sum, pre, false);
+		part[nodes++] = sum;
 	}
 	return nodes;
 }
@@ -270,7 +295,7 @@ static enum shard_status sum_tensor(struct replay *r, uint32_t t, struct err *e)
 	if (parts == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the gradients of %u ranks",
 			       r->ranks_nr);
-	nodes = sum_nodes(r, x, parts, part);
+	nodes = sum_nodes(r, t, parts, part);
 	r->absent[t] = nodes == 0;
 	if (nodes > 0)
 		(void)reduce_kernel(isa_best(), r->from->grad)(
@@ -315,6 +340,8 @@ static enum shard_status take_world(struct replay *r, const json_t *record, stru
 		if (!json_is_string(node))
 			return wrong(r, "node of each rank", e);
 		r->rank[i] = (struct rank){.node = json_string_value(node)};
+		while (strcmp(r->rank[r->rank[i].first].node, r->rank[i].node) != 0)
+			r->rank[i].first++;
 		r->ranks_nr++;
 		st = open_rank(r, (uint32_t)i, e);
 	}
@@ -497,6 +524,7 @@ static void close_all(struct replay *r)
 	close_ranks(r);
 	manifest_free(&r->from);
 	layout_free(&r->layout);
+	free(r->by_name);
 	replay_steps_free(&r->steps);
 	for (uint32_t k = 0; k < KINDS_MAX; k++)
 		free(r->state[k]);
