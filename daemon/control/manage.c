@@ -20,6 +20,7 @@
 #include "model/lost.h"
 #include "link/peer.h"
 #include "link/call.h"
+#include "link/nodes.h"
 #include "link/session.h"
 #include "config/value.h"
 #include "wire/ops.h"
@@ -225,15 +226,11 @@ static enum shard_status kick(const struct ask *a, struct err *e)
 static enum shard_status kick_process(const struct ask *a, struct err *e)
 {
 	struct core_event out = {.type = CORE_EV_KICK, .on = true};
-	const char *node = a->body->node;
-	uint16_t n = 0;
+	uint16_t n;
 	char why[256];
 
-	while (n < a->s->nodes_nr && strcmp(members_name(a->s, n), node) != 0)
-		n++;
-	if (n == a->s->nodes_nr)
-		return err_set(e, SHARD_NOT_FOUND, "no node \"%.64s\" for \"%s\"", node,
-			       a->m->name);
+	if (nodes_named(a->s, a->body->node, &n, e) != SHARD_OK)
+		return e->status;
 	if (core_joined(a->m->core, n, a->body->pid) == 0)
 		return err_set(
 			e, SHARD_NOT_FOUND,

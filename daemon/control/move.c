@@ -12,6 +12,7 @@
 #include "link/call.h"
 #include "link/caller.h"
 #include "link/hello.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "link/session.h"
 #include "model/lead.h"
@@ -174,16 +175,6 @@ static enum shard_status move_here(struct server *s, const struct caller *from,
 			    : plan(s, from, body, e);
 }
 
-static enum shard_status find(const struct server *s, const char *name, uint16_t *node,
-			      struct err *e)
-{
-	for (*node = 0; *node < s->nodes_nr; ++*node)
-		if (strcmp(members_name(s, *node), name) == 0)
-			return SHARD_OK;
-	return err_set(e, SHARD_NOT_FOUND, "no node \"%.64s\": `shardctl members` shows them",
-		       name);
-}
-
 enum shard_status move_request(struct session *t, const struct wire_head *h,
 			       const ProtobufCMessage *msg, struct err *e)
 {
@@ -196,7 +187,7 @@ enum shard_status move_request(struct session *t, const struct wire_head *h,
 		return err_set(e, SHARD_DENIED,
 			       "only root and the user of the daemon may move chunks: ask through "
 			       "the unix socket of a node, as one of them");
-	if (drains(body) && find(s, body->node, &to, e) != SHARD_OK)
+	if (drains(body) && nodes_named(s, body->node, &to, e) != SHARD_OK)
 		return e->status;
 	if (!drains(body) && lead_known(s, e) != SHARD_OK)
 		return e->status;

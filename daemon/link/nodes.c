@@ -78,6 +78,16 @@ uint16_t nodes_find(const struct server *s, const char *name)
 	return n;
 }
 
+enum shard_status nodes_named(const struct server *s, const char *name, uint16_t *node,
+			      struct err *e)
+{
+	*node = nodes_find(s, name);
+	if (*node < s->nodes_nr)
+		return SHARD_OK;
+	return err_set(e, SHARD_NOT_FOUND, "no node \"%.64s\": `shardctl members` shows them",
+		       name);
+}
+
 enum shard_status nodes_parse(struct config_node *n, const char *name, const char *address,
 			      struct err *e)
 {

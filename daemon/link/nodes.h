@@ -17,6 +17,10 @@ void nodes_shared(const struct server *s, void (*fn)(void *arg, const char *key,
 		  void *arg);
 /* The number of the node with this name. nodes_nr: there is none. */
 uint16_t nodes_find(const struct server *s, const char *name);
+/* The same for a name that a user gave. SHARD_NOT_FOUND: there is none, and e says where the names
+ * are. */
+enum shard_status nodes_named(const struct server *s, const char *name, uint16_t *node,
+			      struct err *e);
 /* Fills *n in from a name and an address, which may come from anywhere. */
 enum shard_status nodes_parse(struct config_node *n, const char *name, const char *address,
 			      struct err *e);

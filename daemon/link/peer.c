@@ -458,18 +458,11 @@ static void doubt(struct peer *p)
 	server_wake(p->server, p->doubt_ns + PEER_BACKOFF_MIN_NS);
 }
 
-static struct peer *peer_named(struct server *s, const char *name)
-{
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && strcmp(members_name(s, n), name) == 0)
-			return s->peer[n];
-	return NULL;
-}
-
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *hello, struct err *e)
 {
-	struct peer *p = peer_named(s, hello->node);
+	uint16_t node = nodes_find(s, hello->node);
+	struct peer *p = node < s->nodes_nr ? s->peer[node] : NULL; /* NULL: also this node. */
 	struct peer_conn *pc;
 	enum shard_status st;
 	const char *why;

@@ -16,6 +16,7 @@
 #include "link/call.h"
 #include "link/caller.h"
 #include "link/hello.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "link/session.h"
 #include "model/corewire.h"
@@ -330,7 +331,7 @@ static void history_beat(struct model *m, uint64_t now_ns)
 /* --- entries --- */
 
 /* Numbers of a node in the view. */
-static size_t nodes_fill(const struct model *m, const struct view_members *members,
+static size_t fill_nodes(const struct model *m, const struct view_members *members,
 			 Shard__HistoryNode *node, Shard__HistoryNode **list)
 {
 	size_t nr = 0;
@@ -373,7 +374,7 @@ static void say_model(struct history *h)
 	x.optimizer = word(m->set.optim->name);
 	x.text = settings;
 	x.generation = m->generation;
-	x.n_nodes = nodes_fill(m, NULL, node, list);
+	x.n_nodes = fill_nodes(m, NULL, node, list);
 	x.nodes = list;
 	body = shard__history_entry__get_packed_size(&x);
 	CHECK(body <= HISTORY_BODY_MAX);
@@ -400,7 +401,7 @@ static void say_view(struct history *h, enum history_kind kind, const struct cor
 	x.counts = !a->learns;
 	x.release = word(kind == HISTORY_START ? SHARD_RELEASE : "");
 	x.text = word(kind != HISTORY_START ? "" : h->m->again ? "warm" : "cold");
-	x.n_nodes = a->term != 0 ? nodes_fill(h->m, a->members, node, list) : 0;
+	x.n_nodes = a->term != 0 ? fill_nodes(h->m, a->members, node, list) : 0;
 	x.nodes = list;
 	if (a->record != NULL && (kind == HISTORY_START || a->record->outcome != RECORD_SEAL)) {
 		x.record = corewire_pack_record(a->record, tx);
@@ -721,16 +722,6 @@ static enum shard_status read_here(struct server *s, const struct caller *from,
 	return SHARD_OK;
 }
 
-static enum shard_status node_of(const struct server *s, const char *name, uint16_t *node,
-				 struct err *e)
-{
-	for (*node = 0; *node < s->nodes_nr; ++*node)
-		if (strcmp(members_name(s, *node), name) == 0)
-			return SHARD_OK;
-	return err_set(e, SHARD_NOT_FOUND, "no node \"%.64s\": `shardctl members` shows them",
-		       name);
-}
-
 enum shard_status history_request(struct session *t, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e)
 {
@@ -739,7 +730,7 @@ enum shard_status history_request(struct session *t, const struct wire_head *h,
 	struct server *s = t->server;
 	uint16_t to = s->self;
 
-	if (body->node[0] != 0 && node_of(s, body->node, &to, e) != SHARD_OK)
+	if (body->node[0] != 0 && nodes_named(s, body->node, &to, e) != SHARD_OK)
 		return e->status;
 	if (to == s->self)
 		return read_here(s, &from, body, e);

@@ -227,7 +227,7 @@ static void test_kick_process(void **state)
 	drill_asked(p.y, waits);
 	BOTH(&p, .op = DRILL_TRAIN, .step = 4); /* The coordinator knows of it now. */
 	BOTH(&p, .op = DRILL_BEGIN);
-	tool_expect(5, "no node \"nobody\" for \"m\"", "shardctl",
+	tool_expect(5, "no node \"nobody\": `shardctl members` shows them", "shardctl",
 		    pair_model(&p, words, "kick m nobody:7"));
 	tool_expect(5, "no process 1 of node b has joined \"m\"", "shardctl",
 		    pair_model(&p, words, "kick m b:1"));
