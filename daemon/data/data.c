@@ -4,15 +4,15 @@
  * counts the jobs and frames that read arenas, slots or sums. When the last one ends, the layer
  * above is told, which may then free or reuse that memory. */
 #include "data/data.h"
-#include "data/apply.h"
-#include "data/grad.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/apply.h"
 #include "data/events.h"
+#include "data/grad.h"
+#include "data/model.h"
 #include "data/trainer.h"
 #include "link/session.h"
-#include "data/model.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
