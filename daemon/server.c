@@ -256,6 +256,29 @@ static void failed_pool_closed(void *arg)
 	free(arg);
 }
 
+/* Undoes what there is of a start, and frees s. */
+static void start_failed(struct server *s)
+{
+	struct worker_pool *pool = s->pool;
+
+	while (!list_empty(&s->models)) {
+		struct model *m = list_of(s->models.next, struct model, link);
+
+		m->keep = true;
+		model_free(&m);
+	}
+	conn_listener_close(&s->tcp);
+	conn_listener_close(&s->local);
+	unmake_socket_folder(s);
+	if (s->http != NULL)
+		http_close(&s->http, NULL, NULL);
+	release(s);
+	if (pool != NULL)
+		worker_close(&pool, failed_pool_closed, s);
+	else
+		free(s);
+}
+
 static void init_lists(struct server *s)
 {
 	list_init(&s->conns.openings);
@@ -298,6 +321,37 @@ static void init_timers(struct server *s)
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 }
 
+/* What runs from now on, and what an operator may not have meant. */
+static void log_start(const struct server *s)
+{
+	const struct config *conf = s->conf;
+
+	log_line(s->log, LOG_LEVEL_INFO,
+		 "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u "
+		 "memory=%lu",
+		 SHARD_RELEASE, (unsigned long)s->incarnation, conf->listen.text, conf->socket,
+		 isa_name(s->isa), conf->workers, (unsigned long)conf->memory);
+	if (s->http != NULL)
+		log_line(s->log, LOG_LEVEL_INFO, "event=http port=%u", http_port(s->http));
+	if (conf->unknown[0] != 0)
+		log_line(s->log, LOG_LEVEL_WARN, "event=unknown_variables names=%s why=%s",
+			 conf->unknown,
+			 "nothing reads them: `shardd --help` says how variables are named");
+	if (conf->http_beyond_loopback)
+		log_line(s->log, LOG_LEVEL_WARN, "event=unauthenticated http=%s why=%s",
+			 conf->http.text,
+			 "allow_unauthenticated = yes: anyone who reaches this address can see "
+			 "models and nodes");
+	if (conf->listen_open || conf->nodes_open)
+		log_line(s->log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s",
+			 conf->listen.text,
+			 conf->nodes_open ? "allow_unauthenticated = yes: anyone who reaches this "
+					    "address can read and change models, and do what a "
+					    "node does"
+					  : "allow_unauthenticated = yes: anyone who reaches this "
+					    "address can read and change models");
+}
+
 enum shard_status server_init(struct server **out, const struct config *conf, struct log *log,
 			      uv_loop_t *loop, struct err *e)
 {
@@ -330,50 +384,12 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		st = start(s, e);
 	}
 	if (st != SHARD_OK) {
-		struct worker_pool *pool = s->pool;
-
-		while (!list_empty(&s->models)) {
-			struct model *m = list_of(s->models.next, struct model, link);
-
-			m->keep = true;
-			model_free(&m);
-		}
-		conn_listener_close(&s->tcp);
-		conn_listener_close(&s->local);
-		unmake_socket_folder(s);
-		if (s->http != NULL)
-			http_close(&s->http, NULL, NULL);
-		release(s);
-		if (pool != NULL)
-			worker_close(&pool, failed_pool_closed, s);
-		else
-			free(s);
+		start_failed(s);
 		return st;
 	}
 	s->stop.pool_open = true;
 	init_timers(s);
-	log_line(log, LOG_LEVEL_INFO,
-		 "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u "
-		 "memory=%lu",
-		 SHARD_RELEASE, (unsigned long)s->incarnation, conf->listen.text, conf->socket,
-		 isa_name(s->isa), conf->workers, (unsigned long)conf->memory);
-	if (s->http != NULL)
-		log_line(log, LOG_LEVEL_INFO, "event=http port=%u", http_port(s->http));
-	if (conf->unknown[0] != 0)
-		log_line(log, LOG_LEVEL_WARN, "event=unknown_variables names=%s why=%s",
-			 conf->unknown,
-			 "nothing reads them: `shardd --help` says how variables are named");
-	if (conf->http_beyond_loopback)
-		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated http=%s why=%s",
-			 conf->http.text,
-			 "allow_unauthenticated = yes: anyone who reaches this address can see "
-			 "models and nodes");
-	if (conf->listen_open || conf->nodes_open)
-		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s%s",
-			 conf->listen.text,
-			 "allow_unauthenticated = yes: anyone who reaches this address can read "
-			 "and change models",
-			 conf->nodes_open ? ", and do what a node does" : "");
+	log_start(s);
 	server_wake(s, 0);
 	resume_begin(s);
 	lead_start(s);

@@ -196,9 +196,9 @@ enum shard_status definition_plan(struct model *m, struct definition_job *j, str
 		return SHARD_OK; /* It is there already. */
 	if (d != NULL && d->bytes != NULL)
 		log_line(s->log, LOG_LEVEL_ERROR,
-			 "event=definition_differs model=%s id=%u why=\"%s/definition-%08x is "
-			 "another one than this model has: it is replaced\"",
-			 m->name, m->id, s->conf->state, m->id);
+			 "event=definition_differs model=%s id=%u folder=%s why=%s", m->name, m->id,
+			 s->conf->state,
+			 "the definition there is not that of this model: it is replaced");
 	(void)sum_of(m->spec, m->generation, s->nodes_nr, &j->bytes, &j->bytes_nr);
 	return j->bytes != NULL ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no memory for a definition");
 }

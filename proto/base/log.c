@@ -21,6 +21,8 @@ static const char *const level_names[LOG_LEVEL_NR] = {"error", "warn", "info", "
 struct line {
 	char text[LOG_LINE_BYTES + 2]; /* With room for a newline and a NUL. */
 	size_t used;
+	size_t whole; /* So far it can be cut: no character or escape ends up in two. */
+	bool quoted;  /* What is cut there is in quotes. */
 };
 
 static void put_char(struct line *l, char c)
@@ -28,6 +30,14 @@ static void put_char(struct line *l, char c)
 	if (l->used < LOG_LINE_BYTES)
 		l->text[l->used] = c;
 	l->used++; /* Counts on past the end, so that finish() knows that the line was cut. */
+}
+
+static void may_cut(struct line *l, bool quoted)
+{
+	if (l->used > LOG_LINE_BYTES - (sizeof("...\"") - 1))
+		return;
+	l->whole = l->used;
+	l->quoted = quoted;
 }
 
 static void put_text(struct line *l, const char *s)
@@ -45,16 +55,26 @@ static bool is_plain(const char *s, size_t n)
 	return n > 0;
 }
 
+/* Of UTF-8. */
+static bool in_character(const char *s, size_t n, size_t at)
+{
+	return at < n && ((unsigned char)s[at] & 0xc0) == 0x80;
+}
+
 static void put_value(struct line *l, const char *s, size_t n)
 {
 	static const char hex[] = "0123456789abcdef";
 
 	if (is_plain(s, n)) {
-		for (size_t i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++) {
 			put_char(l, s[i]);
+			if (!in_character(s, n, i + 1))
+				may_cut(l, false);
+		}
 		return;
 	}
 	put_char(l, '"');
+	may_cut(l, true);
 	for (size_t i = 0; i < n; i++) {
 		unsigned char c = (unsigned char)s[i];
 
@@ -70,6 +90,8 @@ static void put_value(struct line *l, const char *s, size_t n)
 		} else {
 			put_char(l, (char)c);
 		}
+		if (!in_character(s, n, i + 1))
+			may_cut(l, true);
 	}
 	put_char(l, '"');
 }
@@ -113,6 +135,7 @@ static void put_format(struct line *l, const char *fmt, va_list *ap)
 	while (*fmt) {
 		size_t n = 1;
 
+		may_cut(l, false);
 		if (*fmt != '%') {
 			put_char(l, *fmt == '\n' ? ' ' : *fmt);
 			fmt++;
@@ -158,8 +181,8 @@ static void put_head(struct line *l, const struct log *log, enum log_level level
 static void finish(struct line *l, const struct log *log, enum log_level level)
 {
 	if (l->used > LOG_LINE_BYTES) {
-		l->used = LOG_LINE_BYTES;
-		memcpy(l->text + l->used - 3, "...", 3);
+		l->used = l->whole;
+		put_text(l, l->quoted ? "...\"" : "...");
 	}
 	l->text[l->used] = 0;
 	if (log->sink) {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LOG_LINE_BYTES 1024 /* A longer line is cut and ends in "...". */
+#define LOG_LINE_BYTES 1024 /* A longer line is cut, and its last value ends in "...". */
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_LEVEL_NR };
 

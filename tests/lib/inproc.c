@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/logfmt.h"
 #include "lib/pace.h"
 #include "lib/ports.h"
 #include "lib/proc.h"
@@ -252,6 +253,8 @@ void inproc_stop(struct inproc *c)
 	for (uint32_t i = c->nodes; i-- > 0;)
 		inproc_node_stop(&c->node[i]);
 	for (uint32_t i = 0; i < c->nodes; i++) {
+		if (c->node[i].lines != NULL)
+			logfmt_check(c->node[i].lines, c->node[i].name);
 		free(c->node[i].lines);
 		free(c->node[i].text);
 		pthread_mutex_destroy(&c->node[i].lock);

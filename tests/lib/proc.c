@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "lib/cutter.h"
 #include "lib/fdstore.h"
+#include "lib/logfmt.h"
 #include "lib/pace.h"
 #include "lib/ports.h"
 #include "shard.h"
@@ -367,6 +368,7 @@ int cluster_wait(struct cluster *c, int node, int ms)
 		fail_msg("node %s did not end within %d ms", c->node[node].name, ms);
 	}
 	c->node[node].pid = 0;
+	c->node[node].killed |= WIFSIGNALED(status);
 	return status;
 }
 
@@ -465,6 +467,19 @@ static void remove_tree(const char *dir)
 	CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
 }
 
+static void check_logs(struct cluster *c)
+{
+	for (int i = 0; i < c->nodes_nr; i++) {
+		char *text;
+
+		if (c->node[i].killed)
+			continue;
+		text = cluster_log(c, i);
+		logfmt_check(text, c->node[i].name);
+		free(text);
+	}
+}
+
 void cluster_stop(struct cluster *c)
 {
 	int status[CLUSTER_NODES_MAX] = {0};
@@ -481,6 +496,7 @@ void cluster_stop(struct cluster *c)
 			fail_msg("node %s ended with wait status 0x%x after SIGTERM",
 				 c->node[i].name, (unsigned)status[i]);
 		}
+	check_logs(c);
 	for (int i = 0; i < c->nodes_nr; i++)
 		fdstore_stop(&c->node[i].store);
 	cutter_stop(&c->cutter);

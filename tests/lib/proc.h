@@ -28,6 +28,7 @@ struct cluster_node {
 	char conf[128], socket[128], log[128], state[128];
 	char unix_address[140], tcp_address[64];
 	struct fdstore *store; /* Its service manager. NULL: none. */
+	bool killed;           /* The last line that it logged before may end anywhere. */
 };
 
 struct cluster {
@@ -61,7 +62,8 @@ void cluster_signal(struct cluster *c, int node, int signal);
 void cluster_kill(struct cluster *c, int node); /* Sends SIGKILL and waits for the end. */
 /* Returns its wait status. The test fails after ms. */
 int cluster_wait(struct cluster *c, int node, int ms);
-/* Sends SIGTERM to all nodes that run, which must exit with 0 within 10 s. Frees c. */
+/* Sends SIGTERM to all nodes that run, which must exit with 0 within 10 s. All that a node logged
+ * must parse (lib/logfmt.h), unless it was killed. Frees c. */
 void cluster_stop(struct cluster *c);
 void cluster_done(struct cluster **c); /* The same, and sets *c to NULL. */
 /* For the teardown of a test that did not come to its end. *c may be NULL. */

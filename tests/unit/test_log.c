@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/check.h"
+#include "lib/logfmt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,18 +83,41 @@ static void quoting(void **state)
 	assert_string_equal(after_head(&s), "event=x why=\"a=b\"");
 }
 
+static uint32_t bytes_of(const char *text, char byte)
+{
+	uint32_t nr = 0;
+
+	for (; *text != 0; text++)
+		nr += *text == byte;
+	return nr;
+}
+
 static void cut(void **state)
 {
 	struct seen s;
 	struct log l = to(&s);
-	char big[3 * LOG_LINE_BYTES];
+	char big[3 * LOG_LINE_BYTES], why[200];
+	static const char *const odd[] = {"\n", "\x01", "\"", "\\", "\u00fc", "a b"};
 
 	(void)state;
 	memset(big, 'x', sizeof(big) - 1);
 	big[sizeof(big) - 1] = 0;
 	log_line(&l, LOG_LEVEL_INFO, "event=x why=%s", big);
-	assert_int_equal(strlen(s.line), LOG_LINE_BYTES);
-	assert_string_equal(s.line + LOG_LINE_BYTES - 3, "...");
+	assert_in_range(strlen(s.line), LOG_LINE_BYTES - 8, LOG_LINE_BYTES);
+	assert_string_equal(s.line + strlen(s.line) - 4, "x...");
+	/* Wherever a line is cut: an escape, a character and a quote stay whole. */
+	for (size_t k = 0; k < sizeof(odd) / sizeof(odd[0]); k++)
+		for (size_t before = 0; before < 8; before++) {
+			big[0] = 0;
+			memset(big, 'x', before);
+			for (size_t at = before; at + 4 < sizeof(big); at += strlen(odd[k]))
+				snprintf(big + at, sizeof(big) - at, "%s", odd[k]);
+			log_line(&l, LOG_LEVEL_INFO, "event=x n=%d why=%s end=1", 7, big);
+			assert_in_range(strlen(s.line), LOG_LINE_BYTES - 8, LOG_LINE_BYTES);
+			if (!logfmt_parses(s.line, why, sizeof(why)))
+				fail_msg("%s: %s", why, s.line);
+			assert_int_equal(bytes_of(s.line, '\xc3'), bytes_of(s.line, '\xbc'));
+		}
 }
 
 static void levels(void **state)
