@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "lib/pace.h"
+#include "lib/ports.h"
 #include "lib/tool.h"
 
 #include <jansson.h>
@@ -15,6 +16,47 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+
+/* The variable overrides the file, where HTTP is off. */
+static void up_with_http(struct cluster *c, uint16_t *port)
+{
+	char address[32];
+
+	for (int n = 0; n < c->nodes_nr; n++) {
+		port[n] = ports_take();
+		snprintf(address, sizeof(address), "127.0.0.1:%u", port[n]);
+		setenv("SHARD_HTTP", address, 1);
+		cluster_spawn(c, n);
+		unsetenv("SHARD_HTTP");
+	}
+	for (int n = 0; n < c->nodes_nr; n++)
+		cluster_ready(c, n);
+}
+
+void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan *p)
+{
+	*crew = test_calloc(1, sizeof(**crew));
+	crew_init(*crew, "moved");
+	(*crew)->extra = p->extra;
+	if (p->scale > 1)
+		crew_larger(*crew, p->scale);
+	(*crew)->pause_us = p->pause_us != 0 ? p->pause_us : 2000;
+	*c = cluster_make(p->nodes, NULL, p->conf);
+	if (p->between)
+		cluster_between(*c);
+	if (p->warm)
+		cluster_warm(*c, CLUSTER_TMPFS);
+	if (p->http_port != NULL)
+		up_with_http(*c, p->http_port);
+	else
+		cluster_up(*c);
+	for (int n = 0; n < p->nodes && strstr(p->conf, "membership = quorum") != NULL; n++)
+		moved_elected(*c, n);
+	for (int i = 0; i < 2; i++)
+		crew_add(*crew, (*c)->node[0].unix_address, 0)->reconnects = p->reconnects;
+	crew_start(*crew, UINT64_MAX);
+	crew_wait_step(*crew, crew_step(*crew) + 5);
+}
 
 char *moved_said(struct cluster *c, int node, const char *what, int *rc)
 {
@@ -95,6 +137,24 @@ void moved_wait(struct cluster *c, int at, int node, long long from, long long t
 			fail_msg("node %c has %lld chunks by node %c, not %lld to %lld", 'a' + node,
 				 nr, 'a' + at, from, to);
 		usleep(20000);
+	}
+}
+
+void moved_copied(struct cluster *c, int at)
+{
+	uint64_t until = pace_by(30);
+	bool there = false;
+	int rc;
+
+	while (!there) {
+		char *out = moved_said(c, at, "status --json", &rc);
+
+		there = rc == 0 && strstr(out, "\"least\":2") != NULL &&
+			strstr(out, "\"moving\":") == NULL;
+		if (clock_ns() > until)
+			fail_msg("chunks have too few copies by node %c: %s", 'a' + at, out);
+		free(out);
+		usleep(10000);
 	}
 }
 

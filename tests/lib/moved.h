@@ -7,6 +7,21 @@
 #include "lib/crew.h"
 #include "lib/proc.h"
 
+/* What a test begins with. */
+struct moved_plan {
+	int nodes;
+	const char *conf, *extra; /* Of the nodes, and the settings of the model. */
+	uint32_t scale;           /* So much larger than a crew's model is. */
+	bool warm;
+	bool between;        /* Every link leads through a cutter. */
+	bool reconnects;     /* The trainers do, when their daemon comes back. */
+	uint32_t pause_us;   /* Between the steps. 0: 2000. */
+	uint16_t *http_port; /* [nodes] Gets the ports at which they answer. NULL: HTTP is off. */
+};
+
+/* Starts the nodes, and two trainers on node a, which train until moved_ends(). Returns after some
+ * steps. */
+void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan *p);
 /* Waits until the node knows who leads. */
 void moved_elected(struct cluster *c, int node);
 /* Waits until three nodes have a vote, as the one that leads knows it. A majority is left then if
@@ -18,6 +33,8 @@ char *moved_said(struct cluster *c, int node, const char *what, int *rc);
 /* How many chunks `node` has, as the node `at` says. */
 long long moved_held(struct cluster *c, int at, int node);
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to);
+/* Waits until each chunk has two copies and nothing moves, as the node `at` says. */
+void moved_copied(struct cluster *c, int at);
 /* Ends the crew, and compares what each running node has with the reference. copied: all copies are
  * compared by `shardctl verify` first. Frees both. */
 void moved_ends(struct cluster **c, struct crew **crew, bool copied);

@@ -3,15 +3,12 @@
  * the chunks, trainers train there, other nodes are lost afterwards, everything starts again, and
  * those that may not join are refused by name. At the end masters, moments and image equal the
  * reference of the crew bit by bit on each node. */
-#include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/drill.h"
 #include "lib/moved.h"
-#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,31 +34,9 @@ static void more(uint64_t steps)
 	crew_wait_step(crew, crew_step(crew) + steps);
 }
 
-struct plan {
-	int nodes;
-	const char *conf, *extra;
-	uint32_t scale;
-	bool warm;
-};
-
-static void begin(const struct plan *p)
+static void begin(const struct moved_plan *p)
 {
-	crew = test_calloc(1, sizeof(*crew));
-	crew_init(crew, "moved");
-	crew->extra = p->extra;
-	if (p->scale > 1)
-		crew_larger(crew, p->scale);
-	crew->pause_us = 2000;
-	cluster = cluster_make(p->nodes, NULL, p->conf);
-	if (p->warm)
-		cluster_warm(cluster, CLUSTER_TMPFS);
-	cluster_up(cluster);
-	for (int n = 0; n < p->nodes && p->conf == quorum; n++)
-		moved_elected(cluster, n);
-	for (int i = 0; i < 2; i++)
-		crew_add(crew, cluster->node[0].unix_address, 0);
-	crew_start(crew, UINT64_MAX);
-	more(5);
+	moved_begin(&cluster, &crew, p);
 }
 
 static void ends(bool copied)
@@ -85,7 +60,7 @@ static int join(int by, const char *extra)
 
 /* --- it works --- */
 
-static void joins(const struct plan *p)
+static void joins(const struct moved_plan *p)
 {
 	int node;
 
@@ -99,46 +74,46 @@ static void joins(const struct plan *p)
 static void test_two_copies(void **state)
 {
 	(void)state;
-	joins(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	joins(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 }
 
 static void test_one_copy(void **state)
 {
 	(void)state;
-	joins(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	joins(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 }
 
 static void test_large_warm(void **state)
 {
 	(void)state;
-	joins(&(struct plan){.nodes = 2,
-			     .conf = BEAT,
-			     .extra = "replicas=2 chunk_elems=32768",
-			     .scale = 12,
-			     .warm = true});
+	joins(&(struct moved_plan){.nodes = 2,
+				   .conf = BEAT,
+				   .extra = "replicas=2 chunk_elems=32768",
+				   .scale = 12,
+				   .warm = true});
 }
 
 static void test_stale(void **state)
 {
 	(void)state;
-	joins(&(struct plan){.nodes = 2,
-			     .conf = BEAT,
-			     .extra = "replicas=2 max_staleness=1",
-			     .scale = 4,
-			     .warm = true});
+	joins(&(struct moved_plan){.nodes = 2,
+				   .conf = BEAT,
+				   .extra = "replicas=2 max_staleness=1",
+				   .scale = 4,
+				   .warm = true});
 }
 
 static void test_elected(void **state)
 {
 	(void)state;
-	joins(&(struct plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1});
+	joins(&(struct moved_plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1});
 }
 
 /* A node that is alone is joined by a second one and a third one, and then has copies there. */
 static void test_alone(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 1, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 1, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 	wait_share(0, join(0, NULL));
 	wait_share(0, join(1, NULL));
 	more(5);
@@ -149,20 +124,7 @@ static void test_alone(void **state)
 
 static void wait_copies(int at)
 {
-	uint64_t until = pace_by(30);
-	bool there = false;
-	int rc;
-
-	while (!there) {
-		char *out = moved_said(cluster, at, "status --json", &rc);
-
-		there = rc == 0 && strstr(out, "\"least\":2") != NULL &&
-			strstr(out, "\"moving\":") == NULL;
-		free(out);
-		if (clock_ns() > until)
-			fail_msg("chunks have too few copies by node %c", 'a' + at);
-		usleep(10000);
-	}
+	moved_copied(cluster, at);
 }
 
 /* With the new node any other one may be lost for good, and then the next one. */
@@ -171,7 +133,7 @@ static void test_takes_over(void **state)
 	int node;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1});
 	node = join(1, NULL);
 	wait_share(0, node);
 	wait_copies(0);
@@ -185,7 +147,7 @@ static void test_again(bool warm)
 {
 	int node;
 
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = warm});
 	node = join(1, NULL);
 	wait_share(0, node);
@@ -220,7 +182,7 @@ static void test_all_again(void **state)
 	int node;
 
 	(void)state;
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
@@ -244,7 +206,7 @@ static void test_was_away(void **state)
 	int node;
 
 	(void)state;
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = true});
 	cluster_kill(cluster, 2);
 	node = join(0, NULL);
@@ -265,7 +227,7 @@ static void test_wiped(void **state)
 	int node;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	node = join(2, NULL);
 	wait_share(0, node);
 	wait_copies(0);
@@ -286,7 +248,7 @@ static void test_two_at_once(void **state)
 	int d, e;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 4});
+	begin(&(struct moved_plan){.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 4});
 	d = cluster_joiner(cluster, 1, NULL);
 	e = cluster_joiner(cluster, 2, NULL);
 	cluster_spawn(cluster, d);
@@ -303,7 +265,8 @@ static void test_two_at_once(void **state)
  * elected. The node asks until it is in, once, and so are all others. */
 static void killed_meanwhile(const char *conf)
 {
-	struct plan p = {.nodes = 3, .conf = conf, .extra = "replicas=2", .scale = 1, .warm = true};
+	struct moved_plan p = {
+		.nodes = 3, .conf = conf, .extra = "replicas=2", .scale = 1, .warm = true};
 	char *out;
 	int rc;
 
@@ -405,7 +368,7 @@ static void test_refused(void **state)
 	int d;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 	d = cluster_joiner(cluster, 1, NULL);
 	refused(d, "--set daemon.node=b", 1, "node b is at 127.0.0.1:");
 	refused(d, "--set daemon.listen=x#y:29999", 4, "no host has such a name");
@@ -429,7 +392,7 @@ static void test_disk(void **state)
 	int d;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 	snprintf(path, sizeof(path), "%s/cluster.tmp", cluster->node[0].state);
 	assert_int_equal(mkdir(path, 0700), 0);
 	d = cluster_joiner(cluster, 1, NULL);
@@ -446,7 +409,7 @@ static void test_disk(void **state)
  * node waits, and hears for what. Training goes on, and with room it would be taken in. */
 static void test_no_room(void **state)
 {
-	struct plan p = {.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 12};
+	struct moved_plan p = {.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 12};
 	char conf[200], *log, *out;
 	unsigned long long bytes = 0;
 	int d, rc;
@@ -483,8 +446,7 @@ static void test_no_room(void **state)
 static int cleanup(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_put_away(&cluster);
+	cluster_put_away(&cluster);
 	return 0;
 }
 

@@ -4,12 +4,9 @@
  * again and again, chunks are moved, saved and compared meanwhile, and all start
  * again with the old configuration. At the end masters, moments and image equal the reference of
  * the crew bit by bit on each node. */
-#include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/moved.h"
-#include "lib/pace.h"
 #include "lib/proc.h"
-#include "lib/tool.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -41,24 +38,13 @@ static void more(uint64_t steps)
 
 static void begin(int nodes, const char *conf, const char *extra, uint32_t scale, bool warm)
 {
-	crew = test_calloc(1, sizeof(*crew));
-	crew_init(crew, "moved");
-	crew->extra = extra;
-	if (scale > 1)
-		crew_larger(crew, scale);
-	crew->pause_us = 2000;
-	cluster = cluster_make(nodes, NULL, conf);
-	if (warm)
-		cluster_warm(cluster, CLUSTER_TMPFS);
-	cluster_up(cluster);
-	for (int n = 0; n < nodes && (conf == quorum || conf == brief); n++)
-		moved_elected(cluster, n);
-	for (int i = 0; i < 2; i++) {
-		crew_add(crew, cluster->node[0].unix_address, 0);
-		crew->member[i].reconnects = true;
-	}
-	crew_start(crew, UINT64_MAX);
-	more(5);
+	moved_begin(&cluster, &crew,
+		    &(struct moved_plan){.nodes = nodes,
+					 .conf = conf,
+					 .extra = extra,
+					 .scale = scale,
+					 .warm = warm,
+					 .reconnects = true});
 }
 
 static void wait_share(int at, int node)
@@ -68,20 +54,7 @@ static void wait_share(int at, int node)
 
 static void wait_copies(int at)
 {
-	uint64_t until = pace_by(30);
-	bool there = false;
-	int rc;
-
-	while (!there) {
-		char *out = moved_said(cluster, at, "status --json", &rc);
-
-		there = rc == 0 && strstr(out, "\"least\":2") != NULL &&
-			strstr(out, "\"moving\":") == NULL;
-		if (clock_ns() > until)
-			fail_msg("chunks have too few copies by node %c: %s", 'a' + at, out);
-		free(out);
-		usleep(10000);
-	}
+	moved_copied(cluster, at);
 }
 
 /* The new node is killed at many moments, and starts again. */
@@ -311,8 +284,7 @@ static void test_other_dies_stale(void **state)
 static int cleanup(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_put_away(&cluster);
+	cluster_put_away(&cluster);
 	return 0;
 }
 

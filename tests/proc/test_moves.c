@@ -11,7 +11,6 @@
 #include "lib/hold.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
-#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "wire/ops.h"
@@ -46,57 +45,11 @@ static void more(uint64_t steps)
 	crew_wait_step(crew, crew_step(crew) + steps);
 }
 
-struct plan {
-	int nodes;
-	const char *conf, *extra;
-	uint32_t scale;
-	bool warm;
-	bool between; /* Every link leads through a cutter. */
-	bool http;    /* Each node answers at http_port. */
-	uint32_t pause_us;
-};
-
 static uint16_t http_port[CLUSTER_NODES_MAX];
 
-/* The variable overrides the file, where HTTP is off. */
-static void up_with_http(void)
+static void begin(const struct moved_plan *p)
 {
-	char address[32];
-
-	for (int n = 0; n < cluster->nodes_nr; n++) {
-		http_port[n] = ports_take();
-		snprintf(address, sizeof(address), "127.0.0.1:%u", http_port[n]);
-		setenv("SHARD_HTTP", address, 1);
-		cluster_spawn(cluster, n);
-		unsetenv("SHARD_HTTP");
-	}
-	for (int n = 0; n < cluster->nodes_nr; n++)
-		cluster_ready(cluster, n);
-}
-
-static void begin(const struct plan *p)
-{
-	crew = test_calloc(1, sizeof(*crew));
-	crew_init(crew, "moved");
-	crew->extra = p->extra;
-	if (p->scale > 1)
-		crew_larger(crew, p->scale);
-	crew->pause_us = p->pause_us != 0 ? p->pause_us : 2000;
-	cluster = cluster_make(p->nodes, NULL, p->conf);
-	if (p->between)
-		cluster_between(cluster);
-	if (p->warm)
-		cluster_warm(cluster, CLUSTER_TMPFS);
-	if (p->http)
-		up_with_http();
-	else
-		cluster_up(cluster);
-	for (int n = 0; n < p->nodes && p->conf == quorum; n++)
-		moved_elected(cluster, n);
-	for (int i = 0; i < 2; i++)
-		crew_add(crew, cluster->node[0].unix_address, 0);
-	crew_start(crew, UINT64_MAX);
-	more(5);
+	moved_begin(&cluster, &crew, p);
 }
 
 static int ctl(int node, const char *what)
@@ -140,26 +93,11 @@ static void wait_held(int at, int node, long long from, long long to)
 /* Waits until each chunk has two copies that count, so that the next node may be lost. */
 static void wait_copies(int at)
 {
-	uint64_t until = pace_by(30);
-	char words[200];
-	bool there = false;
-
-	snprintf(words, sizeof(words), "status --json --address %s",
-		 cluster->node[at].unix_address);
-	while (!there) {
-		char *out = NULL;
-
-		there = tool_run(&out, "shardctl", words) == 0 &&
-			strstr(out, "\"least\":2") != NULL;
-		free(out);
-		if (clock_ns() > until)
-			fail_msg("chunks have too few copies by node %c", 'a' + at);
-		usleep(10000);
-	}
+	moved_copied(cluster, at);
 }
 
 /* Each node is drained in turn, the coordinator too, and holds its share again. */
-static void in_turn(const struct plan *p)
+static void in_turn(const struct moved_plan *p)
 {
 	char what[64];
 	long long share;
@@ -184,46 +122,46 @@ static void in_turn(const struct plan *p)
 static void test_two_copies(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	in_turn(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 }
 
 static void test_large_chunks(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){.nodes = 3,
-			       .conf = BEAT,
-			       .extra = "replicas=2 chunk_elems=32768",
-			       .scale = 12,
-			       .warm = true});
+	in_turn(&(struct moved_plan){.nodes = 3,
+				     .conf = BEAT,
+				     .extra = "replicas=2 chunk_elems=32768",
+				     .scale = 12,
+				     .warm = true});
 }
 
 static void test_three_copies(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){
+	in_turn(&(struct moved_plan){
 		.nodes = 4, .conf = BEAT, .extra = "replicas=3", .scale = 4, .warm = true});
 }
 
 static void test_one_copy(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	in_turn(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
 }
 
 static void test_staleness(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){.nodes = 3,
-			       .conf = BEAT,
-			       .extra = "replicas=2 max_staleness=1",
-			       .scale = 4,
-			       .warm = true});
+	in_turn(&(struct moved_plan){.nodes = 3,
+				     .conf = BEAT,
+				     .extra = "replicas=2 max_staleness=1",
+				     .scale = 4,
+				     .warm = true});
 }
 
 static void test_elected(void **state)
 {
 	(void)state;
-	in_turn(&(struct plan){
+	in_turn(&(struct moved_plan){
 		.nodes = 3, .conf = quorum, .extra = "replicas=2", .scale = 1, .warm = true});
 }
 
@@ -231,7 +169,7 @@ static void test_elected(void **state)
 static void test_drained_is_killed(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	assert_int_equal(ctl(1, "drain c"), 0);
 	cluster_kill(cluster, 2);
 	more(10);
@@ -241,7 +179,7 @@ static void test_drained_is_killed(void **state)
 /* A drained node that starts again is still drained, with and without the memory before. */
 static void test_drained_starts_again(bool warm)
 {
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = warm});
 	assert_int_equal(ctl(0, "drain c"), 0);
 	cluster_kill(cluster, 2);
@@ -271,7 +209,7 @@ static void test_drained_warm(void **state)
 static void test_all_warm(void **state)
 {
 	(void)state;
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
@@ -296,7 +234,7 @@ static void test_all_warm(void **state)
 static void test_made_elsewhere(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 4, .conf = SOON, .extra = "replicas=2", .scale = 4});
+	begin(&(struct moved_plan){.nodes = 4, .conf = SOON, .extra = "replicas=2", .scale = 4});
 	cluster_kill(cluster, 3);
 	cluster_wait_log(cluster, 0, "event=moved", 1);
 	more(3);
@@ -311,11 +249,11 @@ static void test_made_elsewhere(void **state)
 static void test_killed_meanwhile(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 4,
-			     .conf = BEAT,
-			     .extra = "replicas=2 chunk_elems=1024",
-			     .scale = 8,
-			     .warm = true});
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = BEAT,
+				   .extra = "replicas=2 chunk_elems=1024",
+				   .scale = 8,
+				   .warm = true});
 	for (int i = 0; i < 8; i++) {
 		int victim = 1 + i % 3;
 
@@ -336,11 +274,11 @@ static void test_killed_meanwhile(void **state)
 static void test_coordinator_killed(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 4,
-			     .conf = quorum,
-			     .extra = "replicas=2 chunk_elems=1024",
-			     .scale = 8,
-			     .warm = true});
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = quorum,
+				   .extra = "replicas=2 chunk_elems=1024",
+				   .scale = 8,
+				   .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
 	for (int i = 0; i < 6; i++) {
@@ -385,12 +323,12 @@ static void test_led_without_room(void **state)
 	uint32_t views;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 4,
-			     .conf = quorum,
-			     .extra = "replicas=2",
-			     .scale = 4,
-			     .warm = true,
-			     .between = true});
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = quorum,
+				   .extra = "replicas=2",
+				   .scale = 4,
+				   .warm = true,
+				   .between = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
 	leader = leads();
@@ -464,7 +402,7 @@ static void test_started_without_room(void **state)
 	bool killed = false;
 
 	(void)state;
-	begin(&(struct plan){
+	begin(&(struct moved_plan){
 		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 4, .warm = true});
 	for (int i = 0; i < 2; i++)
 		crew->member[i].reconnects = true;
@@ -485,12 +423,12 @@ static void test_started_without_room(void **state)
 static void test_changed_early(void **state)
 {
 	(void)state;
-	begin(&(struct plan){.nodes = 4,
-			     .conf = BEAT,
-			     .extra = "replicas=2",
-			     .scale = 4,
-			     .warm = true,
-			     .pause_us = 300000});
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = BEAT,
+				   .extra = "replicas=2",
+				   .scale = 4,
+				   .warm = true,
+				   .pause_us = 300000});
 	for (int i = 0; i < 3; i++) {
 		uint32_t moves = cluster_logged(cluster, 0, "event=moving ");
 
@@ -512,7 +450,7 @@ static void test_saved(void **state)
 	char what[200];
 
 	(void)state;
-	begin(&(struct plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 4});
+	begin(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 4});
 	assert_int_equal(ctl(0, "drain --no-wait c"), 0);
 	snprintf(what, sizeof(what), "save moved --dir %s/saved", cluster->dir);
 	assert_int_equal(ctl(0, what), 0);
@@ -540,7 +478,7 @@ static void test_too_few(void **state)
 	json_t *m;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	snprintf(words, sizeof(words), "drain b --timeout 3 --address %s",
 		 cluster->node[0].unix_address);
 	tool_expect(1, "add a node first", "shardctl", words);
@@ -616,12 +554,12 @@ static void test_seen(void **state)
 	long long copies;
 
 	(void)state;
-	begin(&(struct plan){.nodes = 3,
-			     .conf = BEAT,
-			     .extra = "replicas=2",
-			     .scale = 4,
-			     .between = true,
-			     .http = true});
+	begin(&(struct moved_plan){.nodes = 3,
+				   .conf = BEAT,
+				   .extra = "replicas=2",
+				   .scale = 4,
+				   .between = true,
+				   .http_port = http_port});
 	for (int n = 0; n < 3; n++) {
 		before[n] = metric(n, "shardd_model_memory_bytes", ",item=\"state\"");
 		assert_true(before[n] > 0);
@@ -668,7 +606,7 @@ static void test_refused(void **state)
 	char words[200];
 
 	(void)state;
-	begin(&(struct plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 1});
 	snprintf(words, sizeof(words), "drain x --address %s", cluster->node[0].unix_address);
 	tool_expect(5, "no node \"x\"", "shardctl", words);
 	snprintf(words, sizeof(words), "drain b --address %s", cluster->node[0].tcp_address);
@@ -690,8 +628,7 @@ static void test_refused(void **state)
 static int cleanup(void **state)
 {
 	(void)state;
-	if (cluster != NULL)
-		cluster_put_away(&cluster);
+	cluster_put_away(&cluster);
 	return 0;
 }
 
