@@ -7,10 +7,12 @@
 #include "lib/ports.h"
 #include "lib/tool.h"
 
+#include <arpa/inet.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -155,6 +157,44 @@ void moved_copied(struct cluster *c, int at)
 			fail_msg("chunks have too few copies by node %c: %s", 'a' + at, out);
 		free(out);
 		usleep(10000);
+	}
+}
+
+double moved_metric(uint16_t port, const char *name, const char *more)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET,
+				 .sin_port = htons(port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	static const char ask[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+				  "Connection: close\r\n\r\n";
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	static char text[1 << 20];
+	size_t used = 0;
+	char line[200];
+	const char *found;
+	ssize_t n;
+
+	assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+	assert_int_equal(send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL), sizeof(ask) - 1);
+	while ((n = recv(fd, text + used, sizeof(text) - 1 - used, 0)) > 0)
+		used += (size_t)n;
+	close(fd);
+	text[used] = 0;
+	snprintf(line, sizeof(line), "\n%s{model=\"moved\"%s} ", name, more);
+	found = strstr(text, line);
+	return found != NULL ? strtod(found + strlen(line), NULL) : -1;
+}
+
+void moved_wait_metric(uint16_t port, const char *name, const char *more, double least, double most)
+{
+	uint64_t until = pace_by(30);
+	double is;
+
+	while ((is = moved_metric(port, name, more)) < least || is > most) {
+		if (clock_ns() > until)
+			fail_msg("%s%s at port %u is %g, not %g to %g", name, more, port, is, least,
+				 most);
+		usleep(50000);
 	}
 }
 

@@ -35,6 +35,11 @@ long long moved_held(struct cluster *c, int at, int node);
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to);
 /* Waits until each chunk has two copies and nothing moves, as the node `at` says. */
 void moved_copied(struct cluster *c, int at);
+/* A figure of the model in a node's answer to /metrics. `more` has further labels. -1: it is not
+ * there. */
+double moved_metric(uint16_t port, const char *name, const char *more);
+void moved_wait_metric(uint16_t port, const char *name, const char *more, double least,
+		       double most);
 /* Ends the crew, and compares what each running node has with the reference. copied: all copies are
  * compared by `shardctl verify` first. Frees both. */
 void moved_ends(struct cluster **c, struct crew **crew, bool copied);

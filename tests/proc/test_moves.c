@@ -15,14 +15,12 @@
 #include "lib/tool.h"
 #include "wire/ops.h"
 
-#include <arpa/inet.h>
 #include <jansson.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -493,43 +491,14 @@ static void test_too_few(void **state)
 	ends(true);
 }
 
-/* A figure of the model in a node's answer to /metrics. -1: it is not there. */
 static double metric(int at, const char *name, const char *more)
 {
-	struct sockaddr_in in = {.sin_family = AF_INET,
-				 .sin_port = htons(http_port[at]),
-				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	static const char ask[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-				  "Connection: close\r\n\r\n";
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	static char text[1 << 20];
-	size_t used = 0;
-	char line[200];
-	const char *found;
-	ssize_t n;
-
-	assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
-	assert_int_equal(send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL), sizeof(ask) - 1);
-	while ((n = recv(fd, text + used, sizeof(text) - 1 - used, 0)) > 0)
-		used += (size_t)n;
-	close(fd);
-	text[used] = 0;
-	snprintf(line, sizeof(line), "\n%s{model=\"moved\"%s} ", name, more);
-	found = strstr(text, line);
-	return found != NULL ? strtod(found + strlen(line), NULL) : -1;
+	return moved_metric(http_port[at], name, more);
 }
 
 static void wait_metric(int at, const char *name, const char *more, double least, double most)
 {
-	uint64_t until = pace_by(30);
-	double is;
-
-	while ((is = metric(at, name, more)) < least || is > most) {
-		if (clock_ns() > until)
-			fail_msg("%s%s of node %c is %g, not %g to %g", name, more, 'a' + at, is,
-				 least, most);
-		usleep(50000);
-	}
+	moved_wait_metric(http_port[at], name, more, least, most);
 }
 
 static void memory_adds_up(int at)
