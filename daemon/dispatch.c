@@ -14,6 +14,7 @@
 #include "control/access.h"
 #include "control/admit.h"
 #include "data/apply.h"
+#include "data/images.h"
 #include "data/blobs.h"
 #include "data/grad.h"
 #include "control/attach.h"
@@ -153,7 +154,7 @@ static enum shard_status on_node_image_ask(struct peer *p, const struct wire_hea
 
 	(void)e;
 	if (m != NULL && h->generation == m->generation)
-		apply_image_asked(m, p->node, (const Shard__Chunks *)msg);
+		images_asked(m, p->node, (const Shard__Chunks *)msg);
 	return SHARD_OK;
 }
 

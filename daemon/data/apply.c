@@ -16,6 +16,7 @@
 #include "data/events.h"
 #include "data/feed.h"
 #include "data/catchup.h"
+#include "data/images.h"
 #include "link/peer.h"
 #include "data/mr.h"
 #include "data/reduce.h"
@@ -24,11 +25,6 @@
 #include "wire/ops.h"
 
 #include <string.h>
-
-#define APPLY_ASK_NS    NS_PER_SEC
-#define APPLY_ASKS_LATE 2 /* From then on the coordinator and the trainers hear of it. */
-#define APPLY_ASKS_LOG  5 /* At this count it is logged, and again after every 60. */
-#define APPLY_RUNS_MAX  1024
 
 uint32_t apply_slot(const struct model *m, const struct record *r)
 {
@@ -50,29 +46,24 @@ static void tell_trainers(struct model *m)
 	m->server->data->published(m);
 }
 
-static void send_to(struct send_queue *o, uint32_t slot, uint32_t chunk)
-{
-	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
-}
-
-/* A chunk has its new bytes. nodes: the nodes that get it, if this node is its primary and they
- * hold no copy of their own. */
-static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t version,
-		    uint64_t nodes)
+/* A chunk has its new bytes. nodes: nodes that hold no copy of their own get it, if this node is
+ * its primary. */
+static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t version, bool nodes)
 {
 	uint32_t connections = m->server->conf->connections;
 
 	CHECK(chunk < m->layout->chunks_nr && slot < 2);
 	store_image_version(m->store, slot, chunk, version);
-	for (uint16_t n = 0;
-	     place_primary(&m->place, chunk) == m->server->self && n < m->server->nodes_nr; n++)
-		if (nodes >> n & 1 && !place_holds(&m->place, chunk, n))
-			send_to(&m->img.out[n * connections + chunk % connections], slot, chunk);
+	nodes &= place_primary(&m->place, chunk) == m->server->self;
+	for (uint16_t n = 0; nodes && n < m->server->nodes_nr; n++)
+		if (!place_holds(&m->place, chunk, n))
+			send_queue_add_slot(&m->img.out[n * connections + chunk % connections],
+					    slot, chunk);
 	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->model == m && t->has_image)
-			send_to(&t->image, slot, chunk);
+			send_queue_add_slot(&t->image, slot, chunk);
 	}
 	if (apply_image_whole(m) &&
 	    !m->attempt.voted) /* After a vote the verdict may overwrite it at any time. */
@@ -80,25 +71,6 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	tell_trainers(m);
 	if (apply_image_whole(m))
 		m->server->data->whole(m);
-}
-
-/* Whoever adopts a view before this node does may ask it as the primary that it becomes. */
-static void answer_early(struct model *m)
-{
-	uint32_t connections = m->server->conf->connections;
-
-	for (uint64_t left = m->img.asked_early; left != 0; left &= left - 1) {
-		uint32_t n = (uint32_t)__builtin_ctzll(left);
-
-		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-			if (place_holds(&m->place, c, m->server->self) &&
-			    place_primary(&m->place, c) != m->server->self &&
-			    !place_holds(&m->place, c, n) &&
-			    store_image_chunk(m->store, m->img.slot, c) == data_version(m))
-				send_to(&m->img.out[n * connections + c % connections], m->img.slot,
-					c);
-	}
-	m->img.asked_early = 0;
 }
 
 /* Learns what had to wait until no chunk is being published. */
@@ -119,7 +91,7 @@ void apply_maybe_done(struct model *m)
 	model_image_check(m);
 	m->img.applying = false;
 	m->img.apply_ns = clock_ns() - m->img.began_ns;
-	answer_early(m);
+	images_applied(m);
 	(void)learn_later(m); /* A decision that waited with it came first. */
 	m->server->data->applied(m);
 }
@@ -136,6 +108,7 @@ void apply_stage(struct model *m, uint32_t chunk)
 {
 	if (!m->attempt.on || !m->contrib.chunk[chunk].reduced)
 		return;
+	images_yield(m);
 	if (may_stage(m)) {
 		m->server->data->staged(m, chunk);
 		return;
@@ -158,12 +131,13 @@ void apply_stage_again(struct model *m)
 static void image_sent(struct model *m)
 {
 	CHECK(m->img.sends > 0);
-	if (--m->img.sends > 0)
-		return;
-	if (m->dropping)
-		server_wake(m->server, 1);
-	apply_maybe_done(m);
-	stage_later(m);
+	if (--m->img.sends == 0) {
+		if (m->dropping)
+			server_wake(m->server, 1);
+		apply_maybe_done(m);
+		stage_later(m);
+	}
+	images_serve(m);
 }
 
 /* --- the image on its way out --- */
@@ -225,20 +199,23 @@ bool apply_makes_older(const struct model *m)
  * so nobody is sent that one. */
 static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 {
-	struct model_settle *s = &m->memory.settle;
 	struct core_state core;
 
 	if (apply_makes_older(m) && missing == 0)
-		publish(m, m->img.slot ^ 1, chunk, m->content_old, m->attempt.voted ? 0 : s->asked);
-	if (missing == 0)
-		publish(m, m->img.slot, chunk, data_version(m), s->asked);
+		publish(m, m->img.slot ^ 1, chunk, m->content_old, false);
+	if (missing == 0) {
+		publish(m, m->img.slot, chunk, data_version(m), false);
+		images_made(m, chunk);
+	}
 	if (m->img.apply_left > 0)
 		return;
-	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
+	m->memory.settle.on =
+		false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
 	if (!m->img.applying && learn_later(m))
 		return;
 	stage_later(m);
+	images_serve(m);
 	if (!m->img.applying || m->dropping)
 		return;
 	core_state(m->core, &core); /* The decision that waited, see apply_later(). */
@@ -262,7 +239,7 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 		settle_done(m, chunk, missing);
 	else if (missing == 0)
 		/* Otherwise nobody sees it, and seal.c tells the coordinator. */
-		publish(m, m->img.slot, chunk, data_version(m), UINT64_MAX);
+		publish(m, m->img.slot, chunk, data_version(m), true);
 	if (what == FEED_SETTLE || (what == FEED_SEAL && m->img.apply_left == 0))
 		m->server->data->readable(m);
 	if (what == FEED_SEAL && !learn_later(m))
@@ -298,45 +275,20 @@ void apply_turn(void *server)
 	}
 }
 
-static bool stale(const struct model *m, uint32_t chunk)
-{
-	return store_image_chunk(m->store, m->img.slot, chunk) != data_version(m);
-}
-
-static bool lacks(const struct model *m, uint32_t chunk)
-{
-	return !catchup_has(m, chunk) && stale(m, chunk);
-}
-
-/* Is this chunk missing in the image of the step before, on which trainers may still compute? */
-static bool lacks_old(const struct model *m, uint32_t chunk)
-{
-	return m->img.old_lacking > 0 && !catchup_has(m, chunk) &&
-	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
-}
-
 static void count_lacking(struct model *m)
 {
 	m->img.lacking = 0;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		m->img.lacking += lacks(m, c);
-}
-
-static void image_late(struct model *m, bool late, uint32_t chunk, uint64_t step)
-{
-	if (!late && !m->img.late)
-		return;
-	m->img.late = late;
-	m->server->data->late(m, late, chunk, step);
+		m->img.lacking += images_lacks(m, c);
 }
 
 /* One of the lacking chunks has come, or other ones lack now. An image that is being made again
  * stays late until it is made. */
 static void image_moved(struct model *m)
 {
-	m->img.asks = 0;
+	images_moved(m);
 	if (!m->memory.settle.on)
-		image_late(m, false, 0, 0);
+		images_late(m, false, 0, 0);
 }
 
 /* The slot gets the bytes of this step from now on, and what it had is gone. */
@@ -410,7 +362,6 @@ void apply_start(struct model *m, const struct record *r)
 	m->record = *r;
 	m->step = r->id.step;
 	m->img.applying = true;
-	m->img.asked_early = 0;
 	m->attempt.voted = false;
 	image_moved(m);
 	if (r->outcome != RECORD_APPLIED) {
@@ -420,7 +371,6 @@ void apply_start(struct model *m, const struct record *r)
 	}
 	m->steps_applied++;
 	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0) { /* A warm start: the tiles have it. */
-		m->img.asked_ns = clock_ns();
 		count_lacking(m);
 		if (apply_image_whole(m))
 			store_image_whole(m->store);
@@ -437,10 +387,10 @@ void apply_start(struct model *m, const struct record *r)
 		store_image_newest(m->store, m->img.slot);
 	}
 	m->img.slot_content[m->img.slot] = m->content_step;
-	m->img.asked_ns = clock_ns();
 	catchup_record(m, before, false);
 	apply_landings(m);
 	count_lacking(m);
+	images_begin(m);
 	keep_mark(m, true);
 	update(m, FEED_UPDATE);
 	apply_maybe_done(m); /* If no chunk is held here, the record is applied already. */
@@ -453,8 +403,8 @@ void apply_settle(struct model *m)
 
 	CHECK(m->sealed && m->memory.settle.on && m->attempt.busy == 0);
 	update(m, FEED_SETTLE);
-	if (apply_image_awaited(m, &chunk, &step))
-		image_late(m, true, chunk, step);
+	if (images_awaited(m, &chunk, &step))
+		images_late(m, true, chunk, step);
 }
 
 void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
@@ -481,10 +431,11 @@ void apply_seal(struct model *m, const struct record *r)
 	store_image_generation(m->store, m->generation);
 	apply_landings(m);
 	count_lacking(m);
+	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
 	update(m, FEED_SEAL);
-	apply_image_ask(m, clock_ns());
+	images_ask(m);
 	model_image_check(m);
 }
 
@@ -515,145 +466,20 @@ void apply_learn(struct model *m, const struct record *r)
 	catchup_start(m, true);
 	apply_landings(m);
 	count_lacking(m);
+	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
-	apply_image_ask(m, clock_ns());
+	images_ask(m);
 	model_image_check(m);
 }
 
 /* --- image chunks of other nodes --- */
 
-void apply_image_ask(struct model *m, uint64_t now_ns)
-{
-	uint32_t *runs = arena_take(&m->server->scratch.tx, 2 * APPLY_RUNS_MAX * sizeof(*runs));
-	struct wire_head h;
-
-	CHECK(runs != NULL);
-	m->img.asked_ns = now_ns;
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		Shard__Chunks want = SHARD__CHUNKS__INIT;
-		bool open = false;
-
-		want.runs = runs;
-		for (uint32_t c = 0; c < m->layout->chunks_nr && want.n_runs < 2 * APPLY_RUNS_MAX;
-		     c++) {
-			bool want_it = place_primary(&m->place, c) == n &&
-				       (lacks(m, c) || lacks_old(m, c));
-
-			if (want_it && open)
-				runs[want.n_runs - 1]++;
-			else if (want_it)
-				runs[want.n_runs++] = c, runs[want.n_runs++] = 1;
-			open = want_it;
-		}
-		if (n == m->server->self || want.n_runs == 0)
-			continue;
-		data_head(m, &h, OP_IMAGE_ASK, &m->record.id);
-		/* If the link is down, it is asked again when the link is up. */
-		(void)peer_send(m->server, n, &h, &want.base, NULL);
-	}
-	arena_reset(&m->server->scratch.tx);
-}
-
 void apply_placed(struct model *m)
 {
 	if (m->sealed)
 		count_lacking(m);
-	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
-		apply_image_ask(m, clock_ns());
-}
-
-/* After a warm start this is a chunk that is held here, otherwise one of another node. With two
- * images trainers compute on the older one, if there is one. */
-bool apply_image_awaited(const struct model *m, uint32_t *chunk, uint64_t *step)
-{
-	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
-
-	*step = old ? m->content_old : m->content_step;
-	for (*chunk = 0; m->memory.settle.on && *chunk < m->layout->chunks_nr; ++*chunk)
-		if (place_holds(&m->place, *chunk, m->server->self) && stale(m, *chunk))
-			return true;
-	if (!m->sealed || (old ? m->img.old_lacking : m->img.lacking) == 0)
-		return false;
-	for (*chunk = 0; *chunk < m->layout->chunks_nr; ++*chunk)
-		if (old ? lacks_old(m, *chunk) : lacks(m, *chunk))
-			return true;
-	return false;
-}
-
-void apply_image_beat(struct model *m, uint64_t now_ns)
-{
-	uint32_t chunk, first = 0, lack = m->img.lacking + m->img.old_lacking;
-	const char *holder;
-	uint64_t step;
-
-	if (m->memory.settle.on && apply_image_awaited(m, &chunk, &step))
-		image_late(m, true, chunk, step);
-	if (!m->sealed || lack == 0 || now_ns - m->img.asked_ns <= APPLY_ASK_NS)
-		return;
-	m->img.asks++;
-	while (first + 1 < m->layout->chunks_nr && !lacks(m, first) && !lacks_old(m, first))
-		first++;
-	holder = members_name(m->server, place_primary(&m->place, first));
-	if (m->img.asks % 60 == APPLY_ASKS_LOG)
-		log_line(m->server->log, LOG_LEVEL_WARN,
-			 "event=image_late model=%s step=%lu chunk=%u node=%s lack=%u asks=%u",
-			 m->name, (unsigned long)m->content_step, first, holder, lack, m->img.asks);
-	if (m->img.asks >= APPLY_ASKS_LATE && apply_image_awaited(m, &chunk, &step))
-		image_late(m, true, chunk, step);
-	apply_image_ask(m, now_ns);
-}
-
-static bool has_old(const struct model *m, uint32_t chunk)
-{
-	return m->set.max_staleness > 0 && m->img.slot_content[m->img.slot ^ 1] == m->content_old &&
-	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) == m->content_old;
-}
-
-/* Does it ask for a chunk of which this node is not the primary, as far as it knows yet? */
-static bool asks_follower(const struct model *m, const Shard__Chunks *want)
-{
-	uint32_t chunks = m->layout->chunks_nr, looked = 0;
-
-	for (size_t i = 0; i + 1 < want->n_runs; i += 2)
-		for (uint64_t c = want->runs[i], end = c + want->runs[i + 1];
-		     c < end && c < chunks && looked < chunks; c++, looked++)
-			if (place_primary(&m->place, (uint32_t)c) != m->server->self)
-				return true;
-	return false;
-}
-
-void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want)
-{
-	uint32_t connections = m->server->conf->connections;
-	uint64_t asked = 0; /* Limits the work, whatever the runs say. */
-
-	CHECK(node < m->server->nodes_nr);
-	if (m->img.applying && !m->memory.settle.on && asks_follower(m, want))
-		m->img.asked_early |= 1ull << node;
-	if (!m->sealed || (m->set.max_staleness == 0 && (m->attempt.voted || m->img.applying)))
-		return; /* It would be overwritten while it is sent. The node asks again in a
-			   second. Of two images the newest is not the next to be overwritten. */
-	if (m->memory.settle.on)
-		m->memory.settle.asked |= 1ull << node;
-	for (size_t i = 0; i + 1 < want->n_runs; i += 2) {
-		for (uint32_t k = 0; k < want->runs[i + 1] && asked < 2ull * m->layout->chunks_nr;
-		     k++, asked++) {
-			uint64_t c = (uint64_t)want->runs[i] + k;
-			struct send_queue *o;
-
-			if (c >= m->layout->chunks_nr ||
-			    !place_holds(&m->place, c, m->server->self))
-				continue;
-			o = &m->img.out[node * connections + c % connections];
-			if (m->content_old != m->content_step && !m->attempt.voted &&
-			    has_old(m, (uint32_t)c))
-				send_to(o, m->img.slot ^ 1, (uint32_t)c);
-			if (store_image_chunk(m->store, m->img.slot, (uint32_t)c) ==
-			    data_version(m))
-				send_to(o, m->img.slot, (uint32_t)c);
-		}
-	}
+	images_placed(m);
 }
 
 /* Is this a part to take now, and into which image? */
@@ -663,10 +489,10 @@ static bool image_wanted(const struct model *m, const struct wire_head *h, uint3
 	if (h->generation != m->generation || catchup_has(m, h->chunk))
 		return false;
 	if (m->sealed && h->step == m->content_step)
-		return lacks(m, h->chunk);
+		return images_lacks(m, h->chunk);
 	if (m->set.max_staleness > 0)
 		*slot ^= 1;
-	if (m->sealed && h->step == m->content_old && lacks_old(m, h->chunk))
+	if (m->sealed && h->step == m->content_old && images_lacks_old(m, h->chunk))
 		return true;
 	return m->attempt.voted && h->step == m->attempt.id.step &&
 	       h->attempt == m->attempt.id.attempt && h->term == m->attempt.id.term &&
@@ -720,6 +546,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	if (WIRE_PART(h->flags) != m->img.parts[h->chunk])
 		return SHARD_OK; /* Its beginning was missed. The chunk is asked for again. */
 	data_flow_add(&m->image_in, h->body_bytes);
+	images_heard(m, h->chunk);
 	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, m->image_bytes))
 		return SHARD_OK;
 	if (decided)
@@ -727,7 +554,8 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	else if (old)
 		m->img.old_lacking--;
 	image_moved(m);
-	publish(m, slot, h->chunk, decided ? data_version(m) : h->step, UINT64_MAX);
+	images_came(m, h->chunk);
+	publish(m, slot, h->chunk, decided ? data_version(m) : h->step, true);
 	m->server->data->readable(m);
 	catchup_tell(m);
 	return SHARD_OK;
@@ -741,11 +569,11 @@ void apply_trainer_image(struct model *m, struct trainer *t)
 	t->has_image = true;
 	send_queue_attach(&t->image, &t->session->lane);
 	for (uint32_t c = 0; m->content_old != m->content_step && c < m->layout->chunks_nr; c++)
-		if (has_old(m, c))
-			send_to(&t->image, m->img.slot ^ 1, c);
+		if (images_has_old(m, c))
+			send_queue_add_slot(&t->image, m->img.slot ^ 1, c);
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, m->img.slot, c) == data_version(m))
-			send_to(&t->image, m->img.slot, c);
+			send_queue_add_slot(&t->image, m->img.slot, c);
 }
 
 void apply_node_gone(struct model *m, uint16_t node)
@@ -757,7 +585,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->attempt.out[node * connections + i]);
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
-	m->img.asked_early &= ~(1ull << node);
+	images_node_gone(m, node);
 	grad_node_gone(m, node);
 	catchup_node_gone(m, node);
 }
@@ -774,6 +602,5 @@ void apply_node_back(struct model *m, uint16_t node)
 	}
 	grad_node_back(m, node);
 	catchup_node_back(m, node);
-	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
-		apply_image_ask(m, clock_ns());
+	images_node_back(m, node);
 }

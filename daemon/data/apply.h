@@ -18,8 +18,6 @@ void apply_seal(struct model *m, const struct record *r);
  * from other nodes, and fetches copies. */
 void apply_learn(struct model *m, const struct record *r);
 void apply_stage_again(struct model *m); /* What kept chunks from being staged may be over. */
-void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want);
-void apply_image_ask(struct model *m, uint64_t now_ns);
 /* A view has taken nodes out or in. A chunk that lacks here may have another primary now, which is
  * asked at once: its old one may have died before it had sent the chunk. */
 void apply_placed(struct model *m);
@@ -27,11 +25,6 @@ void apply_placed(struct model *m);
  * the step before has left. */
 void apply_stage(struct model *m, uint32_t chunk);
 extern const struct send_source apply_images; /* How the chunks of an image leave. */
-/* Asks once a second for image chunks that lack here, and reports them if they do not come. */
-void apply_image_beat(struct model *m, uint64_t now_ns);
-/* Gives the first chunk that local trainers need to begin, and the step of its image. Returns false
- * if they need none. */
-bool apply_image_awaited(const struct model *m, uint32_t *chunk, uint64_t *step);
 enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to,
 				   struct err *e);
 /* The wanted image parts have changed. Ends the landings of those that are not wanted any more. */

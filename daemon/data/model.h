@@ -60,10 +60,7 @@ struct model_image {
 	bool tell_due;  /* Trainers here have not yet been told of all published chunks. */
 	bool tell_held; /* They are not told now, because more chunks are about to be published. */
 	uint32_t sends; /* Image parts on their way from here to nodes and trainers. */
-	uint32_t asks;  /* How often lacking chunks were asked for since one came. */
-	uint64_t asked_ns;
-	uint64_t asked_early; /* Nodes that asked while a record is applied: answer_early(). */
-	uint64_t kept;        /* Elements that an update left as they were. */
+	uint64_t kept;  /* Elements that an update left as they were. */
 	uint64_t began_ns, apply_ns;
 	struct landing landing; /* Bodies on their way into chunks that the images lack. */
 	uint16_t *parts;        /* [chunks_nr] The parts received of the chunk that is coming in. */
@@ -113,6 +110,7 @@ struct model {
 
 	struct grad reduced;     /* Owner: data/grad.c. */
 	struct catchup *catchup; /* data/catchup.c. */
+	struct images *images;   /* data/images.c */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */

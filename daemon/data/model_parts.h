@@ -12,8 +12,6 @@ struct model_settle { /* For a warm start: workers make the images again while t
 	bool on;
 	/* The workers first finish the step that was being applied, which some tiles lack. */
 	bool apply;
-	/* Nodes that asked for image chunks. They get each chunk when it is made. */
-	uint64_t asked;
 };
 
 struct model_memory {         /* The memory of one model on each node. */

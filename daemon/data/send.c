@@ -274,3 +274,8 @@ void send_queue_add(struct send_queue *o, uint32_t entry)
 		lane_wait(&o->sender);
 	send_queue_check(o);
 }
+
+void send_queue_add_slot(struct send_queue *o, uint32_t slot, uint32_t chunk)
+{
+	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
+}

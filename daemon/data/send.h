@@ -95,6 +95,8 @@ void send_queue_detach(struct send_queue *o); /* It sends nowhere, and what it h
 /* The chunk leaves as soon as its turn comes. Nothing happens if it waits already, or if there is
  * no lane. */
 void send_queue_add(struct send_queue *o, uint32_t entry);
+/* A chunk of one of two images. */
+void send_queue_add_slot(struct send_queue *o, uint32_t slot, uint32_t chunk);
 bool send_queue_has(const struct send_queue *o, uint32_t entry); /* It waits, or leaves in part. */
 void send_queue_drop(
 	struct send_queue *o); /* Drops what waits. Frames in flight come back by themselves. */

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "data/blobs.h"
+#include "data/images.h"
 #include "link/session.h"
 #include "model/join.h"
 #include "model/watch.h"
@@ -137,6 +138,7 @@ void lost_act(struct model *m, const struct core_action *a)
 		 "event=lost model=%s generation=%u restoring=%d why=%s", m->name, m->generation,
 		 back, m->lost);
 	landing_end(&m->img.landing);
+	images_reset(m);
 	blobs_reset(m);
 	WATCH_TELL(m->server, voided, m);
 	store_image_generation(m->store, m->generation);

@@ -20,6 +20,7 @@
 #include "model/model.h"
 #include "model/lead.h"
 #include "data/catchup.h"
+#include "data/images.h"
 #include "warm/warm.h"
 #include "model/view_file.h"
 #include "data/mr.h"
@@ -397,8 +398,9 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks", chunks);
 	if ((st = data_more_nodes(m, m->memory.nodes_nr, e)) != SHARD_OK ||
 	    (st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
-	    (st = catchup_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
-	    (st = mr_init(m, e)) != SHARD_OK || (st = rooms_init(m, e)) != SHARD_OK ||
+	    (st = catchup_init(m, e)) != SHARD_OK || (st = images_init(m, e)) != SHARD_OK ||
+	    (st = blobs_init(m, e)) != SHARD_OK || (st = mr_init(m, e)) != SHARD_OK ||
+	    (st = rooms_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
 		return st;
 	m->make->events = chunks + EVENTS_MORE;
@@ -704,6 +706,7 @@ static void leave(struct model *m)
 	tier_close(&m->tier);
 	grad_free(m);
 	catchup_free(m);
+	images_free(m);
 	rooms_free(m);
 	contrib_free(m);
 	mr_free(m);

@@ -11,6 +11,7 @@
 #include "model/writer.h"
 
 #include "data/apply.h"
+#include "data/images.h"
 #include "data/catchup.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -790,7 +791,7 @@ void model_beat(struct model *m, uint64_t now_ns)
 {
 	persist_beat(m);
 	WATCH_TELL(m->server, beat, m, now_ns);
-	apply_image_beat(m, now_ns);
+	images_beat(m, now_ns);
 	catchup_beat(m, now_ns);
 	rooms_beat(m, now_ns);
 	if (m->memory.unled)

@@ -7,6 +7,7 @@
 #include "obs/scrape.h"
 
 #include "data/catchup.h"
+#include "data/images.h"
 #include "base/check.h"
 #include "ckpt/ckpt.h"
 #include "control/access.h"
@@ -332,6 +333,8 @@ COUNT(kept, m->img.kept)
 COUNT(contrib_in, m->metrics->contrib_in_bytes)
 COUNT(grad_in, m->metrics->grad_in_bytes)
 COUNT(image_in, m->image_in.total)
+COUNT(image_lacking, m->img.lacking + m->img.old_lacking)
+COUNT(image_asked, images_waiting(m))
 COUNT(diverged, m->record.diverged)
 NUMBER(loss_scale, m->record.scaler.scale)
 NUMBER(grad_norm, m->record.grad_norm)
@@ -594,6 +597,11 @@ static const struct family families[] = {
 	 "Bytes of reduced gradients that came from the nodes that reduced them.", grad_in},
 	{"shardd_image_received_bytes_total", METRICS_COUNTER,
 	 "Parameter bytes that came from other nodes.", image_in},
+	{"shardd_image_lacking_chunks", METRICS_GAUGE,
+	 "Chunks of the image that have yet to come from other nodes.", image_lacking},
+	{"shardd_image_asked_chunks", METRICS_GAUGE,
+	 "Chunks of the image that other nodes asked for and that wait for their turn here.",
+	 image_asked},
 	{"shardd_grad_norm", METRICS_GAUGE, "Norm of the last gradient, unscaled, before the clip.",
 	 grad_norm},
 	{"shardd_clip_factor", METRICS_GAUGE,

@@ -13,6 +13,7 @@
 #include "control/access.h"
 #include "control/moving.h"
 #include "data/apply.h"
+#include "data/images.h"
 #include "data/catchup.h"
 #include "base/clock.h"
 #include "model/lead.h"
@@ -135,8 +136,7 @@ static bool starved(const struct model *m, const struct contrib_rank *g)
 
 	if (g->chunks_pushed > 0)
 		return false;
-	return apply_image_awaited(m, &chunk, &step) ||
-	       (g->trainer != NULL && g->trainer->image.nr > 0);
+	return images_awaited(m, &chunk, &step) || (g->trainer != NULL && g->trainer->image.nr > 0);
 }
 
 static json_t *world_json(const struct model *m)
@@ -305,7 +305,7 @@ static size_t image_words(const struct model *m, char *out, size_t bytes)
 					"its image, which is being made again after a restart: %u "
 					"of %u chunks of node %s",
 					done, all, members_name(m->server, m->server->self));
-	if (!apply_image_awaited(m, &chunk, &step))
+	if (!images_awaited(m, &chunk, &step))
 		return (size_t)snprintf(out, bytes, "its image over TCP");
 	return (size_t)snprintf(
 		out, bytes, "chunk %u of the image of step %lu, which node %s holds", chunk,
@@ -369,7 +369,7 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago",
 						 seconds(g->pushed_ns));
 	}
-	if (named == 0 && apply_image_awaited(m, &chunk, &step))
+	if (named == 0 && images_awaited(m, &chunk, &step))
 		used += image_words(m, out, bytes);
 	word = c.waits[0] != 0 ? c.waits : m->waits;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))

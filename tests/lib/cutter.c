@@ -41,6 +41,8 @@ struct cutter {
 	pthread_mutex_t lock;
 	struct cutter_rule rule;
 	uint16_t lost_op; /* 0: none. */
+	cutter_seen *watch;
+	void *watch_arg;
 	uint32_t seen;
 	bool armed, fired, holds, no_votes, deaf;
 	uint64_t held_ns;
@@ -184,6 +186,9 @@ static void frame(struct cutter *k, struct pair *p, int i, const unsigned char *
 
 	if (i == 0 && p->high < 0)
 		know(p, h, at + sizeof(*h));
+	if (k->watch != NULL && p->high >= 0)
+		k->watch(k->watch_arg, i == 0 ? p->high : p->low, i == 0 ? p->low : p->high, h,
+			 at + sizeof(*h));
 	now = awaited(k, p, h);
 	if (k->armed && k->rule.instead && of_cut(k, p) && (now || k->fired))
 		p->cut = true;
@@ -315,6 +320,14 @@ void cutter_lose(struct cutter *k, uint16_t op)
 {
 	pthread_mutex_lock(&k->lock);
 	k->lost_op = op;
+	pthread_mutex_unlock(&k->lock);
+}
+
+void cutter_watch(struct cutter *k, cutter_seen *seen, void *arg)
+{
+	pthread_mutex_lock(&k->lock);
+	k->watch = seen;
+	k->watch_arg = arg;
 	pthread_mutex_unlock(&k->lock);
 }
 

@@ -7,6 +7,7 @@
 #define SHARD_TESTS_CUTTER_H
 
 #include "lib/proc.h"
+#include "wire/frame.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,6 +35,11 @@ void cutter_votes(struct cutter *k, bool pass);
 /* From now on no frame with this op passes between nodes, and those with any other do again. 0: all
  * pass. */
 void cutter_lose(struct cutter *k, uint16_t op);
+/* Each frame that passes between two nodes, by their indices. It is called by the thread of the
+ * cutter, and body is valid during the call. NULL: nobody watches any more, and no call is running
+ * when this returns. */
+typedef void cutter_seen(void *arg, int from, int to, const struct wire_head *h, const void *body);
+void cutter_watch(struct cutter *k, cutter_seen *seen, void *arg);
 /* Ends every connection between nodes. New ones pass. */
 void cutter_cut(struct cutter *k);
 /* While it is deaf it forwards nothing and closes nothing, what trainers send over it included. */
