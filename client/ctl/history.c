@@ -13,6 +13,7 @@
 #include "request.h"
 #include "wire/history.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,17 +125,18 @@ static void print(const json_t *e)
 
 /* --- one node after the other --- */
 
-static void show(void *arg, json_t *e, uint64_t step)
+static void show(void *arg, json_t *e, uint64_t first, uint64_t last)
 {
 	struct show *s = arg;
+	bool wanted = first <= s->to && last >= s->from;
 
-	s->damaged = s->damaged || strcmp(ctl_text(e, "kind"), "damaged") == 0;
-	if (step >= s->from && step <= s->to && s->o->json) {
+	if (wanted && s->o->json) {
 		json_dumpf(e, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
 		printf("\n");
-	} else if (step >= s->from && step <= s->to) {
+	} else if (wanted) {
 		print(e);
 	}
+	s->damaged |= wanted && strcmp(ctl_text(e, "kind"), "damaged") == 0;
 	json_decref(e);
 }
 
@@ -236,8 +238,9 @@ static bool step_of(const struct ctl_options *o, int option, uint64_t otherwise,
 	*out = otherwise;
 	if (text == NULL)
 		return true;
+	errno = 0;
 	*out = strtoull(text, &end, 10);
-	if (text[0] >= '0' && text[0] <= '9' && *end == 0)
+	if (text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0)
 		return true;
 	ctl_fail(CTL_USAGE, "--%s %s: choose the number of a step",
 		 ctl_history_options[option].name, text);

@@ -11,10 +11,11 @@
 
 struct history_reader; /* Of one node. Opaque. */
 
-/* Gets each entry, which it frees, and the step that it belongs to. Beside those that the node
+/* Gets each entry, which it frees, and the steps that it is about. Damage may hide any from the
+ * last record on, and what is said of the whole history is about all. Beside those that the node
  * wrote there are "missing" (steps or entries that are not in the history, though no gap says so)
  * and "damaged" (bytes that are no entry). */
-typedef void history_fn(void *arg, json_t *entry, uint64_t step);
+typedef void history_fn(void *arg, json_t *entry, uint64_t first, uint64_t last);
 
 /* NULL: no memory. */
 struct history_reader *history_reader_new(history_fn *fn, void *arg);

@@ -24,6 +24,7 @@ struct history_reader {
 	uint64_t offset; /* In it, of the first of them. */
 	unsigned char *bytes;
 	size_t used, room;
+	size_t at;       /* In .bytes: what is looked at. */
 	uint64_t number; /* Of the last entry. 0: there was none. */
 	uint64_t step;   /* Of the last record, and its generation. */
 	uint32_t generation;
@@ -64,22 +65,22 @@ static json_t *hex(uint64_t x)
 	return json_string(text);
 }
 
-static json_t *node_name(const struct history_reader *r, uint32_t slot)
-{
-	char text[16];
-
-	if (slot < SLOTS && r->names[slot][0] != 0)
-		return json_string(r->names[slot]);
-	snprintf(text, sizeof(text), "%u", slot);
-	return json_string(text);
-}
-
 /* Of an entry, whose strings may have any bytes. */
 static json_t *text_of(const char *s)
 {
 	json_t *t = json_string(s);
 
 	return t != NULL ? t : json_string("?");
+}
+
+static json_t *node_name(const struct history_reader *r, uint32_t slot)
+{
+	char text[16];
+
+	if (slot < SLOTS && r->names[slot][0] != 0)
+		return text_of(r->names[slot]);
+	snprintf(text, sizeof(text), "%u", slot);
+	return json_string(text);
 }
 
 static json_t *world_json(const struct history_reader *r, const Shard__Record *x)
@@ -159,7 +160,7 @@ static json_t *members_json(const struct history_reader *r, const Shard__History
 
 static json_t *begin(const struct history_reader *r, const char *kind)
 {
-	return json_pack("{s:s, s:s}", "node", r->node, "kind", kind);
+	return json_pack("{s:o, s:s}", "node", text_of(r->node), "kind", kind);
 }
 
 static void missing(struct history_reader *r, uint64_t first, uint64_t last, const char *why)
@@ -169,7 +170,7 @@ static void missing(struct history_reader *r, uint64_t first, uint64_t last, con
 	json_object_set_new(o, "first", whole(first));
 	json_object_set_new(o, "last", whole(last));
 	json_object_set_new(o, "text", json_string(why));
-	r->fn(r->arg, o, last);
+	r->fn(r->arg, o, first, last);
 }
 
 static void damaged(struct history_reader *r, size_t bytes, const char *why)
@@ -177,10 +178,10 @@ static void damaged(struct history_reader *r, size_t bytes, const char *why)
 	json_t *o = begin(r, "damaged");
 
 	json_object_set_new(o, "file", whole(r->file));
-	json_object_set_new(o, "offset", whole(r->offset));
+	json_object_set_new(o, "offset", whole(r->offset + r->at));
 	json_object_set_new(o, "bytes", whole(bytes));
 	json_object_set_new(o, "text", json_string(why));
-	r->fn(r->arg, o, r->step);
+	r->fn(r->arg, o, r->step, UINT64_MAX);
 }
 
 /* Steps before a record that no entry here has. */
@@ -274,45 +275,42 @@ static void take(struct history_reader *r, const struct history_entry *e)
 		note_names(r, x);
 	look_back(r, x);
 	note_gap(r, x);
-	r->fn(r->arg, entry_json(r, x), r->step);
+	r->fn(r->arg, entry_json(r, x), x->kind == HISTORY_GAP ? x->first : r->step, r->step);
 	shard__history_entry__free_unpacked(x, NULL);
 }
 
-static void drop_front(struct history_reader *r, size_t nr)
+static void drop_front(struct history_reader *r)
 {
-	memmove(r->bytes, r->bytes + nr, r->used - nr);
-	r->used -= nr;
-	r->offset += nr;
+	if (r->at > 0)
+		memmove(r->bytes, r->bytes + r->at, r->used - r->at);
+	r->used -= r->at;
+	r->offset += r->at;
+	r->at = 0;
 }
 
 /* Takes what is whole. over: nothing more of this file comes. */
 static void parse(struct history_reader *r, bool over)
 {
-	size_t at = 0;
-
-	while (at < r->used) {
+	while (r->at < r->used) {
+		const unsigned char *bytes = r->bytes + r->at;
+		size_t left = r->used - r->at, skip;
 		struct history_entry e;
-		enum history_found found = history_next(r->bytes + at, r->used - at, &e);
-		size_t skip;
 
-		if (found == HISTORY_WHOLE) {
+		if (history_next(bytes, left, &e) == HISTORY_WHOLE) {
 			take(r, &e);
-			at += e.bytes;
+			r->at += e.bytes;
 			continue;
 		}
 		/* What is damaged can be told from what is not here yet when enough is. */
-		if (!over && r->used - at < HISTORY_HEAD_BYTES + HISTORY_BODY_MAX)
+		if (!over && left < HISTORY_HEAD_BYTES + HISTORY_BODY_MAX)
 			break;
-		skip = history_resync(r->bytes + at, r->used - at);
-		r->offset += at;
+		skip = history_resync(bytes, left);
 		damaged(r, skip,
-			over && at + skip == r->used ? "the end of a file is cut or damaged"
-						     : "these bytes are no entry");
-		r->offset -= at;
-		at += skip;
+			over && skip == left ? "the end of a file is cut or damaged"
+					     : "these bytes are no entry");
+		r->at += skip;
 	}
-	if (at > 0)
-		drop_front(r, at);
+	drop_front(r);
 }
 
 /* Pages of the running file may end in an entry that is being written. */
@@ -350,7 +348,7 @@ bool history_reader_page(struct history_reader *r, const Shard__HistoryPage *p)
 		json_t *o = begin(r, "late");
 
 		json_object_set_new(o, "text", text_of(r->trouble));
-		r->fn(r->arg, o, UINT64_MAX);
+		r->fn(r->arg, o, 0, UINT64_MAX);
 	}
 	return true;
 }

@@ -25,12 +25,13 @@ struct seen {
 	uint64_t entries, damaged;
 };
 
-static void on_entry(void *arg, json_t *e, uint64_t step)
+static void on_entry(void *arg, json_t *e, uint64_t first, uint64_t last)
 {
 	struct seen *s = arg;
 	char *text = json_dumps(e, JSON_COMPACT);
 
-	(void)step;
+	(void)first;
+	(void)last;
 	CHECK(text != NULL && json_is_string(json_object_get(e, "kind")));
 	s->entries += json_object_get(e, "number") != NULL;
 	s->damaged += strcmp(json_string_value(json_object_get(e, "kind")), "damaged") == 0;

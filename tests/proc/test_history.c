@@ -420,6 +420,7 @@ static void test_words(void **state)
 	SAYS(5, "none --node b", "no model \"none\"");
 	SAYS(5, "one --node z", "no node \"z\": `shardctl members` shows them");
 	SAYS(2, "one --from x", "--from x: choose the number of a step");
+	SAYS(2, "one --to 18446744073709551616", "choose the number of a step");
 	SAYS(2, "one two", "write history NAME");
 	cluster_kill(cluster, 1);
 	cluster_wait_log(cluster, 0, "event=link_down", 1);
@@ -491,6 +492,13 @@ static void test_damaged(void **state)
 	assert_non_null(judge(&j, all, "ac", (json_int_t)last));
 	assert_non_null(strstr(j.wrong, "damage or a gap: {\"node\":\"b\",\"kind\":\"damaged\""));
 	assert_non_null(first_of(all, "b", "cut"));
+	json_decref(all);
+	/* Steps before the damage are whole, and it may hide any that follows. */
+	all = ask(0, "one", " --node b --from 1 --to 1", 0);
+	assert_null(first_of(all, "b", "damaged"));
+	json_decref(all);
+	all = ask(0, "one", " --node b --from 100", 1);
+	assert_non_null(first_of(all, "b", "damaged"));
 	json_decref(all);
 	cluster_done(&cluster);
 	free(c);
