@@ -45,12 +45,14 @@ static enum shard_status add_node(struct config_cluster *to, const char *value, 
 		return err_set(e, SHARD_PROTOCOL, "node %u is \"%.100s\", which is no node",
 			       to->nodes_nr, value);
 	snprintf(line, sizeof(line), "\n%s = ", n.name);
-	if (strstr(to->text, line) != NULL)
+	if (to->nodes_at > 0 && strstr(to->text + to->nodes_at, line) != NULL)
 		return err_set(e, SHARD_PROTOCOL, "node %s is there twice", n.name);
 	to->nodes_nr++;
-	if (!to->in_nodes && add(to, e, "[nodes]\n") != SHARD_OK)
-		return e->status;
-	to->in_nodes = true;
+	if (to->nodes_at == 0) {
+		if (add(to, e, "[nodes]\n") != SHARD_OK)
+			return e->status;
+		to->nodes_at = to->used - 1; /* A line feed comes before the first one, too. */
+	}
 	return add(to, e, "%s = %s\n", n.name, n.address.text);
 }
 
@@ -60,7 +62,7 @@ static enum shard_status add_option(struct config_cluster *to, const struct tabl
 	struct config scratch = {.nodes_nr = 0};
 	struct err why;
 
-	if (to->in_nodes)
+	if (to->nodes_at > 0)
 		return err_set(e, SHARD_PROTOCOL, "%s.%s comes after the nodes", row->section,
 			       row->name);
 	/* A value that a file cannot have is refused here, and not when the file is read. */

@@ -30,7 +30,7 @@ struct config_cluster {
 	char text[CONFIG_CLUSTER_BYTES];
 	size_t used;
 	uint32_t nodes_nr;
-	bool in_nodes; /* The section [nodes] has begun. */
+	size_t nodes_at; /* Of the end of the line "[nodes]". 0: it is not there yet. */
 };
 enum shard_status config_cluster_put(struct config_cluster *to, const char *key, const char *value,
 				     struct err *e);

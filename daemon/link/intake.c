@@ -173,7 +173,7 @@ static void begin(struct nodes *l)
 	CHECK(!l->writing);
 	l->text.used = 0;
 	l->text.nodes_nr = 0;
-	l->text.in_nodes = false;
+	l->text.nodes_at = 0;
 	l->st = SHARD_OK;
 	nodes_say(s, put_text, l);
 	CHECK(l->st == SHARD_OK); /* All of it was checked, and fits. */

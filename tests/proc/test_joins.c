@@ -385,6 +385,23 @@ static void test_refused(void **state)
 	ends(false);
 }
 
+/* A node may have the name of an option that the list of the cluster has, too. */
+static void test_named_like_an_option(void **state)
+{
+	int d;
+
+	(void)state;
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=1", .scale = 1});
+	d = cluster_joiner(cluster, 1, NULL);
+	setenv("SHARD_NODE", "run_id", 1);
+	cluster_spawn(cluster, d);
+	unsetenv("SHARD_NODE");
+	cluster_ready(cluster, d);
+	cluster_wait_log(cluster, 0, "node=run_id", 1);
+	more(5);
+	ends(false);
+}
+
 /* A coordinator that cannot keep the list does not add the node, says so, and adds it later. */
 static void test_disk(void **state)
 {
@@ -470,6 +487,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_killed_elected, cleanup),
 		cmocka_unit_test_setup_teardown(test_trainer, drill_setup, drill_teardown),
 		cmocka_unit_test_teardown(test_refused, cleanup),
+		cmocka_unit_test_teardown(test_named_like_an_option, cleanup),
 		cmocka_unit_test_teardown(test_disk, cleanup),
 		cmocka_unit_test_teardown(test_no_room, cleanup),
 	};

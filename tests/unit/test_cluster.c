@@ -184,12 +184,27 @@ static void puts_cluster(void **state)
 	}
 }
 
+/* A node may be named as an option is. */
+static void named_like_an_option(void **state)
+{
+	struct config_cluster to = {.used = 0};
+	struct err e = {.text = ""};
+
+	(void)state;
+	assert_int_equal(config_cluster_put(&to, "cluster.run_id", "ten", &e), SHARD_OK);
+	if (config_cluster_put(&to, "nodes[0]", "run_id = 10.0.0.1:1", &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_int_equal(config_cluster_put(&to, "nodes[1]", "run_id = 10.0.0.1:2", &e),
+			 SHARD_PROTOCOL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cluster),
 		cmocka_unit_test(joins),
 		cmocka_unit_test(puts_cluster),
+		cmocka_unit_test(named_like_an_option),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
