@@ -88,7 +88,8 @@ class Run:
         start = time.monotonic() - began
         self.bound = max(HEAL_MIN_S, HEAL_STARTS * start)
         print(
-            f"chaos: everything trains after {start:.1f} s: a fault must heal within {self.bound:.0f} s",
+            f"chaos: everything trains after {start:.1f} s: a fault must heal within "
+            f"{self.bound:.0f} s",
             flush=True,
         )
 
@@ -205,7 +206,8 @@ class Run:
                 time.sleep(TICK_S)
             if p.child is not None and p.child.returncode != 0:
                 raise Failed(
-                    f"{p.name} ended with {p.child.returncode} after SIGTERM: {self.cluster.last_line(p.out)}"
+                    f"{p.name} ended with {p.child.returncode} after SIGTERM: "
+                    f"{self.cluster.last_line(p.out)}"
                 )
             p.child = None
 
@@ -213,7 +215,8 @@ class Run:
         replay = os.path.join(os.path.dirname(__file__), "replay.py")
         for flip in ["0", "1"] if os.environ.get("FLIP") == "1" else ["0"]:
             rc = subprocess.run(
-                [sys.executable, "-B", replay, self.folder, self.cluster.shardctl], env={**os.environ, "FLIP": flip}
+                [sys.executable, "-B", replay, self.folder, self.cluster.shardctl],
+                env={**os.environ, "FLIP": flip}
             ).returncode
             if rc != int(flip):
                 raise Failed(
@@ -226,7 +229,8 @@ class Run:
         for name in sorted(self.count):
             h = sorted(self.heals[name])
             print(
-                f"chaos: {name:20} {self.count[name]:4} times, healed in {h[len(h) // 2]:.1f} s, at most {h[-1]:.1f} s"
+                f"chaos: {name:20} {self.count[name]:4} times, healed in {h[len(h) // 2]:.1f} s, "
+                f"at most {h[-1]:.1f} s"
             )
         starts = sum(d.starts for d in self.cluster.daemons), sum(
             t.starts for t in self.cluster.trainers
@@ -250,11 +254,13 @@ class Run:
                 child.kill()
             print(f"chaos:   {d.name}: {c.last_line(d.out)[:200]}")
         print(
-            f"chaos: logs: {self.folder}/logs; the last three of shardctl-*.out: what each node says of the models"
+            f"chaos: logs: {self.folder}/logs; the last three of shardctl-*.out: what each node "
+            "says of the models"
         )
         only = f' FAULTS="{os.environ["FAULTS"]}"' if os.environ.get("FAULTS") else ""
         print(
-            f"chaos: again: make chaos CLUSTER={self.kind} SECONDS={self.seconds} SEED={self.seed}{only}",
+            f"chaos: again: make chaos CLUSTER={self.kind} SECONDS={self.seconds} "
+            f"SEED={self.seed}{only}",
             flush=True,
         )
 
@@ -329,7 +335,8 @@ class Storm(Run):
         if stream.faults is self.losses:
             beside = "".join(f", beside {name}" for name in stream.beside)
             print(
-                f"chaos: {stream.now}: next steps after {step:.1f} s, whole after {took:.1f} s{beside}",
+                f"chaos: {stream.now}: next steps after {step:.1f} s, "
+                f"whole after {took:.1f} s{beside}",
                 flush=True,
             )
 
@@ -369,7 +376,8 @@ class Storm(Run):
             step, whole = (sorted(x) for x in zip(*self.heals[name]))
             half = len(step) // 2
             print(
-                f"chaos: {name:20} {len(step):4} times; next steps after {step[half]:.1f} s, at most "
+                f"chaos: {name:20} {len(step):4} times; "
+                f"next steps after {step[half]:.1f} s, at most "
                 f"{step[-1]:.1f} s; whole after {whole[half]:.1f} s, at most {whole[-1]:.1f} s"
             )
         nr = sum(len(h) for h in self.heals.values())

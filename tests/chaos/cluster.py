@@ -23,7 +23,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 # An operator's restore gives up what there is, also when the coordinator dies meanwhile. A node
 # that was away then, or is told of it late, says the same in other words.
-OF_AN_OPERATOR = re.compile(r'why="(restored from|the model was LOST:|.*while it restored the model)')
+OF_AN_OPERATOR = re.compile(
+    r'why="(restored from|the model was LOST:|.*while it restored the model)'
+)
 
 
 class Failed(Exception):
@@ -245,10 +247,14 @@ class Cluster:
         state = f"{self.disk}/state-{node}"
         with open(f"{self.dir}/{node}.conf", "w") as f:
             f.write(
-                f"[daemon]\nnode = {node}\nlisten = {self.listens[node]}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
-                f"history = 1MiB\nhttp = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
-                f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\nnode_secret = {self.node_secret}\n"
-                f"{'' if 'membership' in self.settings else 'membership = static' + chr(10)}{self.settings}[nodes]\n"
+                f"[daemon]\nnode = {node}\nlisten = {self.listens[node]}\n"
+                f"socket = {self.dir}/{node}.sock\nstate = {state}\n"
+                "history = 1MiB\nhttp = off\nmemory = 256MiB\nworkers = 1\n"
+                f"warm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
+                f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\n"
+                f"node_secret = {self.node_secret}\n"
+                f"{'' if 'membership' in self.settings else 'membership = static' + chr(10)}"
+                f"{self.settings}[nodes]\n"
             )
             for n in self.nodes:
                 f.write(f"{n} = {self.address[n]}\n")
@@ -292,7 +298,8 @@ class Cluster:
             t.look()
             if rc is not None and t.wanted and not (rc == 0 and t.model.last):
                 raise Failed(
-                    f"trainer {t.name} ended by itself with {rc}: {self.last_line(t.out) or self.last_line(t.log)}"
+                    f"trainer {t.name} ended by itself with {rc}: "
+                    f"{self.last_line(t.out) or self.last_line(t.log)}"
                 )
         self.archive()
 
@@ -313,7 +320,10 @@ class Cluster:
                 inode = os.stat(manifest).st_ino
                 if self.archived.get(folder) == inode or os.path.basename(folder).startswith("."):
                     continue
-                to = f"{self.dir}/archive/{model}/{len(self.archived):03}-{os.path.basename(folder)}-{time.monotonic_ns()}"
+                to = (
+                    f"{self.dir}/archive/{model}/{len(self.archived):03}-"
+                    f"{os.path.basename(folder)}-{time.monotonic_ns()}"
+                )
                 links = f"{self.checkpoints}/.links"
                 shutil.rmtree(links, ignore_errors=True)
                 shutil.copytree(

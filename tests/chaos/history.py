@@ -123,7 +123,8 @@ def check(entries, committed, together, dropped=0):
         elif not all(b.ns > dropped for b in ranks):
             continue
         elif free[t.step]:
-            wrong.append(f"the record of step {t.step} differs from the replay: {free[t.step][0][1]}")
+            wrong.append(f"the record of step {t.step} differs from the replay: "
+                         f"{free[t.step][0][1]}")
         elif together and all(
             any(a <= t.step <= b for a, b in spans) for spans in merged.excused.values()
         ):

@@ -15,8 +15,8 @@ many steps follow as there were arrivals at it (one, and one for each restore of
     replay.py FOLDER [SHARDCTL]
 
 FOLDER is what chaos.py left. With SHARDCTL the steps between two checkpoints are also computed by
-`shardctl replay`, of which this program knows nothing, and both must find the same. FLIP=1 flips one bit of one gradient in the replay, which must then
-fail.
+`shardctl replay`, of which this program knows nothing, and both must find the same. FLIP=1 flips
+one bit of one gradient in the replay, which must then fail.
 """
 
 import glob
@@ -278,7 +278,8 @@ def difference(shown, state):
             if odd.any():
                 i = int(np.argmax(odd))
                 return (
-                    f"{int(odd.sum())} of {len(odd)} elements of {kind} of {tensor} differ, first element {i}: "
+                    f"{int(odd.sum())} of {len(odd)} elements of {kind} of {tensor} differ, first "
+                    f"element {i}: "
                     f"{got[i]!r}, and the replay has {want[i]!r}"
                 )
     return "kinds differ"
@@ -338,7 +339,8 @@ class Replay:
                     x.nodes.append(node)
                 if x.manifest and x.manifest["applied"] != state.applied:
                     self.fail(
-                        f"{x.what}: applied {x.manifest['applied']}, and the replay has {state.applied}"
+                        f"{x.what}: applied {x.manifest['applied']}, and the replay has "
+                        f"{state.applied}"
                     )
             elif x.nearest is None:
                 x.nearest = difference(x, state)
@@ -506,11 +508,13 @@ class Replay:
             self.images += b.seen
             if not b.seen:
                 self.fail(
-                    f"{b.where()}: begin of step {b.step} on an image (sum {b.image:016x}) that no committed step made"
+                    f"{b.where()}: begin of step {b.step} on an image (sum {b.image:016x}) that no "
+                    "committed step made"
                 )
             elif b.result is not None and not b.used:
                 self.fail(
-                    f"{b.where()}: was told that step {b.step} is {OUTCOMES.get(b.result.outcome)}, "
+                    f"{b.where()}: was told that step {b.step} is "
+                    f"{OUTCOMES.get(b.result.outcome)}, "
                     f"and no whole world fits it: {self.nearest.get(b, 'ranks are missing')}"
                 )
         saved = {node for x in self.shown if x.manifest for node in x.nodes}
@@ -520,7 +524,8 @@ class Replay:
                     f"step {c[0].step} by {', '.join(b.where() for b in c)}" for c in node.children
                 ]
                 self.fail(
-                    f"{len(ranks)} committed steps on one state, where {node.arrivals} may be: {'; '.join(ranks)}"
+                    f"{len(ranks)} committed steps on one state, where {node.arrivals} may be: "
+                    f"{'; '.join(ranks)}"
                 )
         for x in self.shown:
             if x.nodes:
@@ -535,7 +540,8 @@ class Replay:
             and not any(len(n.children) < n.arrivals for n in self.final.nodes)
         ):
             self.fail(
-                f"what was read at the end is of step {self.final.step}, and later ones had been committed"
+                f"what was read at the end is of step {self.final.step}, and later ones had been "
+                "committed"
             )
         self.judge_ids()
         self.judge_history()
@@ -560,7 +566,8 @@ class Replay:
         if not wrong and (unseen := history.mistakes(entries, self.steps, together, dropped)):
             self.fail(f"history: the checker does not see these mistakes: {', '.join(unseen)}")
         if lost:
-            print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were killed")
+            print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were "
+                  "killed")
 
     def judge_ids(self):
         """Checks that weights are written once, and once after each drop."""
@@ -639,13 +646,17 @@ def main():
             r.fail(f"shardctl replay does not agree: {odd}")
         wrong += r.wrong
         print(
-            f"replay: {r.model.name:7} {r.committed:5} committed steps, {r.untold} of them told to nobody; equal: {r.images} images, "
+            f"replay: {r.model.name:7} {r.committed:5} committed steps, {r.untold} of them told to "
+            f"nobody; equal: {r.images} images, "
             f"{r.compared} checkpoints and readings",
             flush=True,
         )
-        print(f"replay: {r.model.name:7} {r.told:5} records of these steps in the histories of nodes")
+        print(f"replay: {r.model.name:7} {r.told:5} records of these steps in the histories of "
+              "nodes")
         if r.over:
-            print(f"replay: {r.model.name}: a rank was told of {r.over} steps that they begin again")
+            print(
+                f"replay: {r.model.name}: a rank was told of {r.over} steps that they begin again"
+            )
         for text in r.wrong[:6]:  # In the order of time, because later ones follow from the first.
             print(f"replay: WRONG: {text}")
         if len(r.wrong) > 6:

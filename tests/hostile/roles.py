@@ -15,7 +15,8 @@ import struct
 import time
 
 import wire
-from wire import FIELDS, NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pace, pack
+from wire import FIELDS, NODE, OP, REPLY, TOOL, TRAINER
+from wire import Closed, Conn, Frame, Hang, Refused, pace, pack
 
 MASTER = 2
 F32 = 1
@@ -25,8 +26,10 @@ ARGS_WORDS = 12
 
 
 def spec(name, elems=1536, settings="", grad=F32, image=F32):
-    return {"name": name, "tensors": [{"name": "w", "shape": [elems]}], "image": image, "grad": grad,
-            "settings": settings or f"optimizer=sgd lr=0.1 chunk_elems={CHUNK} max_world=4 timeout=5s"}
+    return {"name": name, "tensors": [{"name": "w", "shape": [elems]}], "image": image,
+            "grad": grad,
+            "settings": settings or f"optimizer=sgd lr=0.1 chunk_elems={CHUNK} max_world=4 "
+                                    "timeout=5s"}
 
 
 class Counts:
@@ -123,7 +126,8 @@ class Trainer:
 
     def head(self, name, **fields):
         a = self.attempt
-        known = {k: getattr(a, k) for k in ("model", "generation", "seq", "term", "step", "attempt")} if a else {}
+        fields = ("model", "generation", "seq", "term", "step", "attempt")
+        known = {k: getattr(a, k) for k in fields} if a else {}
         return Frame(op=OP[name], **dict(known, **fields))
 
     def send(self, f):
@@ -182,7 +186,8 @@ class Trainer:
         elif self.arena is not None:  # Memory that changes under the daemon.
             for _ in range(50):
                 at = r.randrange(0, len(self.arena) - 4, 4)
-                self.arena[at:at + 4] = struct.pack("<f", r.choice([1e30, float("nan"), 0.0, float("inf")]))
+                odd = [1e30, float("nan"), 0.0, float("inf")]
+                self.arena[at:at + 4] = struct.pack("<f", r.choice(odd))
         self.drain()
 
     def drain(self, seconds=0.002):
@@ -195,14 +200,16 @@ class Trainer:
                 self.counts.refused(f.message()["text"])
 
 
-TRAINER_OPS = ["DEFINE", "WRITE", "SEAL", "READ", "JOIN", "LEAVE", "STATUS", "WAITS", "ATTACH", "MANAGE", "SAVE",
-               "RESTORE", "BLOB", "VERIFY", "PUSH_DATA", "PUSH", "READY", "ABANDON", "IMAGE_ASK", "PING", "PONG", "HELLO"]
-NODE_OPS = ["MODEL", "MODEL_DROP", "WRITTEN", "DETACHED", "CONTRIB_DATA", "CONTRIB", "SAVE_PART", "LOAD_PART",
-            "PART_CANCEL", "RAIL", "REGION", "IMAGE_DATA", "IMAGE_ASK", "PING", "DEFINE", "WRITE", "SEAL", "READ",
-            "MANAGE", "SAVE", "RESTORE", "BLOB", "PROGRESS", "ASK", "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
-            "VOTE", "COMMIT", "ABORT", "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING", "RANKS",
-            "HEAR", "HEARD", "ODD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER", "VERIFY",
-            "VERIFY_PART"]
+TRAINER_OPS = ["DEFINE", "WRITE", "SEAL", "READ", "JOIN", "LEAVE", "STATUS", "WAITS", "ATTACH",
+               "MANAGE", "SAVE", "RESTORE", "BLOB", "VERIFY", "PUSH_DATA", "PUSH", "READY",
+               "ABANDON", "IMAGE_ASK", "PING", "PONG", "HELLO"]
+NODE_OPS = ["MODEL", "MODEL_DROP", "WRITTEN", "DETACHED", "CONTRIB_DATA", "CONTRIB", "SAVE_PART",
+            "LOAD_PART", "PART_CANCEL", "RAIL", "REGION", "IMAGE_DATA", "IMAGE_ASK", "PING",
+            "DEFINE", "WRITE", "SEAL", "READ", "MANAGE", "SAVE", "RESTORE", "BLOB", "PROGRESS",
+            "ASK", "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT", "VOTE", "COMMIT", "ABORT",
+            "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING", "RANKS", "HEAR",
+            "HEARD", "ODD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER",
+            "VERIFY", "VERIFY_PART"]
 SETTINGS = ["", "optimizer=adamw chunk_elems=1024 max_world=4 timeout=5s",
             "optimizer=sgd lr=1 chunk_elems=1024 max_world=4 timeout=5s max_staleness=1",
             "optimizer=lion chunk_elems=1024 max_world=2 clip=1 timeout=5s mode=0600",
@@ -225,14 +232,16 @@ def trainer_episode(connect, rng, counts, folder):
         "step": lambda: t.step(1.0), "save": lambda: t.ask("SAVE", {"name": name}, seconds=4),
         "save_here": lambda: t.ask("SAVE", {"name": name, "dir": folder, "tag": "x"}, seconds=4),
         "restore": lambda: t.ask("RESTORE", {"name": name, "force": rng.random() < .5}, seconds=4),
-        "read": lambda: t.ask("READ", {"kind": rng.randrange(8), "first": rng.choice([0, 512, 1024]), "count": 512},
+        "read": lambda: t.ask("READ", {"kind": rng.randrange(8), "count": 512,
+                                       "first": rng.choice([0, 512, 1024])},
                               **t.mine()),
         "blob": lambda: t.ask("BLOB", {"rank": 0}, **t.mine()), "status": lambda: t.ask("STATUS"),
         "set": lambda: t.ask("MANAGE", {"name": name, "action": 2, "key": "lr", "value": "0.5"}),
         "resume": lambda: t.ask("MANAGE", {"name": name, "action": 4}),
         "drop": lambda: t.ask("MANAGE", {"name": name, "action": 1, "force": True}),
         "leave": t.leave, "join": lambda: t.join(seconds=2), "lie": t.lie,
-        "write": lambda: t.write(rng.choice([0.5, float("nan")]), 0, 512), "seal": lambda: t.seal(seconds=2),
+        "write": lambda: t.write(rng.choice([0.5, float("nan")]), 0, 512),
+        "seal": lambda: t.seal(seconds=2),
         "define": lambda: t.ready_model(spec(name, 1536, SETTINGS[kind])),
     }
     script = ["define", "join"] if rng.random() < .7 else ["define"]
@@ -246,7 +255,8 @@ def trainer_episode(connect, rng, counts, folder):
             except Refused as e:
                 counts.refused(e.args[1])
             except Hang:
-                if act not in ("step", "join", "seal", "save", "save_here", "restore", "drop", "define"):
+                if act not in ("step", "join", "seal", "save", "save_here", "restore", "drop",
+                               "define"):
                     t.c.bound = 20.0
                     t.ask("STATUS")  # This is answered whatever else waits.
     except Closed as e:
@@ -279,7 +289,8 @@ class Member:
 
     def reply(self, f, message=None):
         row = wire.OPS[f.name]
-        self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=f.model, generation=f.generation,
+        self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=f.model,
+                        generation=f.generation,
                         body=pack(row[2], message) if message is not None else b""))
 
     def chunks_here(self, m):
@@ -298,7 +309,8 @@ class Member:
         if name == "MODEL":
             d = f.message()
             number = d["model"] or f.model
-            self.models.setdefault(number, {"place_runs": d["place_runs"], "record": {}, "generation": 0, "name": d["spec"]["name"]})
+            self.models.setdefault(number, {"place_runs": d["place_runs"], "record": {},
+                                            "generation": 0, "name": d["spec"]["name"]})
             self.reply(f, {"incarnation": self.incarnation})
         elif name == "MODEL_DROP":
             self.models.pop(f.model, None)
@@ -360,11 +372,13 @@ class Member:
     def vote(self, f, m):
         here = self.chunks_here(m)
         said = m.get("said", {})
-        if m.get("voted") or not set(here) <= m.get("arrived", set()) or len(said) < len(m.get("nodes", [0])):
+        if (m.get("voted") or not set(here) <= m.get("arrived", set())
+                or len(said) < len(m.get("nodes", [0]))):
             return
         m["voted"] = True
         others = [r for r in said.values() if "lr" in r]
-        self.core(f, "VOTE", vote={"sumsq": [1.0] * len(here), "finite": bytes([255]) * ((len(here) + 7) // 8),
+        self.core(f, "VOTE", vote={"sumsq": [1.0] * len(here),
+                                   "finite": bytes([255]) * ((len(here) + 7) // 8),
                                    "weights": [said[i]["weights"] for i in sorted(said)],
                                    "lr": others[0]["lr"] if others else [],
                                    "skip": any(r["skip"] for r in others)})
@@ -434,7 +448,8 @@ class Coordinator(Member):
     def begin_with(self, their_hello):
         self.theirs, self.their_uuid = their_hello["incarnation"], their_hello["uuid"]
         self.send(Frame(op=OP["MODEL"], attempt=77, body=pack("Model", {
-            "model": 1, "spec": self.spec, "chunk_elems": CHUNK, "place_runs": [0, 1, 1, 1], "generation": 1,
+            "model": 1, "spec": self.spec, "chunk_elems": CHUNK, "place_runs": [0, 1, 1, 1],
+            "generation": 1,
             "incarnation": self.incarnation,
             "owner": {"known": True, "uid": os.getuid(), "gid": os.getgid()}})))
 
@@ -443,9 +458,13 @@ class Coordinator(Member):
         if outcome < 2:
             self.content = self.id["step"]
         self.applied += outcome == 1
-        return {"content": self.content, "id": {k: self.id[k] for k in ("term", "step", "seq", "generation", "attempt")}, "outcome": outcome,
-                "applied": self.applied, "clip_factor": 1.0, "weight_sum": float(max(n, 1)), "loss_scale": 1.0,
-                "lr": .1, "bad_tensor": -1, "bad_rank": -1, "scaler": {"scale": 1.0}, "args": [0] * ARGS_WORDS,
+        return {"content": self.content,
+                "id": {k: self.id[k] for k in ("term", "step", "seq", "generation", "attempt")},
+                "outcome": outcome,
+                "applied": self.applied, "clip_factor": 1.0, "weight_sum": float(max(n, 1)),
+                "loss_scale": 1.0,
+                "lr": .1, "bad_tensor": -1, "bad_rank": -1, "scaler": {"scale": 1.0},
+                "args": [0] * ARGS_WORDS,
                 "world": self.world()}
 
     def world(self):
@@ -467,8 +486,10 @@ class Coordinator(Member):
         for more at once."""
         while self.sealed and self.asked:
             f = self.asked.pop()
-            self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=1, generation=1, body=pack("Defined", {
-                "model": 1, "sealed": True, "chunk_elems": CHUNK, "optimizer": "sgd", "timeout_ms": 5000,
+            self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=1, generation=1,
+                            body=pack("Defined", {
+                "model": 1, "sealed": True, "chunk_elems": CHUNK, "optimizer": "sgd",
+                "timeout_ms": 5000,
                 "max_staleness": int("max_staleness=1" in self.spec["settings"]),
                 "settings": self.spec["settings"]})))
 
@@ -489,7 +510,8 @@ class Coordinator(Member):
             return
         elif f.name == "ANSWER":
             self.view(False)
-            self.send(Frame(op=OP["WRITE"], attempt=78, model=1, generation=1, step=CHUNK, chunk=MASTER, term=1, seq=1,
+            self.send(Frame(op=OP["WRITE"], attempt=78, model=1, generation=1, step=CHUNK,
+                            chunk=MASTER, term=1, seq=1,
                             # A node does not vote with weights that nobody wrote.
                             body=bytes(4 * (1536 - CHUNK))))
             self.view(True)
@@ -550,7 +572,8 @@ class Listener:
         if first is None or first.name != "HELLO":
             raise Closed("no hello")
         brief = first.message()
-        mine = {"wire_min": 1, "wire_max": 1, "features": wire.FEATURE_BODY_SUM | wire.FEATURE_AUTH, "role": NODE,
+        mine = {"wire_min": 1, "wire_max": 1, "features": wire.FEATURE_BODY_SUM | wire.FEATURE_AUTH,
+                "role": NODE,
                 "node": self.node, "connection": 0, "release": "stranger"}
         nonce = os.urandom(32)
         reply = pack("Hello", dict(mine, nonce=nonce))
@@ -559,11 +582,15 @@ class Listener:
         if auth is None or auth.name != "AUTH":
             raise Closed(c.last_error or "no proof")
         theirs = wire.unpack("Hello", auth.message()["hello"])
-        whole = pack("Hello", dict(mine, run_id=theirs["run_id"], uuid=uuid, incarnation=incarnation,
-                                   config_hash=theirs["config_hash"], pid=os.getpid(), config=theirs["config"]))
-        sums = brief["nonce"] + nonce + wire.hashlib.sha256(first.body).digest() + wire.hashlib.sha256(reply).digest()
+        whole = pack("Hello", dict(mine, run_id=theirs["run_id"], uuid=uuid,
+                                   incarnation=incarnation,
+                                   config_hash=theirs["config_hash"], pid=os.getpid(),
+                                   config=theirs["config"]))
+        sums = (brief["nonce"] + nonce + wire.hashlib.sha256(first.body).digest()
+                + wire.hashlib.sha256(reply).digest())
         proof = wire.prove(self.secret, "shardd auth 2 node listener", sums, whole)
-        c.send(Frame(op=OP["AUTH"], flags=REPLY, attempt=auth.attempt, body=pack("Auth", {"proof": proof, "hello": whole})))
+        c.send(Frame(op=OP["AUTH"], flags=REPLY, attempt=auth.attempt,
+                     body=pack("Auth", {"proof": proof, "hello": whole})))
         return c, theirs
 
     def close(self):
