@@ -251,7 +251,11 @@ void images_moved(struct model *m)
 
 void images_heard(struct model *m, uint32_t chunk)
 {
-	m->images->heard_ns[place_primary(&m->place, chunk)] = m->images->idle_ns = clock_ns();
+	uint16_t n = place_primary(&m->place, chunk);
+
+	m->images->idle_ns = clock_ns();
+	if (n < CORE_NODES_MAX) /* Otherwise its last copy is gone by now. */
+		m->images->heard_ns[n] = m->images->idle_ns;
 }
 
 void images_came(struct model *m, uint32_t chunk)
@@ -275,7 +279,7 @@ static void ask_silent(struct model *m, uint64_t now_ns)
 	uint64_t silent = 0;
 
 	for (uint32_t k = 0; k < i->asked_nr; k++)
-		if (now_ns - i->heard_ns[i->asked[k].node] > ASK_NS)
+		if (now_ns > i->heard_ns[i->asked[k].node] + ASK_NS)
 			silent |= 1ull << i->asked[k].node;
 	for (uint64_t left = silent; left != 0; left &= left - 1)
 		forget(i, (uint16_t)__builtin_ctzll(left));
@@ -296,7 +300,7 @@ void images_beat(struct model *m, uint64_t now_ns)
 		images_late(m, true, chunk, step);
 	if (lack(m) == 0)
 		return;
-	if (now_ns - i->idle_ns <= ASK_NS) {
+	if (now_ns <= i->idle_ns + ASK_NS) {
 		ask_silent(m, now_ns);
 		return;
 	}
@@ -482,6 +486,8 @@ void images_node_gone(struct model *m, uint16_t node)
 {
 	struct images *i = m->images;
 
+	if (i == NULL)
+		return;
 	for (uint32_t c = 0; i->want_nr[node] > 0 && c < m->layout->chunks_nr; c++)
 		want_no_more(m, node, c);
 	i->first[node] = 0;
