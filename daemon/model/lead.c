@@ -594,14 +594,17 @@ static void change(struct lead *l, bool joins, const uint8_t *uuid)
 
 static void look_at_voters(struct lead *l)
 {
+	uint64_t known = l->linked | 1ull << l->s->self, gone = 0, now_ns = clock_ns();
 	const uint8_t *uuid;
 	bool joins;
 
 	if (l->term == 0 || l->next != NULL || l->changing)
 		return;
 	memcpy(l->peer[l->s->self], static_uuid(l->s->dir), MEMBER_UUID_BYTES);
-	uuid = voters_next(&l->voters, l->peer, l->linked | 1ull << l->s->self, l->s->nodes_nr,
-			   &joins);
+	for (uint16_t n = 0; n < l->s->nodes_nr; n++)
+		if (l->s->peer[n] != NULL && peer_given_up(l->s->peer[n], now_ns))
+			gone |= 1ull << n;
+	uuid = voters_next(&l->voters, l->peer, known, gone & ~known, l->s->nodes_nr, &joins);
 	if (uuid != NULL)
 		change(l, joins, uuid);
 }

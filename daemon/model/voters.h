@@ -16,12 +16,13 @@ struct voters {
 };
 
 bool voters_has(const struct voters *v, const uint8_t *uuid);
-/* node[i] is the uuid of node i of nodes_nr, if bit i of known is set. Returns who should become a
- * voter (*joins), or be none any more, or NULL: nothing is to change, or not yet. One change at a
- * time. A voter whose node has another uuid now, because its state folder was lost or the node was
- * replaced, leaves when another one has joined for it. It is only recognised while all nodes are
- * known. */
+/* node[i] is the uuid of node i of nodes_nr, if bit i of known is set: it is linked. gone: nodes
+ * that have been away for lost_timeout. Returns who should become a voter (*joins), or be none any
+ * more, or NULL: nothing is to change, or not yet. One change at a time. A voter that is gone, or
+ * whose node has another uuid now, because its state folder was lost or the node was replaced,
+ * leaves when another one has joined for it. That is only recognised while all other nodes are
+ * known. Of five voters one that is gone leaves at once: the four tolerate as many losses. */
 const uint8_t *voters_next(const struct voters *v, const uint8_t (*node)[MEMBER_UUID_BYTES],
-			   uint64_t known, uint32_t nodes_nr, bool *joins);
+			   uint64_t known, uint64_t gone, uint32_t nodes_nr, bool *joins);
 
 #endif

@@ -19,6 +19,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #define TIMES  "heartbeat_timeout = 1s\nlost_timeout = 3s\n"
 #define STATIC "[cluster]\n" TIMES
@@ -225,6 +226,51 @@ static void test_warm(void **state)
 	moved_ends(&cluster, &crew, true);
 }
 
+static bool votes(int at, int node)
+{
+	char key[32];
+	json_t *status, *it;
+	bool yes = false;
+	size_t i;
+	int rc;
+	char *out = moved_said(cluster, at, "status --json", &rc);
+
+	status = json_loads(out, 0, NULL);
+	if (rc != 0 || status == NULL)
+		fail_msg("%s", out);
+	snprintf(key, sizeof(key), "%c", 'a' + node);
+	json_array_foreach(json_object_get(status, "nodes"), i, it)
+		if (strcmp(json_string_value(json_object_get(it, "name")), key) == 0)
+			yes = json_is_true(json_object_get(it, "votes"));
+	json_decref(status);
+	free(out);
+	return yes;
+}
+
+/* A voter is gone for good. A node that has joined votes in its place, so that another one may be
+ * lost: b and d are a majority of b, c and d, and not of a, b and c. */
+static void test_votes_in_its_place(void **state)
+{
+	uint64_t until;
+	int d;
+
+	(void)state;
+	begin(3, 0, 1, QUORUM, "replicas=2");
+	trains(1, 0);
+	d = cluster_joiner(cluster, 1, NULL);
+	cluster_spawn(cluster, d);
+	cluster_ready(cluster, d);
+	moved_wait(cluster, 1, d, 1, 1000);
+	until = pace_by(30);
+	while (votes(1, 0) || !votes(1, d))
+		if (clock_ns() > until)
+			fail_msg("a votes: %d, d votes: %d", votes(1, 0), votes(1, d));
+	moved_copied(cluster, 1);
+	cluster_kill(cluster, 2);
+	more(20);
+	moved_ends(&cluster, &crew, false);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -253,6 +299,7 @@ int main(int argc, char **argv)
 		CASE(test_coordinator_is_gone),
 		CASE(test_more_copies_than_nodes),
 		CASE(test_restored),
+		CASE(test_votes_in_its_place),
 		CASE(test_warm),
 	};
 

@@ -18,16 +18,12 @@ static void name(uint32_t n, uint8_t id)
 	memset(node[n], id, sizeof(node[n]));
 }
 
-static const uint8_t *next(const struct voters *v, uint64_t known, uint32_t nodes_nr, bool *joins)
-{
-	return voters_next(v, (const uint8_t(*)[MEMBER_UUID_BYTES])node, known, nodes_nr, joins);
-}
-
 /* Makes the change. False: there is none. */
-static bool step(struct voters *v, uint64_t known, uint32_t nodes_nr)
+static bool step(struct voters *v, uint64_t known, uint64_t gone, uint32_t nodes_nr)
 {
 	bool joins;
-	const uint8_t *uuid = next(v, known, nodes_nr, &joins);
+	const uint8_t *uuid = voters_next(v, (const uint8_t(*)[MEMBER_UUID_BYTES])node, known, gone,
+					  nodes_nr, &joins);
 
 	if (uuid == NULL)
 		return false;
@@ -49,13 +45,18 @@ static bool step(struct voters *v, uint64_t known, uint32_t nodes_nr)
 	return false;
 }
 
-static uint32_t settle(struct voters *v, uint64_t known, uint32_t nodes_nr)
+static uint32_t settle_without(struct voters *v, uint64_t known, uint64_t gone, uint32_t nodes_nr)
 {
 	uint32_t steps = 0;
 
-	while (step(v, known, nodes_nr))
+	while (step(v, known, gone, nodes_nr))
 		assert_true(++steps < 20);
 	return v->nr;
+}
+
+static uint32_t settle(struct voters *v, uint64_t known, uint32_t nodes_nr)
+{
+	return settle_without(v, known, 0, nodes_nr);
 }
 
 static void test_grows(void **state)
@@ -110,12 +111,45 @@ static void test_replaced(void **state)
 	}
 }
 
+/* All nodes vote that should, and then some are gone, one after the other. As many losses must be
+ * tolerated as the nodes that are left could, and who comes back votes again where there is need.
+ */
+static void test_gone(void **state)
+{
+	(void)state;
+	for (uint32_t nr = 3; nr <= NODES; nr++) {
+		uint64_t all = (1ull << nr) - 1, gone = 0;
+		struct voters v = {.nr = 1};
+
+		for (uint32_t n = 0; n < NODES; n++)
+			name(n, (uint8_t)(n + 1));
+		memset(v.uuid[0], 1, sizeof(v.uuid[0]));
+		settle(&v, all, nr);
+		for (uint32_t n = 1; n + 2 < nr; n++) {
+			uint32_t left = nr - n, alive = 0;
+
+			gone |= 1ull << n;
+			/* While it is away for less than lost_timeout nothing is to change. */
+			if (nr >= 5)
+				assert_false(step(&v, all & ~gone, gone & ~(1ull << n), nr));
+			settle_without(&v, all & ~gone, gone, nr);
+			for (uint32_t i = 0; i < v.nr; i++)
+				alive += !(gone >> (v.uuid[i][0] - 1) & 1);
+			assert_true(alive - (v.nr / 2 + 1) >= (left >= 5 && nr >= 5 ? 2
+							       : left >= 3          ? 1
+										    : 0));
+		}
+		assert_int_equal(settle(&v, all, nr), nr >= 5 ? 5 : 3);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_grows),
 		cmocka_unit_test(test_waits),
 		cmocka_unit_test(test_replaced),
+		cmocka_unit_test(test_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
