@@ -33,7 +33,7 @@ demo-kill-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' KILLS='$(KILLS)' STEPS='$(STEPS)' SEED='$(if $(findstring file,$(origin SEED)),,$(SEED))' \
 	  tests/demo/kill.sh $(B)
 
-# `make demo-elastic`: kills the node that coordinates for good, and lets another one take its place.
+# `make demo-elastic`: kills the node that coordinates for good, and lets another one join.
 demo-elastic:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory demo-elastic-run

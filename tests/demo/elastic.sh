@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # elastic.sh BUILD: three daemons on loopback with two copies of each chunk, which elect their
 # coordinator, and two trainers each on b and c. Node a, which coordinates first, is killed -9 for
-# good in the middle of the training. Later another machine takes its place, with an empty state
-# folder, and catches up. Then the same training runs in one process, and every master weight and
-# moment is compared byte by byte. Ends with "demo-elastic: exact" and status 0. KEEP=1 keeps the
-# folder with logs and dumps.
+# good in the middle of the training. Later a node that is in nobody's [nodes] joins by one line of
+# its own, and gets its share of the chunks. Then the same training runs in one process, and every
+# master weight and moment is compared byte by byte. Ends with "demo-elastic: exact" and status 0.
+# KEEP=1 keeps the folder with logs and dumps.
 name=demo-elastic
 build=$(cd "${1:?usage: elastic.sh BUILD}" && pwd)
 steps=${STEPS:-300} batch=16 seq=64
 settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384 replicas=2"
 model=(--layers 2 --dim 64 --heads 4 --seq $seq --batch $batch --steps "$steps" --seed 1 --dtype bf16 --settings "$settings")
-elected=(--set cluster.membership=quorum --set cluster.election_timeout=300ms)
+elected=(--set cluster.membership=quorum --set cluster.election_timeout=300ms
+	--set cluster.heartbeat_timeout=2s --set cluster.lost_timeout=5s)
 stall_s=60
 . "${BASH_SOURCE%/*}/cluster.sh"
 
@@ -47,6 +48,7 @@ logged() # DAEMON TEXT: waits for it
 text
 port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
 until port_c=$(free_port "$port_a") && [ "$port_c" != "$port_b" ]; do :; done
+until port_d=$(free_port "$port_a") && [ "$port_d" != "$port_b" ] && [ "$port_d" != "$port_c" ]; do :; done
 CONF="c = 127.0.0.1:$port_c"
 for node in a b c; do
 	config $node
@@ -63,20 +65,23 @@ for k in 0 1 2 3; do
 		--log "$dir/trainer-$k.log" --dump "$dir/daemons"
 done
 until_step $((steps / 5))
-kill -9 "${pid_of[daemon-a]}"
-before=$(step) at=$(date +%s%N)
-wait "${pid_of[daemon-a]}" 2>/dev/null
+at=$(date +%s%N)
+{ kill -9 "${pid_of[daemon-a]}" && wait "${pid_of[daemon-a]}"; } 2>/dev/null # The shell would tell of it.
+before=$(step)
 unset "pid_of[daemon-a]"
 # A step may have been decided when a died. The one after it was not.
 until_step $((before + 2))
 echo "step $before: node a is killed for good; step $((before + 2)) is done $((($(date +%s%N) - at) / 1000000)) ms later"
 grep -h event=leading "$dir"/daemon-[bc].out | sed 's/.*node=\(.\).*/node \1 coordinates now/'
 until_step $((steps / 2))
-rm -rf "$dir/state-a" && mkdir "$dir/state-a"
-start daemon-a2 "$build/shardd" --config "$dir/a.conf" "${elected[@]}"
+config d
+sed -i '/^\[nodes\]/,$d' "$dir/d.conf"
+start daemon-d "$build/shardd" --config "$dir/d.conf" "${elected[@]}" --set "cluster.join=127.0.0.1:$port_b"
 before=$(step)
-logged daemon-a2 event=learned
-echo "step $before: another machine takes the place of node a; it has its copies at step $(step)"
+logged daemon-d event=learned
+echo "step $before: node d joins by the address of b; it has its chunks at step $(step)"
+until_step $((steps - 20))
+"$build/shardctl" --address "unix:$dir/b.sock" members
 for k in 0 1 2 3; do
 	finish trainer-$k
 done
@@ -84,10 +89,10 @@ done
 for k in 0 1 2 3; do
 	grep -qv "rank=$k world=4 " "$dir/trainer-$k.log" && fail "trainer $k was not rank $k of 4 throughout"
 done
-for node in a2 b c; do
+for node in b c d; do
 	kill -TERM "${pid_of[daemon-$node]}"
 done
-for node in a2 b c; do
+for node in b c d; do
 	finish daemon-$node
 done
 echo "demo-elastic: trainers and daemons have stopped cleanly; the same training in one process:"
