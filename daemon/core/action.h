@@ -72,6 +72,12 @@ enum core_action_type {
 	/* This node is the one that is wrong, as .why says. What it has of this model must never be
 	 * taken over by a later process. End this one. */
 	CORE_ACT_ODD,
+	/* On the coordinator: the next view is without .node, which is linked to this node and not
+	 * to others, as .why says. */
+	CORE_ACT_CUT,
+	/* On an elected coordinator: another node should lead, because of .why. If none does, this
+	 * one goes on after a while. */
+	CORE_ACT_YIELD,
 };
 
 struct core_action {

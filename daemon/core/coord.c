@@ -73,7 +73,7 @@ void coord_on_link_up(struct ctx *x, uint16_t node)
 	if (co->node[node].answered && !view_same(&co->node[node].who, &c->link[node].who))
 		co->node[node].answered = co->node[node].is_prepared = false;
 	recover_send(x, node);
-	recover_send_hear(x, node);
+	hear_send(x, node);
 	if (co->state != COORD_OPEN || !coord_lists(c, node))
 		return;
 	if (!co->node[node].done)
@@ -87,7 +87,7 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	struct core *c = x->c;
 
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
-	recover_missed(x, node);
+	hear_missed(x, node);
 	world_lost_node(x, node, why);
 	if (c->coord.undecided && !c->coord.node[node].voted)
 		attempt_abort(x, SHARD_WORLD_CHANGED, why);
@@ -475,6 +475,15 @@ static void words_gone(const struct core *c, struct words *w)
 		words_add(w, " and %u more", w->names_nr - before - WAITS_NAMES_MAX);
 }
 
+/* The step may wait for a link that other nodes lack. */
+static void waits_links(const struct core *c, struct words *w)
+{
+	char pair[160];
+
+	if (hear_pair(c, pair, sizeof(pair)))
+		words_add(w, "%s%s", w->used ? "; " : "", pair);
+}
+
 void coord_waits(const struct core *c, char *text, size_t bytes)
 {
 	const struct coord *co = &c->coord;
@@ -488,8 +497,10 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 		return;
 	}
 	waits_nodes(c, &w);
-	if (w.names_nr || co->state != COORD_OPEN || !co->view.sealed)
+	if (w.names_nr || co->state != COORD_OPEN || !co->view.sealed) {
+		waits_links(c, &w);
 		return;
+	}
 	if (co->undecided)
 		waits_attempt(c, &w);
 	else if (co->view.tune.paused)
@@ -508,6 +519,7 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 	} else if (world_gathers(c))
 		words_add(&w, "more trainers until join_timeout: %u of at most %u joined",
 			  co->trainers_nr, c->conf.max_world);
+	waits_links(c, &w);
 }
 
 static void coord_expel(struct ctx *x)
@@ -656,7 +668,7 @@ static void coord_repeat(struct ctx *x)
 
 	view_each(i, coord_members(c)) {
 		recover_send(x, i);
-		recover_send_hear(x, i);
+		hear_send(x, i);
 		if (co->state != COORD_OPEN)
 			continue;
 		if (!co->node[i].done)
@@ -664,6 +676,7 @@ static void coord_repeat(struct ctx *x)
 		if (co->undecided && !co->node[i].begun)
 			attempt_send_begin(x, i);
 	}
+	hear_repeat_outside(x);
 	judge_repeat(x);
 	if (co->undecided || coord_short(c))
 		coord_send_waits(x);
@@ -684,7 +697,7 @@ void coord_on_tick(struct ctx *x)
 		return;
 	if (co->state == COORD_PERSIST ||
 	    (co->state == COORD_OPEN && !co->undecided && attempt_all_done(c) && !coord_short(c) &&
-	     !co->expelled_nr && !recover_asks(c) && !judge_tells(c))) {
+	     !co->expelled_nr && !hear_asks(c) && !judge_tells(c))) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -696,7 +709,7 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	if (judge_blocks(c))
+	if (judge_blocks(c) || co->reports.out)
 		return false;
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
 	       !co->tune_due && !coord_paused(c) && !coord_thin(c) && attempt_all_linked(c) &&
@@ -716,6 +729,7 @@ void coord_settle(struct ctx *x)
 	}
 	co->seen_ns = x->now;
 	judge_votes(x);
+	hear_look(x);
 	recover_settle(x);
 	world_sweep(x);
 	judge_settle(x);
@@ -727,7 +741,7 @@ void coord_settle(struct ctx *x)
 		co->behind_ns = x->now;
 	stragglers_look(x);
 	if ((coord_short(c) ||
-	     (co->state == COORD_OPEN && (co->expelled_nr || recover_asks(c) || judge_tells(c)))) &&
+	     (co->state == COORD_OPEN && (co->expelled_nr || hear_asks(c) || judge_tells(c)))) &&
 	    co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
 	coord_check(c);
@@ -741,7 +755,8 @@ bool coord_due(const struct core *c)
 uint64_t coord_deadline(const struct core *c)
 {
 	const struct coord *co = &c->coord;
-	uint64_t at = co->timer.at, lost = recover_deadline(c), slow = stragglers_deadline(c);
+	uint64_t at = co->timer.at, lost = recover_deadline(c), slow = stragglers_deadline(c),
+		 links = hear_deadline(c);
 
 	if (co->state == COORD_OFF)
 		return UINT64_MAX;
@@ -749,6 +764,8 @@ uint64_t coord_deadline(const struct core *c)
 		at = coord_ends_ns(c);
 	if (slow < at)
 		at = slow;
+	if (links < at)
+		at = links;
 	if (world_gathers(c) && world_deadline(c) < at)
 		at = world_deadline(c);
 	return lost < at ? lost : at;

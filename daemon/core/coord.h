@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* coord.h: the coordinator. Its memory is one struct, because one event often changes much of it.
  * attempt.c has the attempts and their verdicts, world.c the trainers and worlds, recover.c the
- * views, moves.c those that move chunks, and coord.c ties them together. Private to daemon/core. */
+ * views, moves.c those that move chunks, hear.c who hears whom, and coord.c ties them together.
+ * Private to daemon/core. */
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
 #include "core/copies.h"
 #include "core/ctx.h"
+#include "core/hear.h"
 #include "core/odd.h"
 
 enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OPEN, COORD_NR };
@@ -61,6 +63,8 @@ struct coord {
 
 	struct odd odd; /* odd.c: votes that differ. */
 
+	struct reports reports; /* hear.c: links between others. */
+
 	/* world.c: trainers. */
 	uint32_t trainers_nr, expelled_nr;
 	/* Those that have joined. Those of the last world come first, in rank order. */
@@ -71,10 +75,12 @@ struct coord {
 	/* When min_world had joined and the first step after a seal could begin. 0: it cannot. */
 	uint64_t enough_ns;
 
-	/* recover.c: views. */
-	/* Counts how often a member was missed. Whoever has not answered HEAR with this number may
-	 * be gone, too, and its copies are no reason to go on without the one that is missed. */
+	/* hear.c: counts how often a member was missed. Whoever has not answered HEAR with this
+	 * number may be gone, too, and its copies are no reason to go on without the one that is
+	 * missed. */
 	uint32_t hear;
+
+	/* recover.c: views. */
 	uint64_t seen_ns; /* What time made due up to here has been taken into account. */
 	bool has_view;
 	bool want_seal;        /* CORE_EV_WRITTEN came, so the next view seals the model. */

@@ -130,12 +130,11 @@ bool members_vary(const struct core *c)
 	return copies_several(c) || (c->coord.view.sealed && joins);
 }
 
-/* Has every member that is linked answered since the last time that one was missed? */
-static bool members_heard(const struct core *c)
+bool members_heard(const struct core *c)
 {
 	view_each(i, coord_members(c)) {
 		if (i != c->conf.self && core_linked(c, i) && !odd_is(c, i) &&
-		    c->coord.node[i].heard != c->coord.hear)
+		    !(c->coord.reports.out >> i & 1) && c->coord.node[i].heard != c->coord.hear)
 			return false;
 	}
 	return true;
@@ -163,14 +162,16 @@ uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 	/* A coordinator stays a member, but its copies stop to count. */
-	uint64_t odd = members_odd(c) & ~(1ull << c->conf.self), missed = 0;
+	uint64_t out = co->reports.out | (members_odd(c) & ~(1ull << c->conf.self)), missed = 0;
 
+	if (co->reports.yields)
+		return 0;
 	if (co->has_view && !co->view.sealed)
 		return members_not_back(c);
 	if (!members_vary(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
-		if (odd >> i & 1 ||
+		if (out >> i & 1 ||
 		    (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i)))
 			missed |= 1ull << i;
 		else if (co->state == COORD_OPEN && !co->node[i].done)
@@ -208,7 +209,7 @@ uint64_t members_joining(const struct core *c)
 		if (!node_is_twin(c, i, joining) && !odd_is(c, i))
 			joining |= 1ull << i;
 	}
-	return joining;
+	return joining & ~c->coord.reports.kept;
 }
 
 uint64_t members_caught(const struct core *c, bool all)

@@ -36,10 +36,13 @@ uint64_t copies_here(const struct core *c);
 /* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
  * written, a copy that is lost does not know what was written to the others. */
 uint32_t copies_lost(const struct core *c, uint64_t now);
-/* Bits of the members that leave the view, because they are missed and the others have copies of
- * all chunks. Either all that are missed leave or none does. */
+/* Has every member that is linked answered since the last time that one was missed? */
+bool members_heard(const struct core *c);
+/* Bits of the members that leave the view, because they are missed, odd or without a link to others
+ * (hear.h), and the others have copies of all chunks. Either all of them leave or none does. */
 uint64_t members_leaving(const struct core *c);
-/* Bits of the nodes that are linked, whose slots a view may have, and that are no members. They
+/* Bits of the nodes that are linked, whose slots a view may have, that are no members, and
+ * that nothing keeps out (hear.h). They
  * become members that catch up, or that have no chunk. While the weights are written nobody
  * joins. */
 uint64_t members_joining(const struct core *c);

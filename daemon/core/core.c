@@ -7,6 +7,7 @@
  * unknown number. That is safe because whatever matters is repeated. */
 #include "core/core.h"
 
+#include "core/hear.h"
 #include "core/inner.h"
 #include "core/moves.h"
 #include "core/slots.h"
@@ -22,6 +23,8 @@ struct op_row {
 	void (*coord)(
 		struct ctx *,
 		const struct core_msg *); /* On the coordinator: from any node, itself included. */
+	/* On the coordinator: from a node that is no member. */
+	void (*outside)(struct ctx *, const struct core_msg *);
 	void (*peer)(struct ctx *, const struct core_msg *); /* From any other node. */
 };
 
@@ -43,7 +46,7 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_WAITING] = {.member = member_on_waiting, .coord = attempt_on_waiting},
 	[CORE_RANKS] = {.peer = step_on_ranks},
 	[CORE_HEAR] = {.member = member_on_hear},
-	[CORE_HEARD] = {.coord = recover_on_heard},
+	[CORE_HEARD] = {.coord = hear_on_heard, .outside = hear_on_outside},
 	[CORE_ODD] = {.member = member_on_odd},
 };
 
@@ -58,6 +61,8 @@ static void dispatch(struct ctx *x, const struct core_msg *m)
 	if (core_coordinates(c) && row->coord) {
 		if (view_is_member(coord_members(c), m->from))
 			row->coord(x, m);
+		else if (row->outside)
+			row->outside(x, m);
 	} else if (row->member && member_obeys(c, m)) {
 		row->member(x, m);
 		/* A higher term was promised. The coordinator here decides nothing any more. */
@@ -95,6 +100,8 @@ static void on_link_down(struct ctx *x, const struct core_event *e)
 		    : core_text(c, "node %s is out of reach: %s", core_node_name(c, e->node),
 				e->why ? e->why : "no link");
 	step_on_link_down(x, e->node, why);
+	if (e->node != core_coordinator(c))
+		member_tell(x);
 	if (core_coordinates(c))
 		coord_on_link_down(x, e->node, why);
 }
@@ -114,6 +121,10 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 	step_on_link_up(x, e->node);
 	if (e->node == core_coordinator(c))
 		local_tell_again(x);
+	if (e->node != core_coordinator(c) || member_misses(c))
+		member_tell(x);
+	if (core_coordinates(c))
+		hear_linked(x, e->node);
 	if (core_coordinates(c) && view_is_member(coord_members(c), e->node))
 		coord_on_link_up(x, e->node);
 }
@@ -123,6 +134,7 @@ static void on_tick(struct ctx *x, const struct core_event *e)
 	(void)e;
 	step_on_tick(x);
 	local_on_tick(x);
+	member_on_tick(x);
 	if (core_coordinates(x->c))
 		coord_on_tick(x);
 }
@@ -204,6 +216,8 @@ uint64_t core_deadline(const struct core *c)
 
 	if (c->step.timer.at < at)
 		at = c->step.timer.at;
+	if (c->member.timer.at < at)
+		at = c->member.timer.at;
 	return c->local.timer.at < at ? c->local.timer.at : at;
 }
 
@@ -269,6 +283,7 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	member_place(c, &c->conf.place);
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);
+	timer_stop(&c->member.timer);
 	timer_stop(&c->coord.timer);
 	c->member.leader = view_coordinator(&conf->members);
 	if (c->member.leader == conf->self && !conf->elected)
@@ -326,6 +341,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->too_few = coordinates && coord_too_few(c);
 	s->stragglers = c->coord.stragglers_nr;
 	s->differed = c->coord.odd.differed_nr;
+	s->cut = c->coord.reports.out_nr;
 	s->world = &c->step.world;
 	if (c->step.has_record) {
 		s->record = &c->step.record;
@@ -342,6 +358,10 @@ void core_state(const struct core *c, struct core_state *s)
 		core_waits_outside(c, s->waits, sizeof(s->waits));
 	else if (step_undecided(&c->step) && !core_id_cmp(&m->waits_id, &c->step.id))
 		core_copy_text(s->waits, sizeof(s->waits), m->waits);
+	else if (step_undecided(&c->step) && member_misses(c) & core_members(c)->nodes)
+		snprintf(s->waits, sizeof(s->waits), "node %s, which has no link",
+			 core_node_name(c, (uint16_t)__builtin_ctzll(member_misses(c) &
+								     core_members(c)->nodes)));
 }
 
 void core_now(const struct core *c, struct core_now *a)

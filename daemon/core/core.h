@@ -64,6 +64,9 @@ struct core_conf {
 	/* A new coordinator waits so long for a member that it has never had a link to, if others
 	 * have copies of all chunks. */
 	uint64_t heartbeat_timeout_ns;
+	/* Two members that have no link to each other for so long cannot both stay (hear.h). It
+	 * is longer than it takes to make a link anew. */
+	uint64_t reconnect_ns;
 	struct record_conf record;
 };
 
@@ -121,6 +124,7 @@ struct core_state {
 	uint32_t joined;          /* Coordinator: the trainers that have joined. */
 	bool too_few;             /* Coordinator: the next step waits for min_world of them. */
 	uint64_t differed;   /* Coordinator: attempts in which the votes for copies differed. */
+	uint64_t cut;        /* Coordinator: members that left without links to others (hear.h). */
 	uint64_t stragglers; /* Coordinator: those that it put out because they were slow. */
 	const struct core_world *world;
 	const struct record *record; /* The last record that was decided here. NULL: none. */

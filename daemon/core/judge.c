@@ -85,7 +85,7 @@ static void judge_attempt(struct ctx *x)
 	core_copy_text(o->why, sizeof(o->why), text);
 	attempt_abort(x, SHARD_WORLD_CHANGED,
 		      core_text(c, "node %s is odd: %s", core_node_name(c, node), text));
-	recover_missed(x, node);
+	hear_missed(x, node);
 }
 
 bool judge_blocks(const struct core *c)

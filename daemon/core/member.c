@@ -5,7 +5,8 @@
  * was not voted for, and is answered with what this node holds. VIEW carries the last record, which
  * resolves PREPARED, drops the rest, and is answered with VIEW_OK. A step that is being applied
  * finishes first. A view of a new generation means that the model was LOST or rolled back.
- * Everything of the old generation is then dropped, and the trainers are told. */
+ * Everything of the old generation is then dropped, and the trainers are told. A node also tells
+ * the coordinator to which others it has no link (hear.h). */
 #include "core/member.h"
 
 #include "core/inner.h"
@@ -13,11 +14,72 @@
 
 #include <string.h>
 
+/* --- whom it misses --- */
+
+uint64_t member_misses(const struct core *c)
+{
+	uint64_t known = core_members(c)->nodes;
+
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		if (c->link[i].known)
+			known |= 1ull << i;
+	}
+	return known & ~c->linked;
+}
+
+/* Nothing is told before a view is adopted, or of a view of a term that is over. */
+static bool member_tells(const struct core *c)
+{
+	return !core_coordinates(c) && c->member.term && c->member.term == c->member.promised;
+}
+
+static void member_say(struct ctx *x)
+{
+	const struct member *m = &x->c->member;
+	struct core_id id = {.term = m->term, .seq = m->seq, .step = m->heard};
+
+	core_send(x, core_coordinator(x->c), CORE_HEARD, &id)->misses = member_misses(x->c);
+}
+
+static void member_tell_again(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	if (member_misses(c) & core_members(c)->nodes && c->member.timer.at == UINT64_MAX)
+		timer_start(c, &c->member.timer, x->now);
+}
+
+void member_tell(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	if (!member_tells(c))
+		return;
+	member_say(x);
+	member_tell_again(x);
+}
+
+void member_on_tick(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	if (x->now < c->member.timer.at)
+		return;
+	if (!member_tells(c) || !core_linked(c, core_coordinator(c)) ||
+	    !(member_misses(c) & core_members(c)->nodes)) {
+		timer_stop(&c->member.timer);
+		return;
+	}
+	member_say(x);
+	timer_next(c, &c->member.timer, x->now);
+}
+
 static void member_answer(struct ctx *x, const struct core_msg *ask)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
 	struct core_answer *a = &c->member.answer;
+	struct core_msg *answer;
 
 	memset(a, 0, sizeof(*a));
 	a->incarnation = c->conf.who.incarnation;
@@ -33,7 +95,9 @@ static void member_answer(struct ctx *x, const struct core_msg *ask)
 		a->world = s->world;
 		step_vote_fill(c, &a->vote);
 	}
-	core_send(x, ask->from, CORE_ANSWER, &ask->id)->answer = a;
+	answer = core_send(x, ask->from, CORE_ANSWER, &ask->id);
+	answer->answer = a;
+	answer->misses = member_misses(c);
 }
 
 bool member_obeys(const struct core *c, const struct core_msg *m)
@@ -49,6 +113,8 @@ bool member_obeys(const struct core *c, const struct core_msg *m)
 
 static void member_promise(struct member *m, uint64_t term, uint16_t leader)
 {
+	if (m->promised != term)
+		m->heard = 0;
 	m->promised = term;
 	m->leader = leader;
 }
@@ -70,8 +136,11 @@ static void member_ok(struct ctx *x)
 {
 	struct member *m = &x->c->member;
 	struct core_id id = {.term = m->term, .seq = m->seq, .generation = m->generation};
+	struct core_msg *ok;
 
-	core_send(x, core_coordinator(x->c), CORE_VIEW_OK, &id)->caught = x->c->step.caught;
+	ok = core_send(x, core_coordinator(x->c), CORE_VIEW_OK, &id);
+	ok->caught = x->c->step.caught;
+	ok->misses = member_misses(x->c);
 }
 
 static void member_new_generation(struct ctx *x, const struct core_view *v)
@@ -238,6 +307,7 @@ static void member_resume(struct ctx *x)
 	if (again)
 		local_tell_again(x);
 	member_ok(x);
+	member_tell_again(x);
 }
 
 bool member_is_in(const struct core *c, const struct view_members *v)
@@ -310,10 +380,13 @@ void member_tell_caught(struct ctx *x)
 void member_on_hear(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
+	struct core_id id = m->id;
 
 	if (m->id.term < c->member.promised)
 		return;
-	core_send(x, m->from, CORE_HEARD, &m->id);
+	c->member.heard = m->id.step;
+	id.seq = c->member.term == m->id.term ? c->member.seq : 0;
+	core_send(x, m->from, CORE_HEARD, &id)->misses = member_misses(c);
 	if (c->step.caught)
 		member_tell_caught(x);
 }

@@ -23,6 +23,9 @@ struct member {
 	struct core_answer answer;     /* The last answer. The action that sends it points here. */
 	char waits[512]; /* Who attempt .waits_id waits for, as the coordinator said. */
 	struct core_id waits_id;
+	/* The last question of the coordinator, and when whom this node misses is told again. */
+	uint64_t heard;
+	struct timer timer;
 };
 
 /* Is this node a member? Its slot alone does not make it one, because another node may have the
@@ -43,9 +46,13 @@ void member_on_view(struct ctx *x, const struct core_msg *m);
 void member_on_waiting(struct ctx *x, const struct core_msg *m);
 void member_on_odd(struct ctx *x, const struct core_msg *m);
 void member_on_hear(struct ctx *x, const struct core_msg *m);
+/* Bits of the nodes to which this one has no link, though they are members, or had one before. */
+uint64_t member_misses(const struct core *c);
+void member_tell(struct ctx *x); /* Tells the coordinator, and again as long as one is a member. */
 /* All copies here are those of the last record. Tells the coordinator. */
 void member_tell_caught(struct ctx *x);
 /* Events. */
+void member_on_tick(struct ctx *x);
 void member_on_applied(struct ctx *x, const struct core_event *e);
 void member_check(const struct core *c);
 

@@ -92,7 +92,9 @@ enum core_op {
 	CORE_RANKS,
 	/* Coordinator to all: answer now. .id.step is the number of the question. */
 	CORE_HEAR,
-	CORE_HEARD, /* To the coordinator, with the .id of the question. */
+	/* To the coordinator, with the .id of the question and the .seq of the view here: .misses.
+	 * Also unasked, when a link to another node goes down or comes up. */
+	CORE_HEARD,
 	/* Coordinator to a node: your votes for copies differed from those of the other nodes that
 	 * have them, in attempt .id, as .why says. No view needs your copies any more. Give them up
 	 * and end. */
@@ -125,6 +127,8 @@ struct core_msg {
 	 * the body. */
 	uint64_t from_incarnation;
 	struct core_id id;
+	/* HEARD, VIEW_OK and ANSWER: bits of the nodes to which the sender has no link. */
+	uint64_t misses;
 	/* The sender catches up, and all of its copies are those of its last record. */
 	bool caught;
 	/* VOTE: it does not count, and the sender is not PREPARED: the gradient of a chunk has

@@ -11,6 +11,7 @@
 #include "core/recover.h"
 
 #include "core/copies.h"
+#include "core/hear.h"
 #include "core/inner.h"
 #include "core/moves.h"
 
@@ -25,60 +26,6 @@ void recover_check(const struct core *c)
 	CHECK(!co->tune_tell || co->has_view);
 	/* This node has adopted the view, too. */
 	CHECK(co->state != COORD_OPEN || place_same(&co->view.place, core_place(c)));
-}
-
-void recover_missed(struct ctx *x, uint16_t node)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-
-	co->node[node].caught = co->node[node].catches = false;
-	if (!members_vary(c))
-		return;
-	co->hear++;
-	view_each(i, coord_members(c))
-		recover_send_hear(x, i);
-	if (co->timer.at == UINT64_MAX)
-		timer_start(c, &co->timer, x->now);
-}
-
-void recover_on_heard(struct ctx *x, const struct core_msg *m)
-{
-	if (m->id.term == x->c->coord.term && m->id.step <= UINT32_MAX)
-		x->c->coord.node[m->from].heard = (uint32_t)m->id.step;
-}
-
-/* Is there a question for this member? It is repeated until the member has answered, and as long as
- * it catches up. This node may also be one that catches up, and have its copies before the view is
- * open. */
-static bool recover_hears(const struct core *c, uint16_t node)
-{
-	const struct coord_node *n = &c->coord.node[node];
-
-	return core_linked(c, node) &&
-	       ((node != c->conf.self && n->heard != c->coord.hear) ||
-		(c->coord.state == COORD_OPEN && !n->caught &&
-		 (coord_place(c)->learns | coord_place(c)->moves) >> node & 1));
-}
-
-bool recover_asks(const struct core *c)
-{
-	if (!members_vary(c))
-		return false;
-	view_each(i, coord_members(c)) {
-		if (recover_hears(c, i))
-			return true;
-	}
-	return false;
-}
-
-void recover_send_hear(struct ctx *x, uint16_t node)
-{
-	const struct coord *co = &x->c->coord;
-	struct core_id id = {.term = co->term, .step = co->hear};
-
-	if (members_vary(x->c) && recover_hears(x->c, node))
-		core_send(x, node, CORE_HEAR, &id);
 }
 
 /* --- LOST --- */
@@ -222,6 +169,7 @@ static void recover_persist(struct ctx *x)
 		orders_take_tune(x->c);
 	co->state = COORD_PERSIST;
 	timer_stop(&co->timer);
+	hear_void(x->c);
 	view_each(i, coord_members(x->c))
 		co->node[i].view_ok = co->node[i].done = co->node[i].caught = false;
 	a = core_act(x, CORE_ACT_PERSIST);
@@ -330,6 +278,7 @@ static void recover_change(struct ctx *x,
 			orders_forget(c);
 	}
 	to = recover_members(c, lost);
+	hear_changed(x, &to);
 	place = recover_place(c, &to, co->view.sealed);
 	moves_take(c, &place);
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
@@ -674,6 +623,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 		return;
 	if (a->generation == co->view.generation && recover_is_older(co, a))
 		recover_older(x, m->from);
+	hear_report(x, m);
 	n->answered = true;
 	n->who = c->link[m->from].who;
 	n->generation = a->generation;
@@ -704,6 +654,7 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 	} else if (recover_caught_late(co, m) && coord_lists(x->c, m->from)) {
 		co->node[m->from].caught = co->node[m->from].catches = true;
 	}
+	hear_report(x, m);
 }
 
 /* The shell names the generation whose weights are written. If a newer one is already on its way to

@@ -13,16 +13,10 @@ void recover_init(struct core *c, uint64_t term, const struct core_view *view);
 bool recover_twins(const struct core *c, uint16_t *a, uint16_t *b);
 bool recover_differ(const struct core *c); /* No two of them have the same uuid. */
 
-/* A member is missed. Who of the others is there? */
-void recover_missed(struct ctx *x, uint16_t node);
-/* Asks that member again, if it owes an answer. */
-void recover_send_hear(struct ctx *x, uint16_t node);
 /* Does a change of the view wait for the next boundary? No attempt begins then. */
 bool recover_boundary(const struct core *c);
-bool recover_asks(const struct core *c); /* Is something to be repeated, in any state? */
 
 /* Messages to the coordinator. */
-void recover_on_heard(struct ctx *x, const struct core_msg *m);
 void recover_on_answer(struct ctx *x, const struct core_msg *m);
 void recover_on_view_ok(struct ctx *x, const struct core_msg *m);
 

@@ -12,6 +12,9 @@
 #include "shard.pb-c.h"
 
 #define PEER_CONNECTIONS_MAX 16
+/* A link between two nodes that run and reach each other is up again by then: nodes dial at most a
+ * second apart. */
+#define PEER_RECONNECT_NS (5 * NS_PER_SEC / 2)
 
 struct peer_conn {
 	struct peer *peer;

@@ -666,6 +666,7 @@ static bool pack_body(const struct core_msg *m, uint64_t defined, struct arena *
 	out->caught = m->caught;
 	out->too_few = m->too_few;
 	out->differs = m->differs;
+	out->misses = m->misses;
 	return true;
 }
 
@@ -744,6 +745,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->caught = in->caught;
 	m->too_few = in->too_few;
 	m->differs = in->differs;
+	m->misses = in->misses;
 	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
 						 : SHARD_OK; /* No other status is sent. */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)

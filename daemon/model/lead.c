@@ -703,3 +703,8 @@ void lead_resign(struct server *s, const char *why)
 		 why);
 	resign(l);
 }
+
+void lead_yield(struct model *m, const struct core_action *a)
+{
+	lead_resign(m->server, a->why);
+}

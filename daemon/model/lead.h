@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct core_action;
 struct model;
 struct peer;
 struct server;
@@ -67,5 +68,6 @@ bool lead_forgot(const struct server *s, uint32_t model);
 uint64_t lead_since(const struct server *s);
 /* This node leads and must not: it gives the lead away. */
 void lead_resign(struct server *s, const char *why);
+void lead_yield(struct model *m, const struct core_action *a); /* The core of a model wants it. */
 
 #endif

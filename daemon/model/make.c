@@ -17,6 +17,7 @@
 #include "data/blobs.h"
 #include "data/data.h"
 #include "link/nodes.h"
+#include "link/peer.h"
 #include "model/model.h"
 #include "model/lead.h"
 #include "data/catchup.h"
@@ -105,6 +106,7 @@ static struct core_conf *core_conf(struct model *m)
 				   .step_timeout_ns = s->conf->step_timeout_ns,
 				   .lost_timeout_ns = s->conf->lost_timeout_ns,
 				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
+				   .reconnect_ns = PEER_RECONNECT_NS,
 				   .repeat_ns = 200 * NS_PER_MS};
 	conf->slots = UINT64_MAX; /* Nodes that join have the slots behind. */
 	conf_record(m, &conf->record);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* note.c: writes the worlds of a model to the log. model.c calls note_world() when an attempt
- * begins, while the model still holds the world before. Happy path: one line of key=value for each
- * change. Nothing can fail. A world with more runs of nodes than a line has room for is cut off. */
+/* note.c: writes the worlds of a model to the log, and who leaves it because links between nodes
+ * are lost. model.c calls note_world() when an attempt begins, while the model still holds the
+ * world before. Happy path: one line of key=value for each change. Nothing can fail. A world with
+ * more runs of nodes than a line has room for is cut off. */
 #include "model/note.h"
 
 #include "model/model.h"
@@ -31,4 +32,10 @@ void note_world(const struct model *m, const struct core_world *w)
 		 "event=world model=%s step=%lu attempt=%u size=%u before=%u nodes=%s", m->name,
 		 (unsigned long)m->attempt.id.step, m->attempt.id.attempt, w->size,
 		 m->attempt.world.size, nodes);
+}
+
+void note_cut(struct model *m, const struct core_action *a)
+{
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=member_cut_off model=%s node=%s why=%s",
+		 m->name, members_name(m->server, a->node), a->why);
 }

@@ -11,5 +11,7 @@ struct model;
  * nodes of its ranks in rank order, as nodes=a:2,b:1. `reference --history` reads these lines. A
  * step was decided in the world of the last line at or before it. */
 void note_world(const struct model *m, const struct core_world *w);
+/* Logs which member the next view is without, because it has no link to others. */
+void note_cut(struct model *m, const struct core_action *a);
 
 #endif

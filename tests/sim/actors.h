@@ -107,6 +107,11 @@ double odd_sum(struct sim *s, uint16_t n, uint32_t chunk, double sum);
 bool odd_says(const struct sim *s, uint16_t n, uint32_t chunk);
 void odd_crashed(struct sim *s, uint16_t n);
 
+/* cuts.c: two nodes lose their link at the end. */
+void cuts_event(struct sim *s, const struct sim_event *e);
+bool cuts_on(const struct sim *s); /* Is it lost now? */
+bool cuts_over(struct sim *s);     /* It was, or it is not in this seed. */
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);

@@ -26,6 +26,8 @@ enum {
 #define AWAY_NS (2 * SEC) /* A node that is away for so long is given up. */
 /* A link that is silent for so long ends, and a new coordinator waits so long for a member. */
 #define SILENT_NS (300 * MS)
+/* Longer than it takes to make a link anew. */
+#define RECONNECT_NS (900 * MS)
 
 enum sim_kind {
 	SIM_DELIVER = 1,
@@ -67,6 +69,7 @@ enum sim_kind {
 	SIM_JOIN,
 	SIM_JOIN_FAULT,
 	SIM_ODD,
+	SIM_CUT,
 	SIM_KIND_NR
 };
 
@@ -92,6 +95,11 @@ struct conn { /* A connection between two slots, i < j. */
 	uint32_t epoch;
 	bool up, connecting, cut; /* cut: a partition, which allows no new connection. */
 	uint64_t last_at[2];      /* Keeps the order within a direction. */
+};
+
+struct sim_cut { /* These two nodes lose their link (cuts.c). */
+	uint32_t phase;
+	uint16_t a, b;
 };
 
 struct transfer {

@@ -40,6 +40,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placem
 				 .straggler_timeout_ns = s->m->straggler_ns,
 				 .lost_timeout_ns = AWAY_NS,
 				 .heartbeat_timeout_ns = SILENT_NS,
+				 .reconnect_ns = RECONNECT_NS,
 				 .repeat_ns = 30 * MS};
 
 	conf.slots = joins_slots(s, n);

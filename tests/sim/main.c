@@ -54,8 +54,9 @@ static int report(struct sim *s, uint64_t seed)
 
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
-		helds, tuneds, restores, expelled, learned, promoted, stragglers, orders_moves,
-		backs, moved, moved_over, replaced, joined, liars, differed, told_odd, disputed;
+		helds, tuneds, restores, expelled, cuts, learned, promoted, stragglers,
+		orders_moves, backs, moved, moved_over, replaced, joined, liars, differed, told_odd,
+		disputed;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -85,6 +86,7 @@ static void total(struct totals *t, const struct sim *s)
 		t->told_odd += m->told_odd;
 		t->disputed += m->disputed;
 	}
+	t->cuts += s->cut.a != s->cut.b;
 	t->restarts += s->restarts;
 	t->warms += s->warms;
 	t->zombies += s->zombies_nr;
@@ -110,6 +112,7 @@ static void print_totals(const struct totals *t)
 		{"tunes", t->tuneds},
 		{"restored", t->restores},
 		{"members expelled", t->expelled},
+		{"partial cuts", t->cuts},
 		{"learned", t->learned},
 		{"counted again", t->promoted},
 		{"stragglers", t->stragglers},

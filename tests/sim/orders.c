@@ -218,6 +218,6 @@ void orders_event(struct sim *s, const struct sim_event *e)
 		return;
 	if (s->m->orders.script)
 		orders_script(s, &st);
-	else
+	else if (!cuts_on(s))
 		orders_draw(s, &st);
 }

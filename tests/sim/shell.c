@@ -234,9 +234,9 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct shell *sh = shell_of(s, n);
 	static const char *const act[] = {
-		"?",      "SEND",     "PERSIST", "BEGIN", "CREDIT", "OPEN",   "APPLY",
-		"RESULT", "ENDED",    "SEAL",    "LOST",  "EXPEL",  "LEFT",   "HELD",
-		"TUNED",  "RESIGNED", "PLACED",  "LEARN", "MOVED",  "DIFFER", "ODD"};
+		"?",      "SEND",  "PERSIST", "BEGIN",  "CREDIT", "OPEN", "APPLY", "RESULT",
+		"ENDED",  "SEAL",  "LOST",    "EXPEL",  "LEFT",   "HELD", "TUNED", "RESIGNED",
+		"PLACED", "LEARN", "MOVED",   "DIFFER", "ODD",    "CUT",  "YIELD"};
 	char id[64];
 
 	if (a->type != CORE_ACT_SEND)
@@ -300,6 +300,8 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		s->node[n].ends = true;
 		sim_at(s, sim_between(s, 0, 20 * MS), SIM_END, NOWHERE)->node = n;
 		break;
+	case CORE_ACT_CUT:
+	case CORE_ACT_YIELD:
 	case CORE_ACT_DIFFER:
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:

@@ -257,6 +257,7 @@ static const struct {
 	[SIM_JOIN] = {joins_event, 0},
 	[SIM_JOIN_FAULT] = {joins_fault, 0},
 	[SIM_ODD] = {odd_event, 0},
+	[SIM_CUT] = {cuts_event, 0},
 };
 
 static void sim_step(struct sim *s)
@@ -302,7 +303,7 @@ static bool sim_over(struct sim *s) /* Every model got on after the faults cease
 		    !(s->now > s->healed_at + GRACE_NS && truth_excused(s)))
 			return false;
 	}
-	return true;
+	return cuts_over(s);
 }
 
 bool sim_run(struct sim *s, uint64_t seed, bool verbose)

@@ -63,6 +63,10 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	/* Nodes that began to lie, attempts in which votes differed, nodes that were told, and
 	 * times that an operator had to look. */
 	uint64_t liars, differed, told_odd, disputed;
+	/* A partial cut (cuts.c): as it began. cut_commits: when a member left last. */
+	uint64_t cut_expelled, cut_commits;
+	uint32_t cut_generation;
+	bool cut_can;
 	uint64_t orders_moves, backs, moved, moved_over, replaced, told_moved;
 };
 
@@ -94,6 +98,7 @@ struct sim {
 	bool joins;         /* Nodes come that were not in the first view. */
 	uint32_t join_dies; /* The coordinator dies in so many events from now. 0: it does not. */
 	uint16_t stranger;  /* This node is linked, but no view may have its slot. NOWHERE: none. */
+	struct sim_cut cut;
 	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];

@@ -438,7 +438,8 @@ static void truth_leaves(struct sim *s, uint16_t n, const struct core_event *e)
 	char a[64];
 
 	if (e->type == CORE_EV_MSG && e->msg->op == CORE_GONE && e->msg->trainer.leave &&
-	    sh->was_undecided && !co->undecided && core_id_cmp(&co->id, &co->last.id))
+	    sh->was_undecided && !co->undecided && !co->reports.out &&
+	    core_id_cmp(&co->id, &co->last.id))
 		sim_fail(s, "leave_waits", "n%u ends %s because a trainer leaves after it", n,
 			 sim_id(&co->id, a));
 }
@@ -499,6 +500,8 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_LOST:
 	case CORE_ACT_EXPEL:
+	case CORE_ACT_CUT:
+	case CORE_ACT_YIELD:
 		if (!a->why || !a->why[0])
 			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n,
 				 a->type);

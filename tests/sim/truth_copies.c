@@ -92,6 +92,8 @@ void truth_place(struct sim *s, const struct core_view *v)
 	}
 	if (!s->m->views_nr || !was->sealed || !v->sealed || was->generation != v->generation)
 		return;
+	if (was->nodes & ~v->members.nodes)
+		s->m->cut_commits = s->m->commits;
 	s->m->expelled += (uint64_t)__builtin_popcountll(was->nodes & ~v->members.nodes);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (was->incarnation[n] != v->members.node[n].incarnation) {
