@@ -46,6 +46,7 @@ struct cutter {
 	uint32_t seen;
 	bool armed, fired, holds, no_votes, deaf;
 	uint64_t held_ns;
+	enum cutter_part part[CLUSTER_NODES_MAX][CLUSTER_NODES_MAX];
 	int listener[CLUSTER_NODES_MAX], nodes_nr, stop[2];
 	uint16_t port[CLUSTER_NODES_MAX];
 	struct pair pair[PAIRS_MAX];
@@ -153,6 +154,20 @@ static bool of_cut(const struct cutter *k, const struct pair *p)
 	return p->low == k->rule.cut_low && p->high == k->rule.cut_high;
 }
 
+static enum cutter_part part_of(const struct cutter *k, const struct pair *p)
+{
+	return p->high >= 0 && p->high < CLUSTER_NODES_MAX ? k->part[p->low][p->high]
+							   : CUTTER_WHOLE;
+}
+
+/* Is what comes from fd[i] lost? */
+static bool lost(const struct cutter *k, const struct pair *p, int i)
+{
+	enum cutter_part how = part_of(k, p);
+
+	return how == CUTTER_SILENT || how == (i == 0 ? CUTTER_TO_LOW : CUTTER_TO_HIGH);
+}
+
 /* True: this is the frame that the rule waits for. */
 static bool awaited(struct cutter *k, const struct pair *p, const struct wire_head *h)
 {
@@ -186,6 +201,15 @@ static void frame(struct cutter *k, struct pair *p, int i, const unsigned char *
 
 	if (i == 0 && p->high < 0)
 		know(p, h, at + sizeof(*h));
+	if (part_of(k, p) == CUTTER_ENDS) {
+		p->cut = true;
+		pair_end(p);
+		return;
+	}
+	if (lost(k, p, i)) {
+		p->frames[i]++;
+		return;
+	}
 	if (k->watch != NULL && p->high >= 0)
 		k->watch(k->watch_arg, i == 0 ? p->high : p->low, i == 0 ? p->low : p->high, h,
 			 at + sizeof(*h));
@@ -328,6 +352,22 @@ void cutter_watch(struct cutter *k, cutter_seen *seen, void *arg)
 	pthread_mutex_lock(&k->lock);
 	k->watch = seen;
 	k->watch_arg = arg;
+	pthread_mutex_unlock(&k->lock);
+}
+
+/* Frames of a connection must not be missed, so those of which some were end. */
+void cutter_part(struct cutter *k, int low, int high, enum cutter_part how)
+{
+	CHECK(low < high && high < k->nodes_nr);
+	pthread_mutex_lock(&k->lock);
+	k->part[low][high] = how;
+	for (int i = 0; i < PAIRS_MAX; i++) {
+		struct pair *p = &k->pair[i];
+
+		if (p->fd[0] >= 0 && p->low == low && p->high == high &&
+		    (how == CUTTER_WHOLE || how == CUTTER_ENDS))
+			pair_close(p);
+	}
 	pthread_mutex_unlock(&k->lock);
 }
 

@@ -40,6 +40,12 @@ void cutter_lose(struct cutter *k, uint16_t op);
  * when this returns. */
 typedef void cutter_seen(void *arg, int from, int to, const struct wire_head *h, const void *body);
 void cutter_watch(struct cutter *k, cutter_seen *seen, void *arg);
+/* How the link of two nodes is cut. CUTTER_ENDS: its connections end, and no new one is made.
+ * Otherwise frames are lost: what is sent to the node with the lower index, to that with the higher
+ * one, or both. */
+enum cutter_part { CUTTER_WHOLE, CUTTER_ENDS, CUTTER_TO_LOW, CUTTER_TO_HIGH, CUTTER_SILENT };
+/* It stays like that. CUTTER_WHOLE: it may be made anew. */
+void cutter_part(struct cutter *k, int low, int high, enum cutter_part how);
 /* Ends every connection between nodes. New ones pass. */
 void cutter_cut(struct cutter *k);
 /* While it is deaf it forwards nothing and closes nothing, what trainers send over it included. */
