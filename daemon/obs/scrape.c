@@ -350,6 +350,14 @@ static void votes_differ(FILE *f, const char *name, const struct model *m)
 	metrics_count(f, name, MODEL(m), c.differed);
 }
 
+static void cut_off(FILE *f, const char *name, const struct model *m)
+{
+	struct core_state c;
+
+	core_state(m->core, &c);
+	metrics_count(f, name, MODEL(m), c.cut);
+}
+
 static void stragglers(FILE *f, const char *name, const struct model *m)
 {
 	struct core_state c;
@@ -571,6 +579,9 @@ static const struct family families[] = {
 	{"shardd_votes_differ_total", METRICS_COUNTER,
 	 "On the coordinator: attempts in which the copies of a chunk did not agree.",
 	 votes_differ},
+	{"shardd_members_cut_off_total", METRICS_COUNTER,
+	 "On the coordinator: members that had to leave because links between members were lost.",
+	 cut_off},
 	{"shardd_gradients_differ_total", METRICS_COUNTER,
 	 "Gradients with another norm here than the node said that reduced them.", grads_differ},
 	{"shardd_stragglers_dropped_total", METRICS_COUNTER,
