@@ -218,7 +218,7 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
 		return false;
 	*differs = attempt_take_ranks(c, node, v, w);
-	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
+	for (uint32_t i = co->votes_first[node]; nr < v->chunks_nr && i < c->conf.chunks_nr; i++) {
 		if (!place_holds(coord_place(c), i, node))
 			continue;
 		attempt_take_chunk(c, i, node,

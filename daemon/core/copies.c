@@ -34,8 +34,12 @@ void coord_placed(struct core *c)
 		co->least = nr < co->least ? nr : co->least;
 		for (; keepers; keepers &= keepers - 1)
 			co->held_nr[__builtin_ctzll(keepers)]++;
-		for (; copies; copies &= copies - 1)
-			co->votes_nr[__builtin_ctzll(copies)]++;
+		for (; copies; copies &= copies - 1) {
+			uint16_t node = (uint16_t)__builtin_ctzll(copies);
+
+			if (!co->votes_nr[node]++)
+				co->votes_first[node] = i;
+		}
 	}
 }
 
