@@ -43,26 +43,67 @@ struct conn *peer_control(struct peer *p)
 	return p->up ? p->conns[0].conn : NULL;
 }
 
+static struct peer *peer_at(struct server *s, uint16_t node)
+{
+	CHECK(node < s->nodes_nr && node != s->self && s->peer[node] != NULL);
+	return s->peer[node];
+}
+
+static enum shard_status is_down(const struct peer *p, struct err *e)
+{
+	return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s",
+		       members_name(p->server, p->node), p->why);
+}
+
+static enum shard_status queued(const struct peer *p, const struct wire_head *h,
+				enum shard_status st, struct err *e)
+{
+	if (st == SHARD_OK)
+		return SHARD_OK;
+	return err_set(e, st, "node %s was not sent %s: %s, %u frames wait for it",
+		       members_name(p->server, p->node), wire_op(h->op)->name,
+		       st == SHARD_AGAIN ? "its queue is full" : status_name(st),
+		       stream_queued(conn_stream(p->conns[0].conn)));
+}
+
+enum shard_status peer_queue(struct server *s, uint16_t node, const struct wire_head *h,
+			     const ProtobufCMessage *msg, struct err *e)
+{
+	struct peer *p = peer_at(s, node);
+
+	if (!p->up)
+		return is_down(p, e);
+	return queued(p, h, stream_send_control(conn_stream(p->conns[0].conn), h, msg), e);
+}
+
+enum shard_status peer_queue_bytes(struct server *s, uint16_t node, const struct wire_head *h,
+				   const void *packed, size_t bytes, struct err *e)
+{
+	struct peer *p = peer_at(s, node);
+
+	if (!p->up)
+		return is_down(p, e);
+	return queued(p, h, stream_send_bytes(conn_stream(p->conns[0].conn), h, packed, bytes), e);
+}
+
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e)
 {
-	struct peer *p;
-	enum shard_status st;
+	enum shard_status st = peer_queue(s, node, h, msg, e);
 
-	CHECK(node < s->nodes_nr && node != s->self);
-	p = s->peer[node];
-	CHECK(p != NULL);
-	if (!p->up)
-		return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s", members_name(s, node),
-			       p->why);
-	st = stream_send_control(conn_stream(p->conns[0].conn), h, msg);
-	if (st != SHARD_OK)
-		return err_set(e, st, "node %s was not sent %s: %s, %u frames wait for it",
-			       members_name(s, node), wire_op(h->op)->name,
-			       st == SHARD_AGAIN ? "its queue is full" : status_name(st),
-			       stream_queued(conn_stream(p->conns[0].conn)));
-	conn_kick(p->conns[0].conn);
-	return SHARD_OK;
+	if (st == SHARD_OK)
+		conn_kick(s->peer[node]->conns[0].conn);
+	return st;
+}
+
+void peer_write(struct server *s, uint16_t node, bool now)
+{
+	struct conn *c = peer_control(s->peer[node]);
+
+	if (c != NULL && now)
+		conn_kick_now(c);
+	else if (c != NULL)
+		conn_kick(c);
 }
 
 void peer_refuse(struct peer *p, uint32_t tag, const struct err *e)

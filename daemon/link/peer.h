@@ -79,6 +79,14 @@ bool peer_given_up(const struct peer *p, uint64_t now_ns);
  * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e);
+/* The same, but nothing is written before peer_write(), so that several frames for a node are one
+ * write. The second one takes a body that is packed already, and so may go to many nodes. now: as
+ * conn_kick_now(). */
+enum shard_status peer_queue(struct server *s, uint16_t node, const struct wire_head *h,
+			     const ProtobufCMessage *msg, struct err *e);
+enum shard_status peer_queue_bytes(struct server *s, uint16_t node, const struct wire_head *h,
+				   const void *packed, size_t bytes, struct err *e);
+void peer_write(struct server *s, uint16_t node, bool now);
 /* For frames that are not repeated: answers and events. An answer that is too large, or has no
  * memory, is replaced by an ERROR. A queue that does not take the frame ends the link with an error
  * text, because the end of a link ends or repeats everything that waits for the frame. If the link

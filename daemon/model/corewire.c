@@ -685,6 +685,20 @@ enum shard_status corewire_pack(const struct core_msg *m, uint64_t defined, stru
 	return pack_body(m, defined, a, out) ? SHARD_OK : SHARD_AGAIN;
 }
 
+bool corewire_same(const struct core_msg *a, const struct core_msg *b)
+{
+	const uint32_t to_all = BIT(CORE_ASK) | BIT(CORE_VIEW) | BIT(CORE_BEGIN) |
+				BIT(CORE_COMMIT) | BIT(CORE_ABORT) | BIT(CORE_WAITING) |
+				BIT(CORE_HEAR);
+
+	return a->op == b->op && to_all & BIT(a->op) && !core_id_cmp(&a->id, &b->id) &&
+	       a->world == b->world && a->record == b->record && a->view == b->view && !a->answer &&
+	       !b->answer && a->status == b->status && a->too_few == b->too_few &&
+	       a->caught == b->caught && a->differs == b->differs && !a->why == !b->why &&
+	       (!a->why || !strcmp(a->why, b->why)) &&
+	       !memcmp(&a->waits, &b->waits, sizeof(a->waits));
+}
+
 /* Checks that the message has the parts that its op needs, because the core relies on them. */
 static enum shard_status check_body(const struct core_msg *m, struct err *e)
 {

@@ -29,6 +29,9 @@ struct corewire_limits {
  * definition, which a view need not bring. SHARD_AGAIN: the arena is too small. */
 enum shard_status corewire_pack(const struct core_msg *m, uint64_t defined, struct arena *a,
 				struct wire_head *h, Shard__Core *out);
+/* Are these messages of one event the same but for the node that they go to? False for those that a
+ * core never says to several nodes alike. */
+bool corewire_same(const struct core_msg *a, const struct core_msg *b);
 /* For a frame whose op is at least OP_CORE. The pointers in m point into the arena or into in. */
 enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in,
 				  const struct corewire_limits *l, struct arena *a,

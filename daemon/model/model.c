@@ -23,6 +23,7 @@
 #include "model/lost.h"
 #include "model/note.h"
 #include "model/odd.h"
+#include "model/outgoing.h"
 #include "model/rooms.h"
 #include "model/tables.h"
 #include "link/peer.h"
@@ -322,34 +323,6 @@ void server_deadline(struct server *s)
 
 /* --- the core's actions --- */
 
-static void act_send(struct model *m, const struct core_action *a)
-{
-	struct server *s = m->server;
-	Shard__Core body;
-	struct wire_head h;
-	struct err e;
-
-	/* Who asked for RANKS asks again. */
-	if (!tables_may_send(m, a->msg.to, a->msg.view) ||
-	    (a->msg.op == CORE_RANKS && !blobs_tell(m, a->msg.to)))
-		return;
-	if (corewire_pack(&a->msg, m->tables.defined.sum, &s->scratch.tx, &h, &body) != SHARD_OK) {
-		log_line(s->log, LOG_LEVEL_ERROR, "event=control_too_large model=%s op=%d", m->name,
-			 a->msg.op);
-	} else {
-		h.model = m->id;
-		if (a->msg.op == CORE_VOTE || a->msg.op == CORE_COMMIT)
-			slowest_say(&m->slowest, &a->msg.id, &body);
-		if (peer_send(s, a->msg.to, &h, &body.base, &e) != SHARD_OK)
-			log_line(s->log, LOG_LEVEL_DEBUG,
-				 "event=control_dropped model=%s op=%d why=%s", m->name, a->msg.op,
-				 e.text);
-		else if (a->msg.op == CORE_COMMIT) /* At once, so that both nodes apply. */
-			conn_kick_now(peer_control(s->peer[a->msg.to]));
-	}
-	arena_reset(&s->scratch.tx);
-}
-
 static void act_persist(struct model *m, const struct core_action *a)
 {
 	persist_view(m, a->view, a->why);
@@ -587,17 +560,17 @@ static void act_tuned(struct model *m, const struct core_action *a)
 }
 
 static void (*const acts[])(struct model *, const struct core_action *) = {
-	[CORE_ACT_SEND] = act_send,         [CORE_ACT_PERSIST] = act_persist,
-	[CORE_ACT_BEGIN] = act_begin,       [CORE_ACT_CREDIT] = act_credit,
-	[CORE_ACT_OPEN] = act_open,         [CORE_ACT_APPLY] = act_apply,
-	[CORE_ACT_RESULT] = act_result,     [CORE_ACT_ENDED] = act_ended,
-	[CORE_ACT_SEAL] = act_seal,         [CORE_ACT_LOST] = lost_act,
-	[CORE_ACT_EXPEL] = act_expel,       [CORE_ACT_LEFT] = act_left,
-	[CORE_ACT_HELD] = act_held,         [CORE_ACT_TUNED] = act_tuned,
-	[CORE_ACT_LEARN] = act_learn,       [CORE_ACT_PLACED] = act_placed,
-	[CORE_ACT_RESIGNED] = act_resigned, [CORE_ACT_MOVED] = act_moved,
-	[CORE_ACT_DIFFER] = odd_differ,     [CORE_ACT_ODD] = odd_act,
-	[CORE_ACT_CUT] = note_cut,          [CORE_ACT_YIELD] = lead_yield,
+	[CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin,
+	[CORE_ACT_CREDIT] = act_credit,   [CORE_ACT_OPEN] = act_open,
+	[CORE_ACT_APPLY] = act_apply,     [CORE_ACT_RESULT] = act_result,
+	[CORE_ACT_ENDED] = act_ended,     [CORE_ACT_SEAL] = act_seal,
+	[CORE_ACT_LOST] = lost_act,       [CORE_ACT_EXPEL] = act_expel,
+	[CORE_ACT_LEFT] = act_left,       [CORE_ACT_HELD] = act_held,
+	[CORE_ACT_TUNED] = act_tuned,     [CORE_ACT_LEARN] = act_learn,
+	[CORE_ACT_PLACED] = act_placed,   [CORE_ACT_RESIGNED] = act_resigned,
+	[CORE_ACT_MOVED] = act_moved,     [CORE_ACT_DIFFER] = odd_differ,
+	[CORE_ACT_ODD] = odd_act,
+	[CORE_ACT_CUT] = note_cut,         [CORE_ACT_YIELD] = lead_yield,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and
@@ -637,9 +610,14 @@ void model_run(struct model *m, const struct core_event *ev)
 	core_handle(m->core, ev, m->server->clock.core_seen_ns, out);
 	if (meta_persistent(&m->meta))
 		save_core(m, out);
-	for (uint32_t i = 0; i < out->nr; i++) {
+	for (uint32_t i = 0; i < out->nr;) {
+		if (out->act[i].type == CORE_ACT_SEND) {
+			i = outgoing_send(m, out, i);
+			continue;
+		}
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);
+		i++;
 	}
 	WATCH_TELL(m->server, ran, m);
 	reclaim(m); /* An attempt may have ended, and the world may be waiting for a JOIN that waits

@@ -297,36 +297,47 @@ enum shard_status stream_send_owned(struct stream *s, const struct wire_head *h,
 	return SHARD_OK;
 }
 
-/* Small bodies live in the ring. A body that would fill a good part of it (a definition, a vote
- * over very many chunks) gets memory of its own until it is sent. */
-static enum shard_status send_packed(struct stream *s, const struct wire_head *h,
-				     const ProtobufCMessage *msg, struct stream_out **out)
+/* Queues a frame with room for a control body of so many bytes, which the caller fills. Small
+ * bodies live in the ring. A body that would fill a good part of it (a definition, a vote over very
+ * many chunks) gets memory of its own until it is sent. */
+static enum shard_status push_control(struct stream *s, const struct wire_head *h, size_t bytes,
+				      void **body, struct stream_out **out)
 {
-	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
 	enum shard_status rc = room(s, h);
-	void *body = NULL, *big = NULL;
+	void *big = NULL;
 	uint32_t taken = 0;
 
+	*body = NULL;
 	if (rc != SHARD_OK)
 		return rc;
 	if (bytes > wire_op(h->op)->body_max)
 		return SHARD_RANGE;
 	if (bytes > s->ring_size / 4) {
-		body = big = malloc(bytes);
-		if (!body)
+		*body = big = malloc(bytes);
+		if (!big)
 			return SHARD_SYSTEM;
 	} else if (bytes > 0) {
-		body = ring_take(s, (uint32_t)bytes, &taken);
-		if (!body)
+		*body = ring_take(s, (uint32_t)bytes, &taken);
+		if (!*body)
 			return SHARD_AGAIN;
 	}
-	if (bytes > 0)
-		protobuf_c_message_pack(msg, body);
-	*out = push(s, h, body, (uint32_t)bytes);
+	*out = push(s, h, *body, (uint32_t)bytes);
 	(*out)->ring_bytes = taken;
 	(*out)->big = big;
 	hold_bytes(s, *out, big ? (uint32_t)bytes : taken);
 	return SHARD_OK;
+}
+
+static enum shard_status send_packed(struct stream *s, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct stream_out **out)
+{
+	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
+	void *body;
+	enum shard_status rc = push_control(s, h, bytes, &body, out);
+
+	if (rc == SHARD_OK && bytes > 0)
+		protobuf_c_message_pack(msg, body);
+	return rc;
 }
 
 enum shard_status stream_send_control(struct stream *s, const struct wire_head *h,
@@ -335,6 +346,18 @@ enum shard_status stream_send_control(struct stream *s, const struct wire_head *
 	struct stream_out *f;
 
 	return send_packed(s, h, msg, &f);
+}
+
+enum shard_status stream_send_bytes(struct stream *s, const struct wire_head *h, const void *packed,
+				    size_t bytes)
+{
+	struct stream_out *f;
+	void *body;
+	enum shard_status rc = push_control(s, h, bytes, &body, &f);
+
+	if (rc == SHARD_OK && bytes > 0)
+		memcpy(body, packed, bytes);
+	return rc;
 }
 
 enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h,

@@ -119,6 +119,10 @@ enum shard_status stream_send_owned(struct stream *s, const struct wire_head *h,
 /* The same with a control body (msg NULL: empty), packed into the stream's own memory. */
 enum shard_status stream_send_control(struct stream *s, const struct wire_head *h,
 				      const ProtobufCMessage *msg);
+/* The same with a control body that is packed already, and is copied. So one that goes to many
+ * nodes is packed once. */
+enum shard_status stream_send_bytes(struct stream *s, const struct wire_head *h, const void *packed,
+				    size_t bytes);
 /* The same with descriptors (at most 4, duplicated here), which travel with the header's first
  * byte. Unix sockets only. */
 enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h,

@@ -595,17 +595,61 @@ static void test_answer(void **state)
 	assert_memory_equal(back.answer, &answer, sizeof(answer));
 }
 
+/* A core says the same to several nodes: it is packed once. Whatever differs is packed anew. */
+static void test_same(void **state)
+{
+	static struct core_world world, other_world;
+	static struct record record, other_record;
+	static struct core_view view;
+	const struct core_msg m = {.op = CORE_BEGIN,
+				   .to = 1,
+				   .id = {.term = 7, .step = 3},
+				   .world = &world,
+				   .record = &record,
+				   .why = "so"};
+	struct core_msg other[] = {m, m, m, m, m, m, m, m, m, m};
+	struct core_msg same = m;
+	char so[] = "so";
+
+	(void)state;
+	same.to = 2;
+	same.why = so;
+	assert_true(corewire_same(&m, &same));
+	other[0].op = CORE_COMMIT;
+	other[1].id.step = 4;
+	other[2].world = &other_world;
+	other[3].record = &other_record;
+	other[4].view = &view;
+	other[5].why = "not so";
+	other[6].why = NULL;
+	other[7].status = SHARD_MISMATCH;
+	other[8].too_few = true;
+	other[9].waits.nodes = 1;
+	for (size_t i = 0; i < NR(other); i++)
+		assert_false(corewire_same(&m, &other[i]));
+	same.op = other[0].op = CORE_VOTE; /* Each is of one node. */
+	assert_false(corewire_same(&same, &other[0]));
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_view),           cmocka_unit_test(test_small),
-		cmocka_unit_test(test_refused),        cmocka_unit_test(test_content),
-		cmocka_unit_test(test_answer),         cmocka_unit_test(test_members),
-		cmocka_unit_test(test_names),          cmocka_unit_test(test_placement),
-		cmocka_unit_test(test_learns),         cmocka_unit_test(test_generation),
-		cmocka_unit_test(test_tables),         cmocka_unit_test(test_tables_stay),
-		cmocka_unit_test(test_tables_refused), cmocka_unit_test(test_runs_refused),
-		cmocka_unit_test(test_moves),          cmocka_unit_test(test_tables_small)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_view),
+					   cmocka_unit_test(test_small),
+					   cmocka_unit_test(test_refused),
+					   cmocka_unit_test(test_content),
+					   cmocka_unit_test(test_answer),
+					   cmocka_unit_test(test_members),
+					   cmocka_unit_test(test_names),
+					   cmocka_unit_test(test_placement),
+					   cmocka_unit_test(test_learns),
+					   cmocka_unit_test(test_generation),
+					   cmocka_unit_test(test_tables),
+					   cmocka_unit_test(test_tables_stay),
+					   cmocka_unit_test(test_tables_refused),
+					   cmocka_unit_test(test_runs_refused),
+					   cmocka_unit_test(test_moves),
+					   cmocka_unit_test(test_tables_small),
+					   cmocka_unit_test(test_same)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
