@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make bench`: builds and runs every benchmark. Prints lines "bench: NAME VALUE UNIT limit LIMIT
 # ratio R". QUICK=1 uses small sizes, as a smoke test.
-$(TEST_A): $(B)/tests/bench/daemons.o $(B)/tests/bench/fleet.o $(B)/tests/bench/bare.o
+$(TEST_A): $(addprefix $(B)/tests/bench/,daemons.o fleet.o bare.o)
+
+# Counts the frames of daemons that run as threads (crowd.c).
+$(B)/tests/bench/bench_control: $(addprefix $(B)/tests/bench/,cores.o crowd.o frames.o)
+$(B)/tests/bench/bench_control: LDFLAGS += -Wl,--wrap=wire_seal,--wrap=wire_invalid
 
 .PHONY: bench bench-build bench-growth
 bench-build: all $(BENCH)
@@ -13,3 +17,12 @@ bench: bench-build
 bench-growth: bench-build
 	@$(B)/tests/bench/bench_growth $(if $(QUICK),--quick) | tee $(B)/growth.txt
 	@python3 tests/bench/growth.py <$(B)/growth.txt
+
+# What one coordinator bears: measures what its messages cost here, and simulates more nodes than
+# there are. Writes tests/growth/costs.txt and growth.svg. `make growth-plot` does without measuring.
+.PHONY: growth growth-plot
+growth: bench-build
+	@$(B)/tests/bench/bench_control --costs tests/growth/costs.txt
+	@$(MAKE) --no-print-directory growth-plot
+growth-plot:
+	@python3 -B tests/growth/growth.py tests/growth/costs.txt tests/growth/growth.svg

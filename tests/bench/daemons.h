@@ -13,7 +13,7 @@
 
 struct fdstore;
 
-enum { DAEMONS_MAX = 8, FLEET_MAX = 32, FLEET_TENSORS_MAX = 256 };
+enum { DAEMONS_MAX = 64, FLEET_MAX = 64, FLEET_TENSORS_MAX = 256 };
 
 struct daemons {
 	char dir[64], build[512], address[DAEMONS_MAX][128];
