@@ -99,8 +99,8 @@ struct coord {
 	uint32_t least;
 	/* For how many chunks each node has memory by its placement, and for how many it votes. */
 	uint32_t held_nr[CORE_NODES_MAX], votes_nr[CORE_NODES_MAX];
-	/* The first chunk that each node votes for. Those of a node mostly lie together, and whoever
-	 * looked at all chunks for each vote would spend most of a step's time on that. */
+	/* The first chunk that each node votes for. Those of a node mostly lie together, and
+	 * whoever looked at all chunks for each vote would spend most of a step's time on that. */
 	uint32_t votes_first[CORE_NODES_MAX];
 	/* The view that VIEW carries. It is a copy, because .view may change within the same
 	 * call. */

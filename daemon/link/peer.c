@@ -96,10 +96,11 @@ enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_h
 	return st;
 }
 
-void peer_write(struct server *s, uint16_t node, bool now)
+void peer_write(struct server *s, uint16_t node, const struct wire_head *h, bool now)
 {
 	struct conn *c = peer_control(s->peer[node]);
 
+	CHECK(wire_op(h->op) != NULL);
 	if (c != NULL && now)
 		conn_kick_now(c);
 	else if (c != NULL)

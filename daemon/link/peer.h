@@ -80,13 +80,13 @@ bool peer_given_up(const struct peer *p, uint64_t now_ns);
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e);
 /* The same, but nothing is written before peer_write(), so that several frames for a node are one
- * write. The second one takes a body that is packed already, and so may go to many nodes. now: as
- * conn_kick_now(). */
+ * write. The second one takes a body that is packed already, and so may go to many nodes. h: of the
+ * first of these frames, for tests that stop there. now: as conn_kick_now(). */
 enum shard_status peer_queue(struct server *s, uint16_t node, const struct wire_head *h,
 			     const ProtobufCMessage *msg, struct err *e);
 enum shard_status peer_queue_bytes(struct server *s, uint16_t node, const struct wire_head *h,
 				   const void *packed, size_t bytes, struct err *e);
-void peer_write(struct server *s, uint16_t node, bool now);
+void peer_write(struct server *s, uint16_t node, const struct wire_head *h, bool now);
 /* For frames that are not repeated: answers and events. An answer that is too large, or has no
  * memory, is replaced by an ERROR. A queue that does not take the frame ends the link with an error
  * text, because the end of a link ends or repeats everything that waits for the frame. If the link

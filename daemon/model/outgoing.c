@@ -22,7 +22,8 @@ struct outgoing {
 	Shard__Core body; /* In the scratch arena, as .bytes. */
 	void *bytes;      /* NULL: the arena has no room, so .body is packed for each node. */
 	size_t bytes_nr;
-	uint64_t queued; /* A bit for each node whose link has something to write. */
+	uint64_t queued;             /* A bit for each node whose link has something to write. */
+	uint16_t op[CORE_NODES_MAX]; /* [node] Of the first of that. */
 	bool now;
 };
 
@@ -67,6 +68,8 @@ static void send_one(struct outgoing *o, const struct core_msg *msg)
 	st = o->bytes != NULL
 		     ? peer_queue_bytes(m->server, msg->to, &o->head, o->bytes, o->bytes_nr, &e)
 		     : peer_queue(m->server, msg->to, &o->head, &o->body.base, &e);
+	if (st == SHARD_OK && !(o->queued >> msg->to & 1))
+		o->op[msg->to] = o->head.op;
 	if (st == SHARD_OK)
 		o->queued |= 1ull << msg->to;
 	else
@@ -103,7 +106,11 @@ uint32_t outgoing_send(struct model *m, struct core_out *out, uint32_t first)
 	if (o.now)
 		send_begin(&o, out, at);
 	arena_reset(&m->server->scratch.tx);
-	for (; o.queued; o.queued &= o.queued - 1)
-		peer_write(m->server, (uint16_t)__builtin_ctzll(o.queued), o.now);
+	for (; o.queued; o.queued &= o.queued - 1) {
+		uint16_t node = (uint16_t)__builtin_ctzll(o.queued);
+		struct wire_head h = {.op = o.op[node]};
+
+		peer_write(m->server, node, &h, o.now);
+	}
 	return at;
 }

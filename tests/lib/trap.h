@@ -15,7 +15,7 @@ enum { TRAP_THREADS_MAX = 32, TRAP_ANY = -1 };
 enum trap_what {
 	TRAP_CALL,  /* Anything. */
 	TRAP_FRAME, /* The second one is the header of a frame with this op (stream_send()). */
-	TRAP_SEND,  /* The same of peer_send(), to this node. */
+	TRAP_SEND,  /* The same of peer_send() and peer_write(), to this node. */
 	TRAP_HEAR,  /* The same of model_core_frame(), from this node. */
 };
 
@@ -33,8 +33,8 @@ struct trap_point {
 /* Rows of tables of points. */
 #define TRAP_SENDS(op_, nth_)                                                                      \
 	{                                                                                          \
-		.function = "peer_send", .what = TRAP_SEND, .op = (op_), .node = TRAP_ANY,         \
-		.nth = (nth_)                                                                      \
+		.function = (op_) < OP_CORE ? "peer_send" : "peer_write", .what = TRAP_SEND,       \
+		.op = (op_), .node = TRAP_ANY, .nth = (nth_)                                       \
 	}
 #define TRAP_HEARS(op_)                                                                            \
 	{                                                                                          \
