@@ -2,9 +2,9 @@
 /* Sends the messages of one core event to other nodes. model.c calls it for each run of messages in
  * the list of actions. Happy path: a message is packed once, as long as those that follow say the
  * same to other nodes (BEGIN, COMMIT, VIEW), it is copied into the queue of each link, and in the
- * end each link is written once. The BEGIN that follows a COMMIT goes into the same write. On a
- * coordinator these writes are most of what a step costs (tests/bench/README.md). A message that a
- * link does not take is dropped, because the core repeats it. */
+ * end each link is written once. On a coordinator these writes are most of what a step costs
+ * (tests/bench/README.md). A message that a link does not take is dropped, because the core repeats
+ * it. */
 #include "model/outgoing.h"
 
 #include "base/check.h"
@@ -26,9 +26,6 @@ struct outgoing {
 	uint16_t op[CORE_NODES_MAX]; /* [node] Of the first of that. */
 	bool now;
 };
-
-/* The op of a message that was sent before its turn. */
-#define OUTGOING_SENT ((enum core_op)0)
 
 static bool pack(struct outgoing *o, const struct core_msg *msg)
 {
@@ -79,21 +76,6 @@ static void send_one(struct outgoing *o, const struct core_msg *msg)
 	o->now = o->now || msg->op == CORE_COMMIT;
 }
 
-/* Between COMMIT and the next BEGIN only this node's own part of the decision stands. */
-static void send_begin(struct outgoing *o, struct core_out *out, uint32_t at)
-{
-	for (; at < out->nr; at++) {
-		struct core_action *a = &out->act[at];
-
-		if (a->type == CORE_ACT_RESULT || a->type == CORE_ACT_APPLY)
-			continue;
-		if (a->type != CORE_ACT_SEND || a->msg.op != CORE_BEGIN)
-			break;
-		send_one(o, &a->msg);
-		a->msg.op = OUTGOING_SENT;
-	}
-}
-
 uint32_t outgoing_send(struct model *m, struct core_out *out, uint32_t first)
 {
 	struct outgoing o = {.m = m};
@@ -101,10 +83,7 @@ uint32_t outgoing_send(struct model *m, struct core_out *out, uint32_t first)
 
 	CHECK(first < out->nr && out->act[first].type == CORE_ACT_SEND);
 	for (; at < out->nr && out->act[at].type == CORE_ACT_SEND; at++)
-		if (out->act[at].msg.op != OUTGOING_SENT)
-			send_one(&o, &out->act[at].msg);
-	if (o.now)
-		send_begin(&o, out, at);
+		send_one(&o, &out->act[at].msg);
 	arena_reset(&m->server->scratch.tx);
 	for (; o.queued; o.queued &= o.queued - 1) {
 		uint16_t node = (uint16_t)__builtin_ctzll(o.queued);

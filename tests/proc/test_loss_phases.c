@@ -55,7 +55,8 @@ static const struct loss_moment of_holder[] = {
 };
 
 static const struct loss_moment of_coordinator[] = {
-	/* BEGIN goes out in one write with COMMIT. */
+	LOSS_OWN("BEGIN is sent to nobody", TRAP_SENDS(OP_CORE + CORE_BEGIN, 1)),
+	LOSS_OWN("BEGIN is sent to one node", TRAP_SENDS(OP_CORE + CORE_BEGIN, 2)),
 	LOSS_OWN("a local trainer is ready", TRAP_CALLS("step_on_ready", 1)),
 	LOSS_OWN("RANKS is sent to one node", TRAP_SENDS(OP_CORE + CORE_RANKS, 2)),
 	LOSS_OWN("a contribution is sent in part", TRAP_CLOSES(OP_CONTRIB)),
