@@ -122,6 +122,20 @@ uint32_t copies_lost(const struct core *c, uint64_t now)
 	return c->conf.chunks_nr;
 }
 
+uint16_t copies_lost_at(const struct core *c, uint32_t chunk, uint64_t now)
+{
+	uint16_t at = CORE_NODES_MAX;
+
+	view_each(i, coord_members(c)) {
+		/* A coordinator that was elected without its memory does not count already. */
+		if (node_lost(c, i, now) && place_keeps(coord_place(c), chunk, i) &&
+		    (at == CORE_NODES_MAX || place_holds(coord_place(c), chunk, i)))
+			at = i;
+	}
+	CHECK(at < CORE_NODES_MAX);
+	return at;
+}
+
 bool copies_several(const struct core *c)
 {
 	return c->coord.view.sealed && (coord_place(c)->holders || coord_place(c)->to);

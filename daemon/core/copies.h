@@ -36,6 +36,8 @@ uint64_t copies_here(const struct core *c);
 /* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
  * written, a copy that is lost does not know what was written to the others. */
 uint32_t copies_lost(const struct core *c, uint64_t now);
+/* The member that lost a copy of this chunk, which copies_lost() named. */
+uint16_t copies_lost_at(const struct core *c, uint32_t chunk, uint64_t now);
 /* Has every member that is linked answered since the last time that one was missed? */
 bool members_heard(const struct core *c);
 /* Bits of the members that leave the view, because they are missed, odd or without a link to others

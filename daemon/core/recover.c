@@ -51,14 +51,13 @@ static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept i
 {
 	struct core *c = x->c;
 	uint32_t chunk = copies_lost(c, x->now);
-	uint16_t i = view_from(coord_members(c), 0);
 	const char *others;
+	uint16_t i;
 
 	c->coord.lost[0] = 0;
 	if (chunk == c->conf.chunks_nr)
 		return false;
-	while (!place_holds(coord_place(c), chunk, i) || !node_lost(c, i, x->now))
-		i = view_from(coord_members(c), (uint16_t)(i + 1u));
+	i = copies_lost_at(c, chunk, x->now);
 	others = copies_several(c) ? ", and no other node has a copy" : "";
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
 		       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first)%s: %s",
