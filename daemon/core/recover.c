@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The views of the coordinator. coord.c calls it at the end of every event. After a start the
- * coordinator asks every member, and ASK binds each to ignore lower terms. It applies the recovery
- * rule of DESIGN section 5 to what they hold, makes the result durable as a view and only then
- * sends it. When all have adopted the view the model is open. Later views seal the model, take in a
- * node that came or started again, or carry out an order: another tune at a boundary, a rollback,
- * or the end of one. If a node that held chunks starts again without them, or stays away for
- * lost_timeout, the only copies are gone. The model is then LOST, its generation grows, and it is
- * restored from a checkpoint or is written and sealed again. A node that only fails to answer is
- * waited for. */
+/* The views of the coordinator. coord.c calls it at the end of every event. A new coordinator asks
+ * every member, and ASK binds each to ignore lower terms. It applies the recovery rule of DESIGN
+ * section 5 to what they hold, makes the result durable as a view and only then sends it. When all
+ * have adopted the view the model is open. Later views seal the model, take in a node that came or
+ * started again, or carry out an order: another tune at a boundary, a rollback, or the end of one.
+ * If a node that held chunks starts again without them, or stays away for lost_timeout, the only
+ * copies are gone. The model is then LOST, its generation grows, and it is restored from a
+ * checkpoint or is written and sealed again. A node that only fails to answer is waited for. */
 #include "core/recover.h"
 
 #include "core/copies.h"
@@ -358,6 +357,8 @@ static bool recover_complete(const struct core *c, uint64_t now)
 		return copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
 	}
 	view_each(i, coord_members(c)) { /* Who has the only copies is waited for. */
+		bool away = members_vary(c) && !c->coord.held_nr[i] && recover_out(c, i, now);
+
 		if (node_given_up(c, i, now))
 			return true;
 		out = out || !c->coord.node[i].answered;
@@ -603,8 +604,7 @@ static void recover_older(struct ctx *x, uint16_t node)
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
 		       core_text(c,
 				 "the view on the disk of node %s is an old copy: node %s has a "
-				 "newer one. Was its state folder "
-				 "put back? %s",
+				 "newer one. Was its state folder put back? %s",
 				 core_node_name(c, c->conf.self), core_node_name(c, node),
 				 recover_remedy(c)));
 }

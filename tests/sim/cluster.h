@@ -70,6 +70,18 @@ enum sim_kind {
 	SIM_JOIN_FAULT,
 	SIM_ODD,
 	SIM_CUT,
+	SIM_ELECT,
+	SIM_LAND,
+	SIM_LAND_LATE,
+	SIM_ANSWERED,
+	SIM_LEADING,
+	SIM_LOST,
+	SIM_BEAT,
+	SIM_VOTE_RESIGN,
+	SIM_VOTE_TICK,
+	SIM_VOTE_MSG,
+	SIM_VOTE_SYNCED,
+	SIM_VOTERS,
 	SIM_KIND_NR
 };
 
@@ -82,6 +94,8 @@ struct sim_event {
 	uint64_t start, session;
 	struct core_id id;
 	struct flight *flight;
+	struct sim_value *value;
+	struct ballot *ballot;
 };
 
 struct flight { /* A copy of a message, followed by what it points to. */

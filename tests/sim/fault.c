@@ -150,6 +150,15 @@ static void fault_shape_moves(struct sim *s)
 	m->place = place_of(m->primary, m->place.holders ? m->holders : NULL, m->chunks_nr);
 }
 
+/* A node that leads on and a view that is put back are matters of the register there. */
+static void fault_shape_elected(struct sim *s)
+{
+	s->zombies = s->put_back = 0;
+	s->quorum = s->seed > 1 ? sim_chance(s, 500) : s->seed == 1;
+	if (s->nodes_nr < (s->quorum ? 3 : 2))
+		s->nodes_nr = s->first_nr = (uint16_t)sim_between(s, s->quorum ? 3 : 2, 4);
+}
+
 static void fault_shape(struct sim *s)
 {
 	s->copies = s->seed % 4 >= 2;
@@ -181,6 +190,8 @@ static void fault_shape(struct sim *s)
 		s->put_back = 0;
 	if (s->copies)
 		fault_shape_more(s);
+	if (s->elected)
+		fault_shape_elected(s);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		s->m = &s->model[i];
 		memset(s->m, 0, sizeof(*s->m));
@@ -237,6 +248,8 @@ void fault_start(struct sim *s)
 		if (s->copies)
 			sim_at(s, 100 * MS, SIM_ODD, NOWHERE);
 	}
+	if (s->elected)
+		register_started(s);
 	if (s->faults)
 		sim_at(s, 20 * MS, SIM_FAULT, NOWHERE);
 }
@@ -303,7 +316,7 @@ void fault_end(struct sim *s, uint16_t n)
  * hold nothing, can always lose it. */
 void fault_crash(struct sim *s, uint16_t n)
 {
-	bool whole = sim_chance(s, s->warm) || !(s->holders_crash || n == s->lead);
+	bool whole = sim_chance(s, s->warm) || !(s->holders_crash || (n == s->lead && !s->elected));
 
 	if (!s->node[n].alive || s->node[n].paused)
 		return;
@@ -377,7 +390,8 @@ static void fault_more(struct sim *s, uint16_t n, uint16_t m, uint64_t what)
 		fault_cut(s, n, m, true);
 	else if (what < 98)
 		fault_mend(s);
-	else if (n != s->lead && s->grave == NOWHERE && s->buries && s->node[n].alive)
+	else if ((n != s->lead || s->elected) && s->grave == NOWHERE && s->buries &&
+		 s->node[n].alive)
 		fault_bury(s, n);
 	else
 		fault_crash(s, n);
@@ -457,6 +471,9 @@ void fault_watch(struct sim *s)
 	if (s->now > s->healed_at + HEAL_NS && !truth_all_back(s))
 		sim_fail(s, "liveness", "not every node counts %llu s after the faults ceased",
 			 (unsigned long long)(HEAL_NS / SEC));
+	if (s->now > s->m->progress_at + HEAL_NS && !elect_acts(s))
+		sim_fail(s, "liveness", "nobody coordinates %llu s after the faults ceased",
+			 (unsigned long long)(HEAL_NS / SEC));
 	if (s->now > s->m->progress_at + HEAL_NS) {
 		core_state(shell_of(s, s->lead)->core, &st);
 		sim_fail(s, "liveness",
@@ -464,7 +481,7 @@ void fault_watch(struct sim *s)
 			 "waits for: %s",
 			 (unsigned long long)(HEAL_NS / SEC), st.waits);
 	}
-	if (!nd->alive || nd->paused || s->now < s->m->progress_at + 3 * SEC)
+	if (!nd->alive || nd->paused || s->now < s->m->progress_at + 3 * SEC || !elect_acts(s))
 		return;
 	core_state(shell_of(s, s->lead)->core, &st);
 	if (st.sealed && !st.paused && !st.waits[0])

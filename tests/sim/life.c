@@ -27,9 +27,10 @@ struct view_node shell_who(struct sim *s, uint16_t slot)
 static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placement *place)
 {
 	struct core_conf conf = {.self = n,
-				 .members = view_first(s->first_nr, s->lead),
+				 .members = view_first(s->first_nr, s->elected ? 0 : s->lead),
 				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
+				 .elected = s->elected,
 				 .chunks_nr = s->m->chunks_nr,
 				 .place = *place,
 				 .node_names = names,
@@ -162,7 +163,7 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 
 	if (n == s->lead)
 		orders_crashed(s);
-	if (sh->persisting && n != ZOMBIE &&
+	if (sh->persisting && n != ZOMBIE && !s->elected &&
 	    sim_chance(
 		    s,
 		    500)) { /* The write may have reached the disk without anybody having heard. */
@@ -221,7 +222,7 @@ static void shell_start(struct sim *s, uint16_t n, bool warm)
 		free(sh->parked[i]);
 		sh->parked[i] = room(core_warm_bytes(&conf));
 	}
-	sh->core = core_init(sh->memory, &conf, sh->has_disk ? &sh->disk : NULL,
+	sh->core = core_init(sh->memory, &conf, sh->has_disk && !s->elected ? &sh->disk : NULL,
 			     warm ? sh->parked[sh->parked_at] : NULL);
 	if (!sh->core && warm && void_) {
 		sim_trace(s, "n%u finds no memory of model %u that can be", n, s->m->index);
@@ -243,7 +244,7 @@ void node_start(struct sim *s, uint16_t n)
 	bool warm = nd->whole;
 
 	nd->starts++;
-	if (!warm && n != s->lead && nd->starts % 3 == 0)
+	if (!warm && (n != s->lead || s->elected) && nd->starts % 3 == 0)
 		nd->folder = nd->starts;
 	nd->alive = true;
 	nd->whole = false;
@@ -256,7 +257,7 @@ void node_start(struct sim *s, uint16_t n)
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != n)
 			link_break(s, n, i);
-		if (n == s->lead) {
+		if (n == s->lead && !s->elected) {
 			s->node[i].away_since = s->missed_at = s->now;
 			s->node[i].known = false;
 		}
@@ -265,11 +266,13 @@ void node_start(struct sim *s, uint16_t n)
 		s->m = &s->model[i];
 		if (!shell_of(s, n)->cold)
 			shell_warm(s, n);
-		if (n == s->lead && nd->alive)
+		if (n == s->lead && nd->alive && !s->elected)
 			orders_started(s);
 		if (nd->alive)
 			shell_timer(s, n);
 	}
+	if (nd->alive)
+		elect_started(s, n);
 }
 
 void node_crash(struct sim *s, uint16_t n, bool whole)
@@ -288,6 +291,7 @@ void node_crash(struct sim *s, uint16_t n, bool whole)
 		shell_crash(s, n, whole);
 	}
 	s->m = m;
+	elect_crashed(s, n);
 	memset(nd->link, 0, sizeof(nd->link));
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != nd->self)

@@ -70,21 +70,26 @@ static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)
 	return f;
 }
 
-static void link_put(struct sim *s, uint16_t from, uint16_t to, const struct core_msg *m,
-		     uint32_t epoch)
+/* A message that is sent now arrives with this event. */
+struct sim_event *link_time(struct sim *s, uint16_t from, uint16_t to, enum sim_kind kind)
 {
 	struct conn *c = link_conn(s, from, to);
 	uint64_t *last = &c->last_at[from < to];
 	uint64_t delay = s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 400 * MS)
 							     : sim_between(s, 50000, 2 * MS);
-	struct sim_event *e;
 
 	if (!s->reorder && s->now + delay < *last)
 		delay = *last - s->now;
 	if (!s->reorder)
 		*last = s->now + delay;
-	e = sim_at(s, delay, SIM_DELIVER, to);
-	e->flight = NULL;
+	return sim_at(s, delay, kind, to);
+}
+
+static void link_put(struct sim *s, uint16_t from, uint16_t to, const struct core_msg *m,
+		     uint32_t epoch)
+{
+	struct sim_event *e = link_time(s, from, to, SIM_DELIVER);
+
 	e->flight = flight_copy(m, epoch);
 }
 
@@ -161,13 +166,17 @@ void link_up(struct sim *s, const struct sim_event *e)
 			link_break(s, e->node, e->peer);
 		return;
 	}
-	if (n->link[peer])
+	if (n->link[peer]) {
 		link_gone(s, e->node, peer);
+		voters_link(s, e->node, peer, false);
+	}
+	voters_link(s, e->node, peer, true);
 	/* The newest connection counts, and the other process loses its own. */
 	if (n->link[peer] && n->end[peer] != e->peer)
 		link_break(s, e->node, n->end[peer]);
 	n->link[peer] = e->epoch;
 	n->end[peer] = e->peer;
+	n->knows |= 1ull << peer;
 	if (e->node == s->lead) {
 		s->node[peer].away_since = 0;
 		s->node[peer].known = true;
@@ -188,6 +197,7 @@ void link_down(struct sim *s, const struct sim_event *e)
 		return;
 	link_gone(s, e->node, peer);
 	n->link[peer] = 0;
+	voters_link(s, e->node, peer, false);
 	if (e->node == s->lead)
 		s->node[peer].away_since = s->missed_at = s->now;
 	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);

@@ -219,7 +219,7 @@ void load_tick(struct sim *s)
 	bool linked = true;
 
 	sim_at(s, sim_between(s, 5 * MS, 60 * MS), SIM_WRITE, NOWHERE);
-	if (!nd->alive || nd->paused)
+	if (!nd->alive || nd->paused || !elect_acts(s))
 		return;
 	core_state(shell_of(s, s->lead)->core, &st);
 	if (!st.generation || st.sealed || st.seals || (st.restoring && !s->m->orders.newest.has)) {

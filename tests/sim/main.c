@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+
+#define HANG_S 20 /* A seed takes a few milliseconds, and more with a sanitizer. */
 
 static jmp_buf *stop_at;
 static struct sim *running;
@@ -21,8 +24,18 @@ static void on_abort(int number) /* A failed CHECK of the core counts as a check
 	longjmp(*stop_at, 1);
 }
 
+static void on_hang(int number) /* A core that does not return counts as a checker, too. */
+{
+	(void)number;
+	running->failed = "hang";
+	snprintf(running->why, sizeof(running->why), "one seed takes %d s of processor time",
+		 HANG_S);
+	longjmp(*stop_at, 1);
+}
+
 static bool run(struct sim *s, uint64_t seed, bool verbose)
 {
+	struct itimerval hang = {.it_value.tv_sec = HANG_S};
 	sigset_t set;
 	bool ok;
 
@@ -30,7 +43,9 @@ static bool run(struct sim *s, uint64_t seed, bool verbose)
 	stop_at = &s->stop;
 	sigemptyset(&set);
 	sigaddset(&set, SIGABRT);
+	sigaddset(&set, SIGVTALRM);
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	setitimer(ITIMER_VIRTUAL, &hang, NULL);
 	ok = sim_run(s, seed, verbose);
 	sim_free(s);
 	return ok;
@@ -56,7 +71,7 @@ struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
 		helds, tuneds, restores, expelled, cuts, learned, promoted, stragglers,
 		orders_moves, backs, moved, moved_over, replaced, joined, liars, differed, told_odd,
-		disputed;
+		disputed, elections, late_leads, landed_late;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -92,6 +107,9 @@ static void total(struct totals *t, const struct sim *s)
 	t->zombies += s->zombies_nr;
 	t->held_off += s->held_off;
 	t->events += s->events_nr;
+	t->elections += s->elections;
+	t->late_leads += s->late_leads;
+	t->landed_late += s->landed_late;
 }
 
 static void print_totals(const struct totals *t)
@@ -126,6 +144,9 @@ static void print_totals(const struct totals *t)
 		{"attempts in which votes differ", t->differed},
 		{"nodes that were odd", t->told_odd},
 		{"times an operator had to look", t->disputed},
+		{"elections", t->elections},
+		{"that a node heard of too late", t->late_leads},
+		{"views that landed after UNKNOWN", t->landed_late},
 		{"events", t->events},
 	};
 
@@ -150,6 +171,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(s);
 	signal(SIGABRT, on_abort);
+	signal(SIGVTALRM, on_hang);
 	for (uint64_t k = seed; k < seed + seeds; k++) {
 		if (!run(s, k, false)) {
 			if (until && strcmp(until, s->failed))

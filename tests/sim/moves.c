@@ -53,7 +53,7 @@ static void moves_plan(struct sim *s, const struct placement *now, struct sim_ta
 	}
 	conf.capacity[(out + 1) % s->nodes_nr] |= moves_may(s, (out + 1) % s->nodes_nr);
 	conf.capacity[(out + 2) % s->nodes_nr] |= moves_may(s, (out + 2) % s->nodes_nr);
-	conf.capacity[s->lead] |= s->joins;
+	conf.capacity[s->lead] |= s->joins && moves_may(s, s->lead);
 	plan_make(scratch, &conf, &from, &to, &cost);
 	free(scratch);
 }
@@ -128,7 +128,7 @@ void moves_event(struct sim *s, const struct sim_event *e)
 	       : sim_chance(s, 400) ? sim_between(s, MS, 100 * MS)
 				    : sim_between(s, 20 * MS, 1500 * MS),
 	       SIM_MOVE, NOWHERE);
-	if (!nd->alive || nd->paused || nd->stopping)
+	if (!nd->alive || nd->paused || nd->stopping || !elect_acts(s))
 		return;
 	now = &shell_of(s, s->lead)->core->coord.view.place;
 	if (s->faults || moves_want_dead(s, now))

@@ -5,6 +5,7 @@
 #define SIM_NODE_H
 
 #include "sim/cluster.h"
+#include "sim/elect.h"
 
 struct sim_seen { /* The state of a core when it last saved. */
 	enum core_part part;
@@ -107,6 +108,9 @@ struct sim_node {                     /* A process, and what outlives it. */
 	 * and the slot of the process at its end. */
 	uint32_t link[NODES];
 	uint16_t end[NODES];
+	uint64_t knows; /* Nodes to which this process has had a link. */
+	struct sim_lead lead;
+	struct voter *voter;
 	struct shell shell[MODELS];
 };
 

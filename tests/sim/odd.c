@@ -73,7 +73,7 @@ static void odd_operator(struct sim *s)
 	const struct sim_node *nd = &s->node[s->lead];
 	struct core_state st;
 
-	if (!nd->alive || nd->paused)
+	if (!nd->alive || nd->paused || !elect_acts(s))
 		return;
 	core_state(shell_of(s, s->lead)->core, &st);
 	if (!st.disputed)

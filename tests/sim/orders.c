@@ -209,7 +209,7 @@ void orders_event(struct sim *s, const struct sim_event *e)
 	       s->m->orders.hold || s->m->orders.script ? 10 * MS
 							: sim_between(s, 20 * MS, 200 * MS),
 	       SIM_ORDER, NOWHERE);
-	if (!nd->alive || nd->paused)
+	if (!nd->alive || nd->paused || !elect_acts(s))
 		return;
 	core_state(sh->core, &st);
 	if (s->m->orders.hold)

@@ -251,6 +251,10 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 	case CORE_ACT_PERSIST:
 		if (n == ZOMBIE) /* A zombie is fenced. */
 			break;
+		if (s->elected) {
+			elect_persist(s, n, a->view);
+			break;
+		}
 		CHECK(!sh->persisting);
 		sh->pending = *a->view;
 		sh->persisting = true;

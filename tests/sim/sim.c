@@ -258,6 +258,18 @@ static const struct {
 	[SIM_JOIN_FAULT] = {joins_fault, 0},
 	[SIM_ODD] = {odd_event, 0},
 	[SIM_CUT] = {cuts_event, 0},
+	[SIM_ELECT] = {register_look, 0},
+	[SIM_LAND] = {register_land, 0},
+	[SIM_LAND_LATE] = {register_late, 0},
+	[SIM_ANSWERED] = {register_answered, AT_CPU},
+	[SIM_LEADING] = {register_leading, AT_CPU},
+	[SIM_LOST] = {register_lost, AT_NODE | AT_CPU},
+	[SIM_BEAT] = {elect_beat, AT_NODE | AT_CPU},
+	[SIM_VOTE_RESIGN] = {voters_resigns, AT_NODE | AT_CPU},
+	[SIM_VOTE_TICK] = {voters_tick, AT_NODE | AT_CPU},
+	[SIM_VOTE_MSG] = {voters_message, AT_CPU},
+	[SIM_VOTE_SYNCED] = {voters_synced, AT_NODE | AT_CPU},
+	[SIM_VOTERS] = {voters_look, 0},
 };
 
 static void sim_step(struct sim *s)
@@ -286,11 +298,15 @@ static void sim_step(struct sim *s)
 
 void sim_free(struct sim *s)
 {
-	for (uint32_t i = 0; i < s->heap_nr; i++)
+	for (uint32_t i = 0; i < s->heap_nr; i++) {
 		free(s->heap[i].flight);
+		free(s->heap[i].value);
+		free(s->heap[i].ballot);
+	}
 	free(s->heap);
 	for (uint16_t i = 0; i < SLOTS; i++)
 		node_free(&s->node[i]);
+	voters_free(s);
 	s->heap = NULL;
 	s->heap_nr = s->heap_cap = 0;
 }
@@ -312,7 +328,8 @@ bool sim_run(struct sim *s, uint64_t seed, bool verbose)
 	s->failed = NULL;
 	s->trace_nr = 0;
 	s->verbose = verbose;
-	s->seed = seed;
+	s->seed = seed % ELECTED_SEEDS;
+	s->elected = seed >= ELECTED_SEEDS;
 	s->rng.state = sim_mix(seed, 0x5eed);
 	if (setjmp(s->stop))
 		return false;

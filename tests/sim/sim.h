@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "core/core.h"
+#include "core/quorum.h"
 #include "sim/actors.h"
 #include "sim/cluster.h"
 #include "sim/orders.h"
@@ -78,7 +79,7 @@ struct sim {
 	/* The shape of the cluster. */
 	uint16_t nodes_nr, models_nr; /* The nodes that have been started. */
 	uint16_t first_nr; /* The members of the first view are the first ones of them. */
-	uint16_t lead;     /* This node coordinates. */
+	uint16_t lead;     /* This node coordinates, or was elected last. */
 	uint16_t slow;     /* This node is slow to apply. */
 	/* Faults, in 1/1000. */
 	bool faults, reorder, holders_crash;
@@ -92,10 +93,18 @@ struct sim {
 	uint16_t grave;    /* This node never comes back. NOWHERE: all do. */
 	/* When the coordinator last missed a node. */
 	uint64_t missed_at;
-	uint32_t damage;    /* A gradient arrives damaged. */
-	bool buries;        /* A node may die for good. */
-	bool moves;         /* An operator moves chunks. */
-	bool joins;         /* Nodes come that were not in the first view. */
+	uint32_t damage; /* A gradient arrives damaged. */
+	bool buries;     /* A node may die for good. */
+	bool moves;      /* An operator moves chunks. */
+	bool elected;    /* Coordinators are elected. */
+	bool quorum;     /* By the register of core/quorum.h. */
+	struct sim_register reg;
+	/* What the values of the voters stand for, by their numbers, and the number of the value
+	 * that is current. */
+	struct sim_value **ballots;
+	uint32_t ballots_nr, ballots_cap, chosen;
+	struct quorum_value paper; /* The value of the message in hand. */
+	bool joins;                /* Nodes come that were not in the first view. */
 	uint32_t join_dies; /* The coordinator dies in so many events from now. 0: it does not. */
 	uint16_t stranger;  /* This node is linked, but no view may have its slot. NOWHERE: none. */
 	struct sim_cut cut;
@@ -106,6 +115,9 @@ struct sim {
 	struct sim_model *m; /* The model of the event in hand. */
 	uint64_t restarts, warms, zombies_nr,
 		held_off; /* held_off: orders of a zombie that a promise held off. */
+	/* late_leads: times that a node began to lead when another one was elected already.
+	 * landed_late: proposals that landed after they were answered with UNKNOWN. */
+	uint64_t elections, late_leads, landed_late;
 	struct core_out out;
 	bool verbose;
 	const char *failed; /* The checker that failed. */

@@ -117,7 +117,7 @@ void truth_record(struct sim *s, const struct record *r)
 	}
 	/* Its votes were complete before its successor gave up a member. It is void with the rest
 	 * of the generation. */
-	if (r->id.generation < s->m->generation && s->zombies_nr)
+	if (r->id.generation < s->m->generation && (s->zombies_nr || s->elected))
 		return;
 	if (!t->sealed)
 		sim_fail(s, "one_verdict", "%s is committed to a model that is not sealed",
@@ -310,14 +310,15 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 	struct shell *sh = shell_of(s, n);
 	bool coordinator = m->op == CORE_VIEW || m->op == CORE_BEGIN || m->op == CORE_COMMIT;
 
-	if (coordinator && n == s->lead && !view_durable(s, &m->id) &&
+	truth_leads(s, n, m);
+	if (coordinator && n == s->lead && !elect_former(s, n) && !view_durable(s, &m->id) &&
 	    !(m->record && m->op == CORE_COMMIT))
 		sim_fail(s, "durable_view", "n%u sends %s of a view that is not durable", n,
 			 sim_id(&m->id, a));
 	if (m->view && (m->view->seq != m->id.seq || m->view->generation != m->id.generation))
 		sim_fail(s, "durable_view", "n%u sends a view as %s, which it is not", n,
 			 sim_id(&m->id, a));
-	if (coordinator && n == ZOMBIE && !view_was_durable(s, &m->id) &&
+	if (coordinator && elect_former(s, n) && !view_was_durable(s, &m->id) &&
 	    !(m->record && m->op == CORE_COMMIT))
 		sim_fail(s, "durable_view", "n%u sends %s of a view that never was durable", n,
 			 sim_id(&m->id, a));
@@ -455,19 +456,20 @@ void truth_event(struct sim *s, uint16_t n, const struct core_event *e)
 		       m->op == CORE_COMMIT || m->op == CORE_ABORT);
 	char id[64];
 
-	if (s->node[n].self == s->lead) {
+	if (s->elected ? core_coordinates(sh->core) : s->node[n].self == s->lead) {
 		truth_leaves(s, n, e);
 		truth_coordinates(s, n);
 	}
 	truth_is_in(s, n);
-	s->held_off +=
-		orders && m->op != CORE_ASK && n != s->lead && m->id.term < sh->term_promised;
+	s->held_off += orders && m->op != CORE_ASK && (s->elected || n != s->lead) &&
+		       m->id.term < sh->term_promised;
 	if (sh->core->member.promised < sh->term_promised)
 		sim_fail(s, "promise_kept",
 			 "n%u answered the coordinator of term %llu and now would heed term %llu",
 			 n, (unsigned long long)sh->term_promised,
 			 (unsigned long long)sh->core->member.promised);
-	if (orders && n != s->lead && n != ZOMBIE && m->id.term < sh->term_promised && s->out.nr)
+	if (orders && (s->elected ? !core_coordinates(sh->core) : n != s->lead && n != ZOMBIE) &&
+	    m->id.term < sh->term_promised && s->out.nr)
 		sim_fail(s, "promise_kept",
 			 "n%u answered the coordinator of term %llu and heeds message %u of %s", n,
 			 (unsigned long long)sh->term_promised, m->op, sim_id(&m->id, id));
@@ -507,7 +509,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 				 a->type);
 		break;
 	case CORE_ACT_PERSIST:
-		if (n != ZOMBIE) {
+		if (!elect_former(s, n)) {
 			truth_lost(s, a->view);
 			truth_expels(s, n, a->view);
 			truth_moving(s, n, a->view);
@@ -515,7 +517,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		}
 		break;
 	case CORE_ACT_MOVED:
-		if (n != ZOMBIE)
+		if (!elect_former(s, n))
 			truth_moved(s, a->place);
 		break;
 	case CORE_ACT_PLACED:

@@ -119,6 +119,9 @@ bool truth_excused(struct sim *s);
 void truth_expels(struct sim *s, uint16_t n, const struct core_view *v);
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced);
 
+/* elect.c: whoever gives orders leads. */
+void truth_leads(struct sim *s, uint16_t n, const struct core_msg *m);
+
 /* truth.c: the other checkers. */
 /* Called after the core took the event and before its actions. */
 void truth_event(struct sim *s, uint16_t n, const struct core_event *e);

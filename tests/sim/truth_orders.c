@@ -142,7 +142,7 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 	const struct shell *sh = shell_of(s, s->lead);
 
 	/* Its operators have gone to its successor, and its views are fenced. */
-	if (n == ZOMBIE &&
+	if (elect_former(s, n) &&
 	    (a->type == CORE_ACT_HELD || a->type == CORE_ACT_TUNED || a->type == CORE_ACT_PERSIST))
 		return;
 	if (a->type == CORE_ACT_HELD)
@@ -158,7 +158,7 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 		 a->view->restoring != (sh->has_disk && s->m->orders.told))
 		sim_fail(s, "restored", "generation %u: restoring is %d, checkpoint %d",
 			 a->view->generation, a->view->restoring, s->m->orders.told);
-	else if (n == s->lead && s->m->orders.held &&
+	else if (n == s->lead && !elect_former(s, n) && s->m->orders.held &&
 		 ((a->type == CORE_ACT_SEND && a->msg.op == CORE_GONE) ||
 		  a->type == CORE_ACT_EXPEL) &&
 		 strstr(a->type == CORE_ACT_SEND ? a->msg.why ? a->msg.why : "" : a->why,
@@ -247,7 +247,7 @@ void truth_stragglers(struct sim *s, uint16_t n)
 	if (sh->stragglers <= before)
 		return;
 	s->m->stragglers += sh->stragglers - before;
-	if (n == s->lead && s->m->orders.held)
+	if (n == s->lead && !elect_former(s, n) && s->m->orders.held)
 		sim_fail(s, "stragglers", "n%u puts trainers out while a step is held", n);
 	if (c->coord.trainers_nr < s->m->min_world)
 		sim_fail(s, "stragglers", "n%u puts trainers out of %s, and %u are left", n,

@@ -113,7 +113,8 @@ void truth_lost(struct sim *s, const struct core_view *v)
 	if (sh->has_disk && v->generation == sh->disk.generation)
 		return;
 	for (uint16_t i = 0; i < s->nodes_nr && !reason && !sh->disk.sealed; i++)
-		reason = view_is_member(&sh->disk.members, i) && memory_lost(s, i);
+		reason = (view_is_member(&sh->disk.members, i) || i == s->lead) &&
+			 memory_lost(s, i); /* Who was elected from outside writes, too. */
 	for (uint32_t c = 0; c < s->m->chunks_nr && !reason; c++) {
 		uint64_t copies = place_copies(&sh->disk.place, c) & sh->disk.members.nodes;
 
