@@ -196,8 +196,13 @@ void slots_repeat(struct ctx *x)
 	struct core *c = x->c;
 
 	view_each(i, core_members(c)) {
+		const struct slots *p = &c->step.slots[i];
+
 		if (slots_kept_back(c, i))
 			core_send(x, i, CORE_DRAINED, &c->step.drained);
+		/* Was its GRANT lost, then it does not know that it holds others up. */
+		if (p->owes && p->reduces && c->step.part == CORE_STAGING)
+			core_send(x, i, CORE_GRANT, &p->granted);
 		if (!slots_told(&c->step, i))
 			slots_lend(x, i);
 	}
