@@ -48,10 +48,18 @@ bool coord_lists(const struct core *c, uint16_t node)
 	return view_same(&c->link[node].who, &coord_members(c)->node[node]);
 }
 
+/* A node that was elected may still have a link to the process before the one that the view names.
+ * An answer shows that it is there. A static coordinator begins without links. */
+static bool node_unsure(const struct core *c, uint16_t node)
+{
+	return c->conf.elected && node != c->conf.self && c->coord.state == COORD_RECOVER &&
+	       !c->coord.node[node].answered && !coord_lists(c, node);
+}
+
 const struct view_node *node_now(const struct core *c, uint16_t node)
 {
 	if (core_linked(c, node))
-		return &c->link[node].who;
+		return node_unsure(c, node) ? NULL : &c->link[node].who;
 	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered
 		       ? &c->coord.node[node].who
 		       : NULL;
