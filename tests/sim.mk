@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The simulator: `make sim SEEDS=n SEED=k` runs seeds k .. k+n-1, half as many in which coordinators
-# are elected (tests/sim/elect.h), and those of tests/sim/seeds. `make sim-mutants` shows that the checkers catch planted mistakes.
+# are elected (tests/sim/elect.h), and those of tests/sim/seeds. `make sim-mutants` shows that the
+# checkers catch planted mistakes.
 .PHONY: sim sim-mutants
 SEEDS ?= 2000
 SEED  ?= 0

@@ -357,8 +357,6 @@ static bool recover_complete(const struct core *c, uint64_t now)
 		return copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
 	}
 	view_each(i, coord_members(c)) { /* Who has the only copies is waited for. */
-		bool away = members_vary(c) && !c->coord.held_nr[i] && recover_out(c, i, now);
-
 		if (node_given_up(c, i, now))
 			return true;
 		out = out || !c->coord.node[i].answered;
