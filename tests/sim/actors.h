@@ -129,47 +129,4 @@ void orders_crashed(struct sim *s);
 void orders_resume(struct sim *s, const struct core_state *st);
 uint64_t orders_number(const struct core_tune *t);
 
-/* elect.c: elections, as a daemon sees them. */
-bool elect_acts(struct sim *s); /* The node that was elected last coordinates the model. */
-/* Does this node coordinate beside its successor, if it does at all? */
-bool elect_former(struct sim *s, uint16_t n);
-struct sim_value *elect_value(struct sim *s, uint16_t n); /* An empty one, of this process. */
-struct sim_value *elect_read(struct sim *s, uint16_t n);  /* The current one. */
-void elect_persist(struct sim *s, uint16_t n, const struct core_view *view);
-/* A node becomes a voter, or ceases to be one. */
-void elect_change(struct sim *s, uint16_t n, uint16_t voter);
-void elect_beat(struct sim *s, const struct sim_event *e);
-void elect_answer(struct sim *s, const struct sim_value *v);
-void elect_is(struct sim *s, uint16_t n, uint64_t term);
-void elect_lands(struct sim *s, const struct sim_value *v);
-void elect_leading(struct sim *s, const struct sim_value *v);
-void elect_lost(struct sim *s, uint16_t n, uint64_t term);
-void elect_started(struct sim *s, uint16_t n);
-void elect_crashed(struct sim *s, uint16_t n);
-
-/* registers.c: a register that is only a model. */
-void register_started(struct sim *s);
-void register_propose(struct sim *s, struct sim_value *v); /* v is the register's now. */
-void register_resign(struct sim *s, uint16_t n);
-void register_look(struct sim *s, const struct sim_event *e);
-void register_land(struct sim *s, const struct sim_event *e);
-void register_late(struct sim *s, const struct sim_event *e);
-void register_answered(struct sim *s, const struct sim_event *e);
-void register_leading(struct sim *s, const struct sim_event *e);
-void register_lost(struct sim *s, const struct sim_event *e);
-
-/* voters.c: the register of core/quorum.h. */
-void voters_begin(struct sim *s);
-void voters_started(struct sim *s, uint16_t n);
-void voters_crashed(struct sim *s, uint16_t n);
-void voters_link(struct sim *s, uint16_t n, uint16_t peer, bool up);
-void voters_resign(struct sim *s, uint16_t n);
-void voters_propose(struct sim *s, struct sim_value *v);
-void voters_resigns(struct sim *s, const struct sim_event *e);
-void voters_free(struct sim *s);
-void voters_tick(struct sim *s, const struct sim_event *e);
-void voters_message(struct sim *s, const struct sim_event *e);
-void voters_synced(struct sim *s, const struct sim_event *e);
-void voters_look(struct sim *s, const struct sim_event *e);
-
 #endif

@@ -230,6 +230,20 @@ static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
 	}
 }
 
+static void on_persist(struct sim *s, uint16_t n, const struct core_view *view)
+{
+	struct shell *sh = shell_of(s, n);
+
+	if (s->elected)
+		elect_persist(s, n, view);
+	if (s->elected || n == ZOMBIE) /* A zombie is fenced. */
+		return;
+	CHECK(!sh->persisting);
+	sh->pending = *view;
+	sh->persisting = true;
+	sim_at(s, sim_between(s, MS, 30 * MS), SIM_PERSISTED, n);
+}
+
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct shell *sh = shell_of(s, n);
@@ -249,16 +263,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		link_send(s, n, &a->msg);
 		break;
 	case CORE_ACT_PERSIST:
-		if (n == ZOMBIE) /* A zombie is fenced. */
-			break;
-		if (s->elected) {
-			elect_persist(s, n, a->view);
-			break;
-		}
-		CHECK(!sh->persisting);
-		sh->pending = *a->view;
-		sh->persisting = true;
-		sim_at(s, sim_between(s, MS, 30 * MS), SIM_PERSISTED, n);
+		on_persist(s, n, a->view);
 		break;
 	case CORE_ACT_BEGIN:
 		on_begin(s, n, a);

@@ -87,20 +87,18 @@ struct sim {
 	/* warm: a process that dies leaves its memory whole. dies: it dies in an event, with only
 	 * some of the actions done. */
 	uint32_t warm, dies;
-	uint32_t put_back; /* When the coordinator dies, an old copy of its views is put back. */
-	uint32_t zombies;  /* A coordinator that is taken for dead goes on. */
-	bool copies;       /* Chunks have copies on several nodes. */
-	uint16_t grave;    /* This node never comes back. NOWHERE: all do. */
-	/* When the coordinator last missed a node. */
-	uint64_t missed_at;
-	uint32_t damage; /* A gradient arrives damaged. */
-	bool buries;     /* A node may die for good. */
-	bool moves;      /* An operator moves chunks. */
-	bool elected;    /* Coordinators are elected. */
-	bool quorum;     /* By the register of core/quorum.h. */
+	uint32_t put_back;  /* When the coordinator dies, an old copy of its views is put back. */
+	uint32_t zombies;   /* A coordinator that is taken for dead goes on. */
+	bool copies;        /* Chunks have copies on several nodes. */
+	uint16_t grave;     /* This node never comes back. NOWHERE: all do. */
+	uint64_t missed_at; /* When the coordinator last missed a node. */
+	uint32_t damage;    /* A gradient arrives damaged. */
+	bool buries;        /* A node may die for good. */
+	bool moves;         /* An operator moves chunks. */
+	bool elected;       /* Coordinators are elected. */
+	bool quorum;        /* By the register of core/quorum.h. */
 	struct sim_register reg;
-	/* What the values of the voters stand for, by their numbers, and the number of the value
-	 * that is current. */
+	/* What the values of the voters stand for, by number, and the number of the current one. */
 	struct sim_value **ballots;
 	uint32_t ballots_nr, ballots_cap, chosen;
 	struct quorum_value paper; /* The value of the message in hand. */
@@ -112,11 +110,9 @@ struct sim {
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
 	struct conn conn[SLOTS][SLOTS];
-	struct sim_model *m; /* The model of the event in hand. */
-	uint64_t restarts, warms, zombies_nr,
-		held_off; /* held_off: orders of a zombie that a promise held off. */
-	/* late_leads: times that a node began to lead when another one was elected already.
-	 * landed_late: proposals that landed after they were answered with UNKNOWN. */
+	struct sim_model *m;                            /* The model of the event in hand. */
+	uint64_t restarts, warms, zombies_nr, held_off; /* held_off: orders of a zombie. */
+	/* late_leads: nodes that led too late. landed_late: views that landed after UNKNOWN. */
 	uint64_t elections, late_leads, landed_late;
 	struct core_out out;
 	bool verbose;
