@@ -24,6 +24,7 @@
 #include "data/trainer.h"
 #include "link/session.h"
 #include "model/view_file.h"
+#include "model/placing.h"
 #include "model/spec.h"
 #include "wire/control.h"
 #include "wire/layout.h"
@@ -349,9 +350,7 @@ static void define(struct ckpt_op *op)
 	if (p == NULL && drop_in_hand(s, op->name))
 		st = err_set(&e, SHARD_BUSY, "\"%s\" is being dropped: try again", op->name);
 	else if (p != NULL)
-		st = err_set(&e, SHARD_UNREACHABLE,
-			     "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
-			     members_name(s, p->node), p->why);
+		st = placing_refuse(p, op->manifest->name, &e);
 	else {
 		held_give(s, &op->kept); /* The model needs the memory now. */
 		st = ckpt_spec_define(op, on_made, &e);

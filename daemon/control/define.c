@@ -429,36 +429,6 @@ static void make_known(struct server *s, uint64_t now_ns)
 			definitions_forget(s, id);
 }
 
-/* A node that a new model needs, and that is down. NULL: there is none. */
-static const struct peer *first_down(const struct server *s)
-{
-	uint64_t members = placing_members(s);
-
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && !s->peer[n]->up && members >> n & 1)
-			return s->peer[n];
-	return NULL;
-}
-
-/* Why a definition fails that this node is needed for. */
-static enum shard_status down(const struct peer *p, const char *name, struct err *e)
-{
-	const struct server *s = p->server;
-
-	CHECK(!p->up);
-	if (p->node == server_coordinator(s))
-		return err_set(
-			e, SHARD_UNREACHABLE,
-			"\"%s\" is defined by node %s (%s), which coordinates and is down: %s",
-			name, members_name(s, p->node), s->node[p->node].address.text, p->why);
-	return err_set(
-		e, SHARD_UNREACHABLE,
-		"\"%s\" needs every node, and node %s (%s) is down: %s: it begins without that "
-		"node when that has been away for lost_timeout = %.0f s",
-		name, members_name(s, p->node), s->node[p->node].address.text, p->why,
-		(double)s->conf->lost_timeout_ns / NS_PER_SEC);
-}
-
 static enum shard_status define_here(struct server *s, const struct caller *a,
 				     const Shard__Define *d, bool may_wait, struct err *e)
 {
@@ -496,11 +466,11 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK ||
 	    (st = known_may_define(s, spec->name, e)) != SHARD_OK)
 		return st;
-	if ((p = first_down(s)) == NULL)
+	if ((p = placing_lacks(s)) == NULL)
 		return make_everywhere(s, a, NULL, NULL, d, &set, e);
 	if (may_wait)
 		return define_wait(s, a, d, e);
-	return down(p, spec->name, e);
+	return placing_refuse(p, spec->name, e);
 }
 
 /* A trainer that defines a model that is not here yet will write its weights next, over the links
@@ -508,7 +478,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 static bool may_pass(struct server *s, const char *name)
 {
 	return lead_known(s, NULL) == SHARD_OK && s->peer[server_coordinator(s)]->up &&
-	       (first_down(s) == NULL || model_by_name(s, name) != NULL);
+	       (placing_lacks(s) == NULL || model_by_name(s, name) != NULL);
 }
 
 /* The header of the answer carries the grant to write the weights. Only nodes see it, so it is
@@ -545,7 +515,7 @@ static enum shard_status pass_on(struct server *s, const struct caller *a, const
 	if (may_wait && !may_pass(s, d->spec->name))
 		return define_wait(s, a, d, e);
 	if (!s->peer[server_coordinator(s)]->up)
-		return down(s->peer[server_coordinator(s)], d->spec->name, e);
+		return placing_refuse(s->peer[server_coordinator(s)], d->spec->name, e);
 	return call_pass(t, server_coordinator(s), &h, &d->base, &define_passed, e);
 }
 
@@ -682,7 +652,7 @@ static const struct round_ops model_round = {.answered = model_answered};
 
 static bool may_go(struct server *s, const char *name)
 {
-	return server_leads(s) ? first_down(s) == NULL && !drop_in_hand(s, name)
+	return server_leads(s) ? placing_lacks(s) == NULL && !drop_in_hand(s, name)
 			       : may_pass(s, name);
 }
 

@@ -694,8 +694,8 @@ bool corewire_same(const struct core_msg *a, const struct core_msg *b)
 	return a->op == b->op && to_all & BIT(a->op) && !core_id_cmp(&a->id, &b->id) &&
 	       a->world == b->world && a->record == b->record && a->view == b->view && !a->answer &&
 	       !b->answer && a->status == b->status && a->too_few == b->too_few &&
-	       a->caught == b->caught && a->differs == b->differs && !a->why == !b->why &&
-	       (!a->why || !strcmp(a->why, b->why)) &&
+	       a->caught == b->caught && a->misses == b->misses && a->differs == b->differs &&
+	       !a->why == !b->why && (!a->why || !strcmp(a->why, b->why)) &&
 	       !memcmp(&a->waits, &b->waits, sizeof(a->waits));
 }
 

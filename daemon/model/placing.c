@@ -40,6 +40,34 @@ uint64_t placing_members(const struct server *s)
 	return members;
 }
 
+const struct peer *placing_lacks(const struct server *s)
+{
+	uint64_t members = placing_members(s);
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && !s->peer[n]->up && members >> n & 1)
+			return s->peer[n];
+	return NULL;
+}
+
+enum shard_status placing_refuse(const struct peer *p, const char *model, struct err *e)
+{
+	const struct server *s = p->server;
+
+	CHECK(!p->up);
+	if (p->node == server_coordinator(s))
+		return err_set(
+			e, SHARD_UNREACHABLE,
+			"\"%s\" is defined by node %s (%s), which coordinates and is down: %s",
+			model, members_name(s, p->node), s->node[p->node].address.text, p->why);
+	return err_set(
+		e, SHARD_UNREACHABLE,
+		"\"%s\" needs every node, and node %s (%s) is down: %s: it begins without that "
+		"node when that has been away for lost_timeout = %.0f s",
+		model, members_name(s, p->node), s->node[p->node].address.text, p->why,
+		(double)s->conf->lost_timeout_ns / NS_PER_SEC);
+}
+
 void placing_capacity_of(const struct server *s, uint64_t members, uint64_t *capacity)
 {
 	placing_capacity(s, capacity);

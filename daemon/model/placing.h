@@ -12,6 +12,10 @@ void placing_capacity(const struct server *s, uint64_t *capacity);
 /* The nodes that a new model begins with, one bit each: all but those that have been away for
  * lost_timeout. Those become members of it, without chunks, when they are back. */
 uint64_t placing_members(const struct server *s);
+/* One of them that is down. NULL: there is none. */
+const struct peer *placing_lacks(const struct server *s);
+/* SHARD_UNREACHABLE: a new model needs this node, or is defined by it, and it is down. */
+enum shard_status placing_refuse(const struct peer *p, const char *model, struct err *e);
 /* As placing_capacity(), with 0 for a node that is not among these. */
 void placing_capacity_of(const struct server *s, uint64_t members, uint64_t *capacity);
 /* How many of them have capacity. */

@@ -68,7 +68,10 @@ static bool turn(const struct wire_head *h, const struct corewire_limits *l, con
 		 size_t size, struct wire_head *out, uint8_t **packed, size_t *packed_bytes)
 {
 	const ProtobufCMessage *in;
-	struct core_msg m;
+	const uint32_t to_all = BIT(CORE_ASK) | BIT(CORE_VIEW) | BIT(CORE_BEGIN) |
+				BIT(CORE_COMMIT) | BIT(CORE_ABORT) | BIT(CORE_WAITING) |
+				BIT(CORE_HEAR);
+	struct core_msg m, other;
 	Shard__Core again;
 	struct arena a;
 	void *at = memory(&a);
@@ -86,6 +89,12 @@ static bool turn(const struct wire_head *h, const struct corewire_limits *l, con
 			worlds(m.world, l);
 		if (m.view)
 			names(&m.view->members, l);
+		other = m;
+		other.to++;
+		/* Only what goes to all nodes may be packed once for several. */
+		CHECK(corewire_same(&m, &other) == (BIT(m.op) & to_all && !m.answer));
+		other.id.attempt++;
+		CHECK(!corewire_same(&m, &other));
 		CHECK(corewire_pack(&m, l->place.sum, &a, out, &again) == SHARD_OK);
 		*packed_bytes = protobuf_c_message_get_packed_size(&again.base);
 		*packed = malloc(*packed_bytes + 1);

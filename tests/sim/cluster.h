@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cluster.h: the events, links and trainers of a simulated cluster. Its nodes are in node.h. */
+/* cluster.h: the links and trainers of a simulated cluster. Its nodes are in node.h, and what
+ * happens to them in event.h. */
 #ifndef SIM_CLUSTER_H
 #define SIM_CLUSTER_H
 
 #include "core/core.h"
+#include "sim/event.h"
 
 /* A slot holds a process. There is one slot for each node and one for a zombie. */
 enum { NODES = 9, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
@@ -28,80 +30,6 @@ enum {
 #define SILENT_NS (300 * MS)
 /* Longer than it takes to make a link anew. */
 #define RECONNECT_NS (900 * MS)
-
-enum sim_kind {
-	SIM_DELIVER = 1,
-	SIM_LINK_UP,
-	SIM_LINK_DOWN,
-	SIM_CONNECT,
-	SIM_TICK,
-	SIM_PERSISTED,
-	SIM_LANDED,
-	SIM_STAGE,
-	SIM_APPLY,
-	SIM_APPLIED,
-	SIM_IMAGE,
-	SIM_DRAINED,
-	SIM_LEARN,
-	SIM_LEARN_LANDED,
-	SIM_LEARNED,
-	SIM_TRAINER_BEGIN,
-	SIM_TRAINER_ENDED,
-	SIM_TRAINER_RESULT,
-	SIM_TRAINER_READ,
-	SIM_PUSH,
-	SIM_READY,
-	SIM_GONE,
-	SIM_SPAWN,
-	SIM_START,
-	SIM_END,
-	SIM_RESUME,
-	SIM_SILENCE,
-	SIM_FAULT,
-	SIM_WRITE,
-	SIM_LOAD,
-	SIM_LOAD_CHUNK,
-	SIM_LOAD_CONFIRM,
-	SIM_LOAD_SAID,
-	SIM_WATCH,
-	SIM_ORDER,
-	SIM_MOVE,
-	SIM_JOIN,
-	SIM_JOIN_FAULT,
-	SIM_ODD,
-	SIM_CUT,
-	SIM_ELECT,
-	SIM_LAND,
-	SIM_LAND_LATE,
-	SIM_ANSWERED,
-	SIM_LEADING,
-	SIM_LOST,
-	SIM_BEAT,
-	SIM_VOTE_RESIGN,
-	SIM_VOTE_TICK,
-	SIM_VOTE_MSG,
-	SIM_VOTE_SYNCED,
-	SIM_VOTERS,
-	SIM_KIND_NR
-};
-
-struct sim_event {
-	uint64_t at, order;
-	enum sim_kind kind;
-	uint16_t node, peer; /* Slots. */
-	uint16_t model;
-	uint32_t chunk, epoch, trainer;
-	uint64_t start, session;
-	struct core_id id;
-	struct flight *flight;
-	struct sim_value *value;
-	struct ballot *ballot;
-};
-
-struct flight { /* A copy of a message, followed by what it points to. */
-	struct core_msg msg;
-	uint32_t epoch;
-};
 
 struct conn { /* A connection between two slots, i < j. */
 	/* The epoch of the newest connection. No two connections of the cluster have the same

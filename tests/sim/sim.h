@@ -149,17 +149,4 @@ static inline bool shell_holds(struct sim *s, uint16_t slot, uint32_t chunk)
 	return place_holds(&shell_of(s, slot)->place, chunk, s->node[slot].self);
 }
 
-/* sim.c */
-struct sim_event *sim_at(struct sim *s, uint64_t delay, enum sim_kind kind, uint16_t node);
-uint64_t sim_between(struct sim *s, uint64_t low, uint64_t high);
-bool sim_chance(struct sim *s, uint32_t thousandth);
-uint64_t sim_mix(uint64_t a, uint64_t b);
-__attribute__((format(printf, 3, 4), noreturn)) void sim_fail(struct sim *s, const char *checker,
-							      const char *fmt, ...);
-__attribute__((format(printf, 2, 3))) void sim_trace(struct sim *s, const char *fmt, ...);
-const char *sim_id(const struct core_id *id, char text[64]);
-/* False: .failed and .why say what failed. */
-bool sim_run(struct sim *s, uint64_t seed, bool verbose);
-void sim_free(struct sim *s);
-
 #endif
