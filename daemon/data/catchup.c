@@ -584,11 +584,15 @@ enum shard_status catchup_asked(struct model *m, struct peer *p, const struct wi
 
 	if (m->catchup == NULL || h->generation != m->generation)
 		return SHARD_OK;
-	if (h->chunk >= m->layout->chunks_nr || !place_keeps(&m->place, h->chunk, p->node))
+	if (h->chunk >= m->layout->chunks_nr)
 		return err_set(e, SHARD_PROTOCOL,
-			       "node %s asks for a copy of chunk %u of \"%s\", for which it has no "
-			       "memory",
-			       members_name(m->server, p->node), h->chunk, m->name);
+			       "node %s asks for a copy of chunk %u of \"%s\", which has %u",
+			       members_name(m->server, p->node), h->chunk, m->name,
+			       m->layout->chunks_nr);
+	/* A view that this node has not adopted yet may give it memory for the chunk. It asks
+	 * again. */
+	if (!place_keeps(&m->place, h->chunk, p->node))
+		return SHARD_OK;
 	c = &m->catchup->to[p->node];
 	/* It asks again for what is on its way, because it is slow. */
 	if (c->from != NULL && !c->over && c->chunk == h->chunk && c->next < c->parts)

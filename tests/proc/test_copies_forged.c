@@ -301,7 +301,7 @@ static void test_asks_for_no_chunk(void **state)
 
 		start(&x);
 		raw_send(&x.r[0], &h, NULL);
-		rawnode_refused(&x, 0, "for which it has no memory");
+		rawnode_refused(&x, 0, "which has ");
 		rawnode_stop(&x);
 	}
 }

@@ -16,6 +16,7 @@
 #include "core/coord.c"
 #include "core/core.c"
 #include "core/ctx.c"
+#include "core/hear.c"
 #include "core/judge.c"
 #include "core/local.c"
 #include "core/member.c"
