@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Plants each mistake of tests/sim/mutants/*.patch in a copy of daemon/core, or of the simulator
 # where it is the shell's, compiles what it changes, and runs the simulator with it: the fault-free
-# seeds must pass, and the checker that the patch names must catch it. The patch also names a seed
+# seed must pass, and the checker that the patch names must catch it. The patch also names a seed
 # that does. Where that seed no longer does, because the core or the simulator has changed, SEEDS
-# seeds are searched, and as many in which coordinators are elected. "Checker: verdict" means unit/test_verdict, which tries every interleaving,
-# and "Checker: unit/test_X" that program. One line per mutant; fails if one survives. NAMES: only
-# these. RESEED=1: writes the seeds that were found into the patches. `make sim-mutants` sets B, CC
-# and SANF.
+# seeds are searched, and as many in which coordinators are elected. "Checker: verdict" means
+# unit/test_verdict, which tries every interleaving, and "Checker: unit/test_X" that program. One
+# line per mutant; fails if one survives. NAMES: only these. RESEED=1: writes the seeds that were
+# found into the patches. `make sim-mutants` sets B, CC and SANF.
 set -u
 seeds=${SEEDS:-2000}
 elected=1000000000 # From this seed on coordinators are elected (tests/sim/elect.h).
