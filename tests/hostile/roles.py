@@ -126,8 +126,8 @@ class Trainer:
 
     def head(self, name, **fields):
         a = self.attempt
-        fields = ("model", "generation", "seq", "term", "step", "attempt")
-        known = {k: getattr(a, k) for k in fields} if a else {}
+        same = ("model", "generation", "seq", "term", "step", "attempt")
+        known = {k: getattr(a, k) for k in same} if a else {}
         return Frame(op=OP[name], **dict(known, **fields))
 
     def send(self, f):
