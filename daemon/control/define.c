@@ -314,6 +314,8 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 					 define_made_fn *made, void *arg, const Shard__Define *d,
 					 const struct model_settings *set, struct err *e)
 {
+	/* Asked once: a node may be given up at any moment. */
+	uint64_t members = placing_members(s);
 	struct layout *layout = NULL;
 	Shard__Model *ms;
 	struct model *m;
@@ -323,11 +325,11 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	      model_making_name(s, d->spec->name) == NULL);
 	if (s->stop.on) /* Nothing would end the model again. */
 		return err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
-	st = spec_replicas(s, d->spec->name, set, e);
+	st = spec_replicas(s, d->spec->name, set, members, e);
 	if (st == SHARD_OK)
-		st = spec_may_fit(s, d->spec, set, e);
+		st = spec_may_fit(s, d->spec, set, members, e);
 	if (st == SHARD_OK)
-		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, e);
+		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, members, e);
 	if (st == SHARD_OK)
 		st = model_make_later(&m, s, ms, &layout, made_here, e);
 	layout_free(&layout); /* Of a model that there was no memory for. */

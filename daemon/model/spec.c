@@ -86,7 +86,7 @@ bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *sp
 }
 
 enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
-			       const struct model_settings *set, struct err *e)
+			       const struct model_settings *set, uint64_t members, struct err *e)
 {
 	struct store_conf conf = {.optim = set->optim,
 				  .image = (enum shard_dtype)spec->image,
@@ -109,7 +109,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
 		return SHARD_OK;
 	conf.layout = &counts;
-	placing_capacity_of(s, placing_members(s), capacity);
+	placing_capacity_of(s, members, capacity);
 	budget_least(&need, &conf, set->replicas, capacity, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
@@ -310,9 +310,9 @@ void *spec_copy(const ProtobufCMessage *msg)
 }
 
 enum shard_status spec_replicas(const struct server *s, const char *model,
-				const struct model_settings *set, struct err *e)
+				const struct model_settings *set, uint64_t members, struct err *e)
 {
-	uint32_t nodes = placing_nodes(s, placing_members(s));
+	uint32_t nodes = placing_nodes(s, members);
 	uint32_t all = placing_nodes(s, UINT64_MAX);
 
 	if (all == 0)
@@ -341,7 +341,7 @@ enum shard_status spec_replicas(const struct server *s, const char *model,
 
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
 			     const Shard__Spec *spec, Shard__Cred *owner,
-			     const struct model_settings *set, struct err *e)
+			     const struct model_settings *set, uint64_t members, struct err *e)
 {
 	Shard__Model temp = SHARD__MODEL__INIT, *m;
 	char text[SETTINGS_TEXT_BYTES];
@@ -351,7 +351,7 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	Shard__Spec named = *spec;
 	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
 
-	CHECK(set->replicas <= placing_nodes(s, placing_members(s))); /* spec_replicas() */
+	CHECK(set->replicas <= placing_nodes(s, members)); /* spec_replicas() */
 	if (st != SHARD_OK)
 		return st;
 	for (size_t g = 0; g < spec->n_groups; g++)
@@ -363,8 +363,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
-	temp.members = placing_members(s);
-	placing_capacity_of(s, temp.members, capacity);
+	temp.members = members;
+	placing_capacity_of(s, members, capacity);
 	st = placing_new(&temp, l->chunks_nr, set->replicas, capacity, e);
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
 	free(temp.place_runs);

@@ -16,7 +16,7 @@ bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *sp
  * least? If not, SHARD_BUDGET with figures, before anything is made of it. Does not look at what
  * else may be wrong with the definition. */
 enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
-			       const struct model_settings *set, struct err *e);
+			       const struct model_settings *set, uint64_t members, struct err *e);
 /* Merges settings, of which later layers win: [model], [model "name"], its groups, the trainer's
  * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts.
  * Where nobody sets replicas, it is 2, or 1 if fewer than two nodes have capacity. */
@@ -35,15 +35,16 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
 /* Were both defined with their chunks on the same nodes, wherever these are now? */
 bool spec_same_place(const Shard__Model *a, const Shard__Model *b);
-/* For a new model. SHARD_BAD_ARG: there are fewer nodes with capacity than the settings want copies
- * of each chunk, or min_copies is above what nobody has set. */
+/* For a new model that begins with these members (placing_members()). SHARD_BAD_ARG: there are
+ * fewer nodes with capacity than the settings want copies of each chunk, or min_copies is above
+ * what nobody has set. SHARD_UNREACHABLE: there are enough, but too few of them are members. */
 enum shard_status spec_replicas(const struct server *s, const char *model,
-				const struct model_settings *set, struct err *e);
+				const struct model_settings *set, uint64_t members, struct err *e);
 /* Makes the whole definition with number, effective settings and placement. The caller owns *out
  * and its *layout. owner NULL: the model has no owner. */
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
 			     const Shard__Spec *spec, Shard__Cred *owner,
-			     const struct model_settings *set, struct err *e);
+			     const struct model_settings *set, uint64_t members, struct err *e);
 void *spec_copy(const ProtobufCMessage *msg); /* A deep copy. NULL: no memory. */
 
 /* Fills the model's name, types and settings from its definition, which comes from the coordinator
