@@ -70,6 +70,8 @@ static struct view_members first_members(const struct model *m)
 		v.nodes |= place_keepers(&m->place, c);
 	if (lead_on(s))
 		v.coordinator = (uint16_t)__builtin_ctzll(v.nodes);
+	else
+		v.nodes |= 1ull << v.coordinator; /* Whatever the definition says. */
 	return v;
 }
 

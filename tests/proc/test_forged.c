@@ -473,7 +473,7 @@ static void test_definitions(void **state)
 	h.attempt++;
 	raw_send(&x.r[0], &h, &m.base);
 	assert_non_null(strstr(raw_error(&x.r[0]), "local_world 65: at most 256 and 64"));
-	/* A model without the node that coordinates it. It waits for a view. */
+	/* A model without the node that coordinates it: that is a member all the same. */
 	s.settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024";
 	runs[0] = 1;
 	runs[1] = 2;
