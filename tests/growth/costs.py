@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what bench_control measured and makes it a function of nodes, chunks and ranks. A cost is a sum of terms that grow
-with these; each term is zero or more, and the sum of the squares of the relative errors is the least (non-negative least
-squares by coordinate descent, which always ends in the same place)."""
+"""Reads what bench_control measured and makes it a function of nodes, chunks and ranks. A cost is a
+sum of terms that grow with these; each term is zero or more, and the sum of the squares of the
+relative errors is the least (non-negative least squares by coordinate descent, which always ends in
+the same place)."""
 import collections
 
 Case = collections.namedtuple("Case", "nodes chunks ranks copies step_ms packed role")
@@ -10,8 +11,9 @@ Own = collections.namedtuple("Own", "events ns writes reads")
 
 
 class Measured:
-    """The lines of the file: .core[case][op], .own[case], .frames [(bytes, send, second, receive)], .real[(nodes, role)][op]
-    as (out, bytes, in, bytes), .loop[(nodes, role)] as (ns, ms of a step)."""
+    """The lines of the file: .core[case][op], .own[case], .frames [(bytes, send, second, receive)],
+    .real[(nodes, role)][op] as (out, bytes, in, bytes), .loop[(nodes, role)] as (ns, ms of a step).
+    """
 
     def __init__(self, lines):
         self.core, self.own, self.frames, self.real, self.loop = {}, {}, [], {}, {}
@@ -26,7 +28,8 @@ class Measured:
             elif word[0] == "core":
                 self.core.setdefault(self.case(word), {})[word[8]] = Op(*map(float, word[9:]))
             elif word[0] == "real":
-                self.real.setdefault((int(word[1]), word[2]), {})[word[3]] = tuple(map(float, word[4:]))
+                self.real.setdefault((int(word[1]), word[2]), {})[
+                                     word[3]] = tuple(map(float, word[4:]))
             elif word[0] == "real_loop":
                 self.loop[int(word[1]), word[2]] = (float(word[3]), float(word[4]))
             else:
@@ -69,7 +72,8 @@ def value(factor, terms):
 
 
 class Costs:
-    """Nanoseconds and bytes of one message of each kind, and of what is below and beside the messages."""
+    """Nanoseconds and bytes of one message of each kind, and of what is below and beside the
+    messages."""
 
     def __init__(self, measured):
         self.measured = measured
@@ -77,13 +81,15 @@ class Costs:
         self.send_ns = fit([((1, b), s) for b, s, _, _ in frames])
         self.receive_ns = fit([((1, b), r) for b, _, _, r in frames])
         self.copy_ns = 0.1  # of a byte into the queue of a link
-        self.second_ns = sum(s for b, _, s, _ in frames if b <= 1024) / sum(1 for f in frames if f[0] <= 1024)
+        self.second_ns = sum(s for b, _, s, _ in frames if b <= 1024) / \
+                             sum(1 for f in frames if f[0] <= 1024)
         self.bytes, self.pack, self.each, self.unpack, self.handle, self.own = {}, {}, {}, {}, {}, {}
         ops = {op for case in measured.core.values() for op in case}
         for op in sorted(ops):
             self.fit_op(op)
         for role in ("coordinator", "other"):
-            rows = [(self.own_terms(c), o.ns) for c, o in measured.own.items() if c.role == role and c.packed == "once"]
+            rows = [(self.own_terms(c), o.ns)
+                     for c, o in measured.own.items() if c.role == role and c.packed == "once"]
             self.own[role] = fit(rows)
 
     @staticmethod
@@ -93,12 +99,14 @@ class Costs:
 
     @staticmethod
     def handle_terms(c):
-        """What the core does grows with the members, too, because it looks at all of them after each event."""
+        """What the core does grows with the members, too, because it looks at all of them after
+        each event."""
         return (1, c.nodes, c.nodes * c.ranks, c.chunks * c.copies)
 
     @staticmethod
     def own_terms(c):
-        """A step's events that are no messages: chunks reduced, ranks ready, timers. Deciding a step reads all chunks."""
+        """A step's events that are no messages: chunks reduced, ranks ready, timers. Deciding a
+        step reads all chunks."""
         events = c.chunks * c.copies + c.ranks
         return (1, events, events * c.nodes, c.nodes * c.ranks, c.nodes * c.chunks)
 

@@ -5,15 +5,22 @@ import math
 
 WIDTH, HEIGHT = 400, 380
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 40, 118
-COLOURS = {"before": "#8a8a8a", "one": "#1f5fb4", "tree": "#c8501e", "ranges": "#2a8a57", "free": "#8a8a8a"}
+COLOURS = {
+    "before": "#8a8a8a",
+    "one": "#1f5fb4",
+    "tree": "#c8501e",
+    "ranges": "#2a8a57",
+     "free": "#8a8a8a"}
 
 
 class Panel:
-    """lines: [(label, colour, dash, [(x, y)])]; marks: [(label, y)] across; points: [(label, colour, [(x, y)])]."""
+    """lines: [(label, colour, dash, [(x, y)])]; marks: [(label, y)] across; points: [(label,
+    colour, [(x, y)])]."""
 
     def __init__(self, title, unit, lines, marks=(), points=(), limit=None):
         self.title, self.unit, self.lines, self.marks, self.points, self.limit = title, unit, lines, marks, points, limit
-        every = [p for _, _, _, line in lines for p in line] + [p for _, _, line in points for p in line]
+        every = [p for _, _, _, line in lines for p in line] + \
+            [p for _, _, line in points for p in line]
         ys = [y for _, y in every if y > 0] + [y for _, y in marks]
         self.x = [math.log2(min(x for x, _ in every)), math.log2(max(x for x, _ in every))]
         self.y = [math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))]
@@ -34,42 +41,52 @@ class Panel:
         low, high = 2 ** self.x[0], 2 ** self.x[1]
         for e in range(self.y[0], self.y[1] + 1):
             rule(self.at(low, 10 ** e), self.at(high, 10 ** e), 'stroke="#e4e4e4"')
-            say(LEFT - 6, self.at(low, 10 ** e)[1] + 4, f"{10 ** e:g}", 'text-anchor="end" fill="#555"')
+            say(LEFT - 6, self.at(low, 10 ** e)[1] + 4,
+                f"{10 ** e:g}", 'text-anchor="end" fill="#555"')
         x = low
         while x <= high * 1.001:
-            say(self.at(x, 10 ** self.y[0])[0], HEIGHT - BOTTOM + 15, f"{x:g}", 'text-anchor="middle" fill="#555"')
+            say(self.at(x, 10 ** self.y[0])[0], HEIGHT - BOTTOM + \
+                15, f"{x:g}", 'text-anchor="middle" fill="#555"')
             x *= 4
-        say((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 29, "nodes", 'text-anchor="middle" fill="#555"')
+        say((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + \
+            29, "nodes", 'text-anchor="middle" fill="#555"')
         if self.limit:
             rule(self.at(self.limit, 10 ** self.y[0]), self.at(self.limit, 10 ** self.y[1]),
                  'stroke="#b0b0b0" stroke-dasharray="2 3"')
-            say(self.at(self.limit, 10 ** self.y[1])[0] + 3, TOP + 10, f"{self.limit}: the code's limit", 'fill="#777"')
+            say(self.at(self.limit, 10 ** self.y[1])[0] + 3, TOP + \
+                10, f"{self.limit}: the code's limit", 'fill="#777"')
         for label, y in self.marks:
             rule(self.at(low, y), self.at(high, y), 'stroke="#b0b0b0" stroke-dasharray="6 3"')
             say(self.at(low, y)[0] + 4, self.at(low, y)[1] - 4, label, 'fill="#777"')
         for _, colour, dash, line in self.lines:
             path = " ".join("%.1f,%.1f" % self.at(*p) for p in line if p[1] > 0)
-            out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
+            out.append(
+                f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
         for _, colour, points in self.points:
-            out += ['<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>' % (*self.at(*p), colour) for p in points]
+            out += ['<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>' %
+                (*self.at(*p), colour) for p in points]
         self.legend(out, say, rule)
         return out + ["</g>"]
 
     def legend(self, out, say, rule):
-        entries = [(l, c, d) for l, c, d, _ in self.lines] + [(l, c, None) for l, c, _ in self.points]
+        entries = [(l, c, d) for l, c, d, _ in self.lines] + [(l, c, None)
+                    for l, c, _ in self.points]
         for i, (label, colour, dash) in enumerate(entries):
             x, y = LEFT - 40 + i % 2 * (WIDTH - LEFT) / 2, HEIGHT - BOTTOM + 50 + i // 2 * 16
             if dash is None:
                 out.append(f'<circle cx="{x + 10}" cy="{y - 4}" r="3" fill="{colour}"/>')
             else:
-                rule((x, y - 4), (x + 20, y - 4), f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"')
+                rule((x, y - 4), (x + 20, y - 4),
+                     f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"')
             say(x + 26, y, label)
 
 
 def write(path, panels):
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(panels)}" height="{HEIGHT}" '
-           'font-family="sans-serif" font-size="11">', "<!-- SPDX-License-Identifier: Apache-2.0. Written by `make growth`. -->",
-           '<rect width="100%" height="100%" fill="#ffffff"/>']
+    out = [
+    f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(panels)}" height="{HEIGHT}" '
+    'font-family="sans-serif" font-size="11">',
+    "<!-- SPDX-License-Identifier: Apache-2.0. Written by `make growth`. -->",
+     '<rect width="100%" height="100%" fill="#ffffff"/>']
     for i, panel in enumerate(panels):
         out += panel.svg(i * WIDTH)
     with open(path, "w", encoding="utf-8") as f:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulates steps of a cluster: one loop per node that does one thing at a time, in the order in which things come, and links
-with a delay. From one decision of the coordinator to the next: COMMIT and BEGIN go out, each node applies and sends the image
-of its chunks, all nodes lend their landing slots (GRANT), the ranks compute, gradients travel meanwhile, RANKS go from each
-node to each, and votes come back. Times of messages are measured (costs.py), those of links and memory are given (LINKS).
+"""Simulates steps of a cluster: one loop per node that does one thing at a time, in the order in
+which things come, and links with a delay. From one decision of the coordinator to the next: COMMIT
+and BEGIN go out, each node applies and sends the image of its chunks, all nodes lend their landing
+slots (GRANT), the ranks compute, gradients travel meanwhile, RANKS go from each node to each, and
+votes come back. Times of messages are measured (costs.py), those of links and memory are given
+(LINKS).
 
 Variants differ in the way that orders and votes take:
   before  one coordinator; BEGIN and COMMIT packed for each node, and a write for each
@@ -19,7 +21,8 @@ import step
 from costs import Case, value
 
 NS = 1e-9
-# Stated, not measured: one way between two nodes, bytes per second of a node's link in each direction, and of its memory.
+# Stated, not measured: one way between two nodes, bytes per second of a
+# node's link in each direction, and of its memory.
 LINKS = {"delay": 20e-6, "link": 50e9, "memory": 200e9}
 JITTER = 0.01  # of the time that ranks compute, as a standard deviation
 CHUNK = 1 << 20
@@ -27,10 +30,16 @@ CHUNK_BYTES = 2 * CHUNK  # of a gradient or image in 16 bits
 APPLY_BYTES = 28  # of memory traffic per parameter and step
 RANGE_BYTES = 64  # a sum, flags, the first bad tensor, and a digest of what the ranks gave
 
-Result = collections.namedtuple("Result", "step_s cpu_s cpu_other_s messages messages_other bytes bytes_other")
+Result = collections.namedtuple(
+    "Result", "step_s cpu_s cpu_other_s messages messages_other bytes bytes_other")
 Variant = collections.namedtuple("Variant", "name fan packed")
-VARIANTS = (Variant("before", 0, "each"), Variant("one", 0, "once"), Variant("tree", 16, "once"), Variant("tree", 32, "once"),
-            Variant("ranges", 0, "once"))
+VARIANTS = (
+    Variant(
+        "before", 0, "each"), Variant(
+            "one", 0, "once"), Variant(
+                "tree", 16, "once"), Variant(
+                    "tree", 32, "once"), Variant(
+                        "ranges", 0, "once"))
 
 
 class Node:
@@ -53,7 +62,18 @@ class Node:
 
 
 class Step:
-    def __init__(self, costs, n, chunks, ranks, copies, step_s, variant, rng, links=None, free=False):
+    def __init__(
+    self,
+    costs,
+    n,
+    chunks,
+    ranks,
+    copies,
+    step_s,
+    variant,
+    rng,
+    links=None,
+     free=False):
         self.costs, self.n, self.step_s, self.variant, self.rng = costs, n, step_s, variant, rng
         self.links = links or LINKS
         self.of = {role: Case(n, chunks, ranks, copies, 0, "once", role) for role in step.ROLES}
@@ -68,10 +88,12 @@ class Step:
 
     def tree(self):
         fan = self.variant.fan
-        return {p: range(p * fan + 1, min(p * fan + fan + 1, self.n)) for p in range(self.n) if p * fan + 1 < self.n}
+        return {p: range(p * fan + 1, min(p * fan + fan + 1, self.n))
+                         for p in range(self.n) if p * fan + 1 < self.n}
 
     def ranges(self):
-        """Node -> the node that collects the votes for its chunks. Node 0 collects the first range itself."""
+        """Node -> the node that collects the votes for its chunks. Node 0 collects the first range
+        itself."""
         size = max(1, math.ceil(math.sqrt(self.n)))
         return {i: i // size * size for i in range(self.n)}
 
@@ -88,14 +110,29 @@ class Step:
         return self.costs.body(op, case) * self.costs.copy_ns
 
     def take_ns(self, op, i, members, body=None, chunks=None):
-        """Reading, unpacking and handling one message, at a node whose core looks at so many members."""
+        """Reading, unpacking and handling one message, at a node whose core looks at so many
+        members."""
         case = self.of[self.role(i)]
         held = chunks if chunks is not None else self.chunks * self.copies
         world = self.n * self.ranks
         role = case.role if self.costs.unpack[op].get(case.role) else "coordinator"
-        return (self.costs.frame_ns("receive", self.costs.body(op, case) if body is None else body) +
-                value(self.costs.unpack[op][role], (1, world, held)) +
-                value(self.costs.handle[op][role], (1, members, world, held)))
+        return (
+    self.costs.frame_ns(
+        "receive",
+        self.costs.body(
+            op,
+            case) if body is None else body) +
+            value(
+                self.costs.unpack[op][role],
+                (1,
+                world,
+                held)) +
+                value(
+                    self.costs.handle[op][role],
+                    (1,
+                    members,
+                    world,
+                     held)))
 
     def vote_bytes(self, chunks):
         return value(self.costs.bytes["VOTE"], (1, self.n * self.ranks, chunks))
@@ -119,7 +156,8 @@ class Step:
         at = when
         for k, child in enumerate(self.children.get(i, ())):
             ns = sum(self.pack_ns(op, 0, k == 0 and i == 0) for op in ("COMMIT", "BEGIN"))
-            ns += self.costs.frame_ns("send", body) + (self.costs.send_ns[0] if each else self.costs.second_ns)
+            ns += self.costs.frame_ns("send", body) + \
+                                      (self.costs.send_ns[0] if each else self.costs.second_ns)
             at = node.work(at, ns)
             node.count(2, body / 2)
             self.at(at + self.links["delay"], self.ordered, child, body)
@@ -146,11 +184,13 @@ class Step:
     def enters(self, when, i):
         others, node, case = self.n - 1, self.node[i], self.of[self.role(i)]
         node.count(2 * others * (1 + self.timers), 0)
-        lend = self.pack_ns("GRANT", i) + self.costs.frame_ns("send", 0) + self.take_ns("GRANT", i, self.n)
+        lend = self.pack_ns("GRANT", i) + self.costs.frame_ns("send", 0) + \
+                            self.take_ns("GRANT", i, self.n)
         own = value(self.costs.own[case.role], self.costs.own_terms(case))
         at = node.work(when, others * lend + own)
         # At a timer GRANT and WAITING are one write, so only the messages themselves are more.
-        node.busy += self.timers * others * (self.pack_ns("GRANT", i) + self.take_ns("GRANT", i, self.n)) * NS
+        node.busy += self.timers * others * \
+            (self.pack_ns("GRANT", i) + self.take_ns("GRANT", i, self.n)) * NS
         compute = self.step_s * max(0.5, self.rng.gauss(1, JITTER))
         self.lent.append(at)
         self.at(when + compute, self.ready, i)
@@ -158,7 +198,9 @@ class Step:
     def ready(self, when, i):
         others, node = self.n - 1, self.node[i]
         body = self.costs.body("RANKS", self.of[self.role(i)])
-        at = node.work(when, others * (self.pack_ns("RANKS", i) + self.costs.frame_ns("send", body)))
+        at = node.work(when, others *
+    (self.pack_ns("RANKS", i) +
+     self.costs.frame_ns("send", body)))
         node.count(2 * others, body)
         self.told.append(at)
         if len(self.told) < self.n:
@@ -169,7 +211,8 @@ class Step:
             self.at(self.heard(k), self.votes, k, staged)
 
     def heard(self, i):
-        """When the RANKS of all others are read here. They come in the order in which they were sent, at all nodes."""
+        """When the RANKS of all others are read here. They come in the order in which they were
+        sent, at all nodes."""
         role = self.role(i)
         ns = 0.0 if self.free else self.take_ns("RANKS", i, self.n)
         if role not in self.heard_at:
@@ -233,19 +276,27 @@ class Step:
         first = 1 if self.timers else 0
         said = self.timers + first + (self.ranks if self.timers else 0)
         for i, node in enumerate(self.node):
-            below, body = len(self.children.get(i, ())), self.costs.body("WAITING", self.of["other"]) if said else 0
+            below, body = len(
+    self.children.get(
+        i, ())), self.costs.body(
+            "WAITING", self.of["other"]) if said else 0
             if not said:
                 return
             begin = self.costs.body("BEGIN", self.of["coordinator"])
             text = self.costs.body("WAITING", self.of["coordinator"])
             ns = below * said * self.take_ns("WAITING", i, self.n if i == 0 else below + 1)
-            ns += below * (self.timers * (self.pack_ns("WAITING", 0, False) + self.costs.frame_ns("send", text)) +
-                           first * (self.pack_ns("BEGIN", 0, False) + begin * self.costs.send_ns[1]))
+            ns += below * (self.timers * (self.pack_ns("WAITING",
+    0,
+    False) + self.costs.frame_ns("send",
+    text)) + first * (self.pack_ns("BEGIN",
+    0,
+     False) + begin * self.costs.send_ns[1]))
             node.count(below * (said + self.timers), (body + text) / 2)
             node.count(below * first, begin)
             if i > 0:
                 ns += said * (self.pack_ns("WAITING", i) + self.costs.frame_ns("send", body))
-                ns += first * self.take_ns("BEGIN", i, self.n) + self.timers * self.take_ns("WAITING", i, self.n)
+                ns += first * self.take_ns("BEGIN", i, self.n) + \
+                                           self.timers * self.take_ns("WAITING", i, self.n)
                 node.count(said + self.timers, (body + text) / 2)
                 node.count(first, begin)
             node.busy += ns * NS
@@ -260,12 +311,31 @@ class Step:
         return self.decided
 
 
-def simulate(costs, n, chunks, ranks, copies, step_s, variant, seed=1, steps=2, links=None, free=False):
+def simulate(
+    costs,
+    n,
+    chunks,
+    ranks,
+    copies,
+    step_s,
+    variant,
+    seed=1,
+    steps=2,
+    links=None,
+     free=False):
     s = Step(costs, n, chunks, ranks, copies, step_s, variant, random.Random(seed), links, free)
     when = 0.0
     for _ in range(steps):
         when = s.once(when)
     others = s.node[1:]
-    return Result(step_s=when / steps, cpu_s=s.node[0].busy / steps, cpu_other_s=max(o.busy for o in others) / steps,
-                  messages=s.node[0].messages / steps, messages_other=max(o.messages for o in others) / steps,
-                  bytes=s.node[0].bytes / steps, bytes_other=max(o.bytes for o in others) / steps)
+    return Result(
+    step_s=when / steps,
+    cpu_s=s.node[0].busy / steps,
+    cpu_other_s=max(
+        o.busy for o in others) / steps,
+        messages=s.node[0].messages / steps,
+        messages_other=max(
+            o.messages for o in others) / steps,
+            bytes=s.node[0].bytes / steps,
+            bytes_other=max(
+                o.bytes for o in others) / steps)

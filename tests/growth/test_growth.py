@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the arithmetic of the simulated growth: the numbers of messages, the fit, the order of events, and what the plot and
-the tables are made of. The costs are those that are checked in."""
+"""Tests the arithmetic of the simulated growth: the numbers of messages, the fit, the order of
+events, and what the plot and the tables are made of. The costs are those that are checked in."""
 import os
 import sys
 import unittest
@@ -27,42 +27,58 @@ class Growth(unittest.TestCase):
         return simulate(self.costs, n, 4, ranks, 1, step_s, variant, **more)
 
     def test_three_nodes(self):
-        """README: 8 (n - 1) messages at the coordinator, and 4 (n - 1) + 4 at another node, of a step before any timer."""
-        self.assertEqual([sum(c) for c in step.messages(3, 1, 0, "coordinator").values()], [4, 4, 2, 2, 2, 2])
+        """README: 8 (n - 1) messages at the coordinator, and 4 (n - 1) + 4 at another node, of a
+        step before any timer."""
+        self.assertEqual([sum(c) for c in step.messages(
+            3, 1, 0, "coordinator").values()], [4, 4, 2, 2, 2, 2])
         self.assertEqual(sum(map(sum, step.messages(3, 1, 0, "coordinator").values())), 8 * 2)
         self.assertEqual(sum(map(sum, step.messages(3, 1, 0, "other").values())), 4 * 2 + 4)
         self.assertEqual(step.writes(3, 0, "coordinator"), 3 * 2)
 
     def test_what_cores_sent(self):
-        """Of every point that was measured, the real cores sent and received what the formulas say, op by op."""
+        """Of every point that was measured, the real cores sent and received what the formulas say,
+        op by op."""
         for case, ops in self.measured.core.items():
-            want = step.messages(case.nodes, case.ranks, step.rounds(case.step_ms / 1000), case.role)
-            self.assertEqual({op: (o.out, o.into) for op, o in ops.items()}, {op: tuple(c) for op, c in want.items()}, case)
+            want = step.messages(
+    case.nodes, case.ranks, step.rounds(
+        case.step_ms / 1000), case.role)
+            self.assertEqual({op: (o.out, o.into) for op, o in ops.items()},
+                             {op: tuple(c) for op, c in want.items()}, case)
             if case.packed == "once" and case.role == "coordinator":
-                self.assertEqual(step.writes(case.nodes, step.rounds(case.step_ms / 1000), case.role),
-                                 self.measured.own[case].writes)
+                self.assertEqual(
+    step.writes(
+        case.nodes,
+        step.rounds(
+            case.step_ms /
+            1000),
+            case.role),
+             self.measured.own[case].writes)
 
     def test_what_daemons_sent(self):
         for (n, role), ops in self.measured.real.items():
             want = step.messages(n, 1, 0, role)
             if self.measured.loop[n, role][1] < 190:
                 for op in want:
-                    self.assertAlmostEqual(ops[op][0] + ops[op][2], sum(want[op]), delta=0.05 * sum(want[op]) + 0.01)
+                    self.assertAlmostEqual(ops[op][0] + ops[op][2],
+                                           sum(want[op]), delta=0.05 * sum(want[op]) + 0.01)
 
     def test_timers(self):
-        self.assertEqual([step.rounds(s) for s in (0.19, 0.2, 0.59, 0.6, 0.99, 1.0, 1.99, 2.0, 5.5)],
-                         [0, 1, 1, 2, 2, 3, 3, 4, 7])
+        self.assertEqual([step.rounds(s) for s in (0.19, 0.2, 0.59, 0.6, 0.99,
+                         1.0, 1.99, 2.0, 5.5)], [0, 1, 1, 2, 2, 3, 3, 4, 7])
 
     def test_simulated_messages(self):
         """One coordinator: the simulation counts what the formulas say, with and without timers."""
         for n in (3, 8, 40):
             for step_s in (0.1, 0.9):
                 r = self.run_one(n, ONE, step_s)
-                self.assertEqual(r.messages, sum(map(sum, step.messages(n, 1, step.rounds(step_s), "coordinator").values())))
-                self.assertEqual(r.messages_other, sum(map(sum, step.messages(n, 1, step.rounds(step_s), "other").values())))
+                self.assertEqual(r.messages, sum(map(sum, step.messages(
+                    n, 1, step.rounds(step_s), "coordinator").values())))
+                self.assertEqual(r.messages_other, sum(
+                    map(sum, step.messages(n, 1, step.rounds(step_s), "other").values())))
 
     def test_simulated_time(self):
-        """The loop is as busy as the parts say, and a step is no shorter than one whose messages are free."""
+        """The loop is as busy as the parts say, and a step is no shorter than one whose messages
+        are free."""
         for n in (8, 64, 300):
             cpu = step.Cpu(self.costs, Case(n, 4, 1, 1, 0, "once", "coordinator"), 0)
             self.assertAlmostEqual(self.run_one(n, ONE).cpu_s * 1e9 / cpu.ns, 1, delta=0.15)
@@ -71,7 +87,8 @@ class Growth(unittest.TestCase):
         self.assertNotEqual(self.run_one(8, ONE), self.run_one(8, ONE, seed=2))
 
     def test_variants(self):
-        """A tree or ranges take messages from a large coordinator. With few nodes a tree is one coordinator."""
+        """A tree or ranges take messages from a large coordinator. With few nodes a tree is one
+        coordinator."""
         self.assertEqual(self.run_one(9, TREE), self.run_one(9, ONE))
         self.assertLess(self.run_one(9, ONE).cpu_s, self.run_one(9, BEFORE).cpu_s)
         big = {v: self.run_one(300, v) for v in VARIANTS}
