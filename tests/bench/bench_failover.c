@@ -12,7 +12,8 @@
  * join_pause_*: a node without chunks is given its share while the trainers go on. This is the
  * longest step from then until its copies count and the others have given theirs back, over the
  * median of the 20 steps before. The figure is the median over rounds, and the limit is 2.
- * --quick: one round of 1 Mi parameters, without etcd. */
+ * --quick: one round of 1 Mi parameters, without etcd. --rounds N: so many rounds, with 4 N kills in
+ * all, and 5 if it is not given. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -27,6 +28,7 @@
 enum {
 	NODES = 3,
 	ROUNDS = 5, /* Of each kind of victim. */
+	ROUNDS_MAX = 100,
 	TENSORS = 64,
 	STEPS_MAX = 1 << 16,
 	BEFORE = 9, /* So many steps are timed before a kill, */
@@ -58,7 +60,7 @@ struct bench {
 	uint64_t begun_ns[STEPS_MAX], told_ns[STEPS_MAX];
 	uint64_t last; /* The last step that a trainer was told is committed. */
 	uint32_t lost;
-	double kill[2][ROUNDS], join[ROUNDS], before[2 * ROUNDS * BEFORE], *catching;
+	double kill[2][ROUNDS_MAX], join[ROUNDS_MAX], before[2 * ROUNDS_MAX * BEFORE], *catching;
 	int catching_nr;
 };
 
@@ -382,7 +384,7 @@ static void say(struct bench *b, const char *source)
 		source, before, median, b->catching_nr, median / before);
 }
 
-static void measure(const char *argv0, const char *source, const char *lines, bool quick)
+static void measure(const char *argv0, const char *source, const char *lines, int rounds, bool quick)
 {
 	struct bench *b = calloc(1, sizeof(*b));
 
@@ -390,7 +392,7 @@ static void measure(const char *argv0, const char *source, const char *lines, bo
 	b->catching = calloc(STEPS_MAX, sizeof(*b->catching));
 	CHECK(b->catching != NULL && pthread_mutex_init(&b->lock, NULL) == 0);
 	b->numel = (quick ? 1 << 20 : 64 << 20) / TENSORS;
-	b->rounds = quick ? 1 : ROUNDS;
+	b->rounds = rounds;
 	b->quick = quick;
 	daemons_make(&b->daemons, argv0, NODES, 1, "tmpfs");
 	daemons_configure(&b->daemons, lines);
@@ -424,14 +426,18 @@ int main(int argc, char **argv)
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
 	char lines[512];
 	struct etcds e;
+	int rounds = quick ? 1 : ROUNDS;
 
-	measure(argv[0], "quorum", "[cluster]\nmembership = quorum\n", quick);
+	if (argc > 2 && strcmp(argv[1], "--rounds") == 0)
+		rounds = atoi(argv[2]);
+	CHECK(rounds >= 1 && rounds <= ROUNDS_MAX);
+	measure(argv[0], "quorum", "[cluster]\nmembership = quorum\n", rounds, quick);
 	if (quick || !etcds_here())
 		return 0;
 	etcds_make(&e, 1, 0);
 	snprintf(lines, sizeof(lines), "[cluster]\nmembership = etcd\netcd_endpoints = %s\n",
 		 e.endpoints);
-	measure(argv[0], "etcd", lines, quick);
+	measure(argv[0], "etcd", lines, rounds, quick);
 	etcds_end(&e);
 	return 0;
 }
