@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shardd: train with optimizer state that outlives the trainers.
+
+    import shardd
+    opt = shardd.AdamW(model, lr=3e-4, clip=1.0)   # in place of DDP and torch.optim.AdamW
+    for x, y in loader:
+        loss = model(x, y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+Importing shardd imports no torch; what needs it does when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .lib import (Closed, Diverged, DuplicatePush, Error, Lost, Mismatch, RolledBack, Timeout,
+                  Unsupported, WorldChanged)
+from .session import Result, World
+
+__version__ = "0.1.0"
+
+_LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "SGD": "optimizer",
+         "Adagrad": "optimizer", "Lion": "optimizer", "GradScaler": "optimizer"}
+
+__all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
+           "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module("." + _LAZY[name], __name__), name)
+    raise AttributeError(f"module 'shardd' has no attribute {name!r}")

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libshard in Python: its structs, its functions, and its statuses as exceptions.
+
+This module is the only one that knows the C library. It finds the library, declares each function
+of shard.h once, and turns each status that is not normal life into an exception with the sentence
+of shard_error(). It needs no torch. Nothing is compiled at the user's: ctypes calls the shared
+library, and every struct carries its size, so that library and package may be of two releases.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import os
+import pathlib
+import threading
+import time
+
+__all__ = ["Error", "WorldChanged", "RolledBack", "Timeout", "Mismatch", "Lost", "Closed",
+           "DuplicatePush", "Unsupported", "Diverged", "libshard", "check", "patiently"]
+
+u32, u64, i32, i64 = C.c_uint32, C.c_uint64, C.c_int32, C.c_int64
+size_t, double, text, void = C.c_size_t, C.c_double, C.c_char_p, C.c_void_p
+status = C.c_int
+
+# enum shard_dtype
+F32, BF16, F16 = 1, 2, 3
+# enum shard_kind
+IMAGE, MASTER, EXP_AVG, EXP_AVG_SQ, MOMENTUM, GRAD = 1, 2, 3, 4, 5, 6
+# flags of a tensor, of a push
+FROZEN = 1
+ADD, CAST = 1, 2
+# enum shard_outcome
+APPLIED, SKIPPED_NONFINITE, SKIPPED_VOTE = 1, 2, 3
+# enum shard_status
+OK, AGAIN, TIMEOUT, INTERRUPTED, WORLD_CHANGED, ROLLED_BACK = 0, 1, 2, 3, 10, 11
+(BAD_ARG, BAD_STATE, RANGE, DUPLICATE, DTYPE, MISSING, STALE, MISMATCH, BUDGET, DENIED, NOT_FOUND,
+ EXISTS, BUSY, UNSUPPORTED, SYSTEM, DIVERGED) = range(20, 36)
+UNREACHABLE, CLOSED, VERSION, PROTOCOL, LOST, FORKED = range(60, 66)
+
+DEFAULT = -1
+NO_SAMPLES = -1e300
+
+
+class Sized(C.Structure):
+    """A struct whose first field is its size, as SHARD_INIT() makes it."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        self.size = C.sizeof(self)
+
+
+class ConnectOpts(Sized):
+    _fields_ = [("size", size_t), ("address", text), ("secret", text), ("timeout_ms", i64),
+                ("log", void), ("log_arg", void)]
+
+
+class Tensor(C.Structure):
+    _fields_ = [("name", text), ("ndim", u32), ("group", u32), ("flags", u32), ("shape", u64 * 8),
+                ("reserved", u64 * 4)]
+
+
+class Group(C.Structure):
+    _fields_ = [("name", text), ("settings", text)]
+
+
+class Spec(Sized):
+    _fields_ = [("size", size_t), ("name", text), ("tensors", C.POINTER(Tensor)),
+                ("tensors_nr", u32), ("groups", C.POINTER(Group)), ("groups_nr", u32),
+                ("image", C.c_int), ("grad", C.c_int), ("settings", text)]
+
+
+class Info(Sized):
+    _fields_ = [("size", size_t), ("name", text), ("offset", u64), ("numel", u64), ("group", u32),
+                ("flags", u32), ("ndim", u32), ("shape", u64 * 8)]
+
+
+class World(Sized):
+    _fields_ = [("size", size_t), ("rank", u32), ("world_size", u32), ("local_rank", u32),
+                ("local_size", u32), ("term", u64), ("seq", u64), ("step", u64), ("why", text)]
+
+
+class BeginOpts(Sized):
+    _fields_ = [("size", size_t), ("weight", double), ("micro_steps", u32),
+                ("lr", C.POINTER(double))]
+
+
+class Step(Sized):
+    _fields_ = [("size", size_t), ("step", u64), ("attempt", u64), ("rank", u32),
+                ("world_size", u32), ("loss_scale", double)]
+
+
+class StepResult(Sized):
+    _fields_ = [("size", size_t), ("outcome", C.c_int), ("step", u64), ("applied", u64),
+                ("attempts", u64), ("skipped_in_row", u64), ("grad_norm", double),
+                ("clip_factor", double), ("weight_sum", double), ("loss_scale", double),
+                ("next_loss_scale", double), ("lr", double), ("bad_tensor", i64),
+                ("bad_rank", i32), ("wait_ns", u64), ("reduce_ns", u64), ("apply_ns", u64),
+                ("pushed_bytes", u64), ("pulled_bytes", u64), ("world_size", u32),
+                ("slowest_rank", u32)]
+
+
+STRUCTS = {  # The name of each in shard.h.
+    "shard_connect_opts": ConnectOpts, "shard_tensor": Tensor, "shard_group": Group,
+    "shard_spec": Spec, "shard_info": Info, "shard_world": World, "shard_begin_opts": BeginOpts,
+    "shard_step": Step, "shard_result": StepResult,
+}
+
+client = model = void  # Handles.
+ticket = u64
+_p = C.POINTER
+
+FUNCTIONS = {  # The result and the arguments of each.
+    "shard_version": (text, []),
+    "shard_name": (text, [status]),
+    "shard_error": (text, []),
+    "shard_connect": (status, [_p(client), _p(ConnectOpts)]),
+    "shard_disconnect": (None, [_p(client)]),
+    "shard_fd": (C.c_int, [client]),
+    "shard_progress": (status, [client]),
+    "shard_interrupt": (None, [client]),
+    "shard_define": (status, [client, _p(Spec), _p(model), _p(C.c_int)]),
+    "shard_attach": (status, [client, text, _p(model)]),
+    "shard_detach": (None, [_p(model)]),
+    "shard_drop": (status, [client, text, C.c_int]),
+    "shard_set": (status, [model, text, text]),
+    "shard_tensors": (u32, [model]),
+    "shard_tensor_info": (status, [model, u32, _p(Info)]),
+    "shard_find": (status, [model, text, _p(u32)]),
+    "shard_write": (status, [model, C.c_int, u32, u64, u64, C.c_int, void]),
+    "shard_seal": (status, [model, u64]),
+    "shard_read": (status, [model, C.c_int, u32, u64, u64, C.c_int, void, _p(u64)]),
+    "shard_save": (status, [model, text, text, _p(ticket)]),
+    "shard_restore": (status, [client, text, text, text, _p(model)]),
+    "shard_join": (status, [model, C.c_int, i64, _p(World)]),
+    "shard_world_get": (status, [model, _p(World)]),
+    "shard_leave": (status, [model, i64]),
+    "shard_samples": (status, [_p(World), u64, _p(u64), _p(u64)]),
+    "shard_begin": (status, [model, _p(BeginOpts), _p(Step)]),
+    "shard_grad": (void, [model, u32]),
+    "shard_push": (status, [model, u32, u64, u64, void, C.c_int, u32, _p(ticket)]),
+    "shard_push_none": (status, [model, u32]),
+    "shard_commit": (status, [model, _p(ticket)]),
+    "shard_vote_skip": (status, [model, text]),
+    "shard_abandon": (status, [model, text]),
+    "shard_result": (status, [model, ticket, i64, _p(StepResult)]),
+    "shard_image": (void, [model, u32]),
+    "shard_pull": (status, [model, u32, u64, u64, u64, void, C.c_int, _p(ticket)]),
+    "shard_wait": (status, [model, ticket, i64]),
+    "shard_test": (status, [model, ticket]),
+    "shard_set_blob": (status, [model, void, size_t]),
+    "shard_blob": (status, [model, u32, void, _p(size_t), _p(u64)]),
+    "shard_region": (status, [model, C.c_int, _p(void), _p(size_t)]),
+    "shard_stats": (status, [client, void, _p(size_t)]),
+}
+
+
+# --- statuses as exceptions ---
+
+
+class Error(RuntimeError):
+    """A call of libshard failed. Its text is the sentence of shard_error().
+
+    status  the name in shard.h, as "SHARD_TIMEOUT"
+    number  its number
+    dead    the connection or the model is over: make a new Optimizer
+    """
+
+    def __init__(self, number: int, sentence: str, name: str = ""):
+        super().__init__(f"{name or number}: {sentence}")
+        self.status, self.number, self.sentence = name, number, sentence
+        self.dead = number >= UNREACHABLE
+
+
+class WorldChanged(Error):
+    """Trainers came or went: the attempt at the step is over, and the step begins again."""
+
+
+class RolledBack(Error):
+    """The model went back to a checkpoint. The step to begin next is an older one."""
+
+
+class Timeout(Error):
+    """It has not happened in time. The text says who is waited for."""
+
+
+class Mismatch(Error):
+    """Two that have to be equal are not: settings, shapes, learning rates of ranks."""
+
+
+class Lost(Error):
+    """The weights of the model are gone, and no checkpoint brought them back."""
+
+
+class Closed(Error):
+    """The connection is over, because the daemon stopped, died or ended it."""
+
+
+class DuplicatePush(Error):
+    """A gradient was pushed twice in one step."""
+
+
+class Unsupported(Error):
+    """The daemon is too old for it."""
+
+
+class Diverged(Error):
+    """The loss scale is at its floor, or too many steps in a row were skipped."""
+
+
+_CLASSES = {WORLD_CHANGED: WorldChanged, ROLLED_BACK: RolledBack, TIMEOUT: Timeout,
+            MISMATCH: Mismatch, LOST: Lost, CLOSED: Closed, DUPLICATE: DuplicatePush,
+            UNSUPPORTED: Unsupported, DIVERGED: Diverged}
+
+
+def error_of(number: int) -> Error:
+    """The exception for a status that a call of this thread just returned."""
+    lib = libshard()
+    return _CLASSES.get(number, Error)(number, lib.shard_error().decode(errors="replace"),
+                                       lib.shard_name(number).decode())
+
+
+def check(number: int, *allowed: int) -> int:
+    """Returns `number` if it is SHARD_OK or one of `allowed`, and raises its exception otherwise."""
+    if number != OK and number not in allowed:
+        raise error_of(number)
+    return number
+
+
+# --- the library ---
+
+
+def _candidates() -> list[str]:
+    """Where the library may be, the first choice first."""
+    here = pathlib.Path(__file__).resolve().parent
+    if os.environ.get("SHARDD_LIB"):
+        return [os.environ["SHARDD_LIB"]]
+    return [str(here / "_bundle" / "lib" / "libshard.so.0"), "libshard.so.0"]
+
+
+@functools.lru_cache(maxsize=1)
+def libshard() -> C.CDLL:
+    """The library, loaded once, with all functions declared.
+
+    It is $SHARDD_LIB, or the one in this package, or the one that the system has. Raises
+    ImportError if there is none, and names the places.
+    """
+    tried = []
+    for path in _candidates():
+        try:
+            lib = C.CDLL(path, use_errno=True)
+        except OSError as e:
+            tried.append(f"{path} ({e})")
+            continue
+        missing = []
+        for name, (result, arguments) in FUNCTIONS.items():
+            try:
+                function = getattr(lib, name)
+            except AttributeError:
+                missing.append(name)
+                continue
+            function.restype, function.argtypes = result, arguments
+        if missing:
+            raise ImportError(f"shardd: {path} lacks {', '.join(missing)}: it is of an older "
+                              "release than this package. Install both of one release.")
+        _find_daemon(path)
+        return lib
+    raise ImportError("shardd: libshard.so.0 is not to be found. Tried " + "; ".join(tried) +
+                      ". Install the wheel or the Debian package libshard0, or set SHARDD_LIB.")
+
+
+def _find_daemon(library: str) -> None:
+    """Lets spawn: find the daemon of this package, unless the user named another one."""
+    daemon = pathlib.Path(library).parent.parent / "bin" / "shardd"
+    if library.startswith("/") and daemon.exists():
+        os.environ.setdefault("SHARD_DAEMON", str(daemon))
+
+
+# --- calls that wait ---
+
+SLICE_MS = 200  # A call that waits returns to Python so often, for Ctrl-C and other signals.
+
+
+def patiently(timeout: float | None, call, *allowed: int) -> int:
+    """Makes a call that waits, in slices, so that signals are heard meanwhile.
+
+    call(timeout_ms) is repeated while it says SHARD_TIMEOUT and time is left. `timeout` is in
+    seconds; None takes the `timeout` of the model, in one call that signals do not interrupt
+    for longer than a slice.
+    """
+    if timeout is None:
+        timeout = 300.0
+    end = time.monotonic() + timeout
+    while True:
+        left = int(1000 * (end - time.monotonic()))
+        number = call(max(0, min(SLICE_MS, left)))
+        if number not in (TIMEOUT, INTERRUPTED) or left <= SLICE_MS:
+            return check(number, *allowed)
+
+
+def interruptibly(client_handle, call):
+    """Makes a call that has no timeout of its own and waits for the daemon.
+
+    It runs in a thread of its own, so that Ctrl-C ends it by shard_interrupt(). Returns what
+    call() returns, and raises what it raises.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    done: list = []
+
+    def run():
+        try:
+            done.append((call(), None))
+        except BaseException as e:  # It is raised again below, in the caller's thread.
+            done.append((None, e))
+
+    thread = threading.Thread(target=run, name="shardd-call", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(SLICE_MS / 1000)
+    except BaseException:
+        libshard().shard_interrupt(client_handle)
+        thread.join()
+        raise
+    value, error = done[0]
+    if error is not None:
+        raise error
+    return value

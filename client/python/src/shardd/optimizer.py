@@ -1,0 +1,860 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shardd.Optimizer: a torch.optim.Optimizer whose state lives in the daemons.
+
+It registers a hook at each parameter. As backward makes a gradient, the hook copies it into memory
+that the daemon shares and pushes it. step() commits, waits for the decision, and the parameters are
+the node's shared image from then on: read-only memory, one copy for all ranks of a node.
+
+The happy path of a step is _on_grad() for each parameter, then step(). The parameters become views
+at the end of the first step and not before, so that DDP, .to(), compile() and the like may still
+write them until then. Each thing that a user might do wrong with such parameters ends in a sentence:
+the checks are in _check() and in params.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import math
+import os
+import sys
+import warnings
+import weakref
+from typing import Any, Iterable, Mapping
+
+import torch
+
+from . import lib as _c
+from . import params as _p
+from .session import Result, Session, TensorSpec, World, default_address
+
+log = logging.getLogger("shardd")
+
+# What torch calls a hyper-parameter, and its default where torch has one.
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "sgd": {"lr": 1e-3, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
+    "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
+}
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"),
+           "sgd": ("momentum_buffer",), "adagrad": ("sum",), "lion": ("exp_avg",)}
+KIND_NUMBERS = {"master": _c.MASTER, "image": _c.IMAGE, "exp_avg": _c.EXP_AVG,
+                "exp_avg_sq": _c.EXP_AVG_SQ, "sum": _c.EXP_AVG_SQ, "momentum": _c.MOMENTUM,
+                "momentum_buffer": _c.MOMENTUM, "fp32": _c.MASTER}
+# Settings of torch's optimizers that change nothing here, or only with this value.
+HARMLESS = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "amsgrad",
+            "lr_decay", "initial_accumulator_value", "dampening", "decoupled_weight_decay"}
+ZERO_ONLY = {"maximize": False, "amsgrad": False, "lr_decay": 0, "initial_accumulator_value": 0,
+             "dampening": 0}
+
+
+class _Stale(_c.WorldChanged):
+    """Gradients were computed on weights of an older step than the one that has begun."""
+
+    def __init__(self, step: int, weights_of: int | None):
+        super().__init__(_c.WORLD_CHANGED, f"the model is at step {step - 1}, and the weights of "
+                         f"this rank were of step {weights_of}", "SHARD_WORLD_CHANGED")
+        self.step = step
+
+
+class _State(Mapping):
+    """opt.state: a parameter's moments, read from the daemons when somebody looks.
+
+    It is never empty: torch.distributed.checkpoint would otherwise make a step of its own.
+    """
+
+    def __init__(self, owner: "Optimizer"):
+        self._owner = weakref.ref(owner)
+
+    def __getitem__(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        opt = self._owner()
+        row = opt._row_of.get(id(p))
+        if row is None:
+            raise KeyError(p)
+        moments = {k: opt.read(p, k) for k in opt._moments()}
+        return {"step": torch.tensor(float(opt.applied)), **moments}
+
+    def __iter__(self):
+        return iter([r.param for r in self._owner()._rows])
+
+    def __len__(self):
+        return len(self._owner()._rows)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """An optimizer whose fp32 master weights and moments are in shardd.
+
+    Ranks need no DDP and no process group. The update uses the mean over ranks of what .grad would
+    be in plain torch, so a loop that is right with DDP is right here.
+
+    model        nn.Module, named_parameters(), parameters or torch's parameter groups
+    kind         "adamw", "adam", "sgd", "adagrad", "lion", or a torch.optim.Optimizer that exists:
+                 its class, groups and hyper-parameters are taken over
+    lr, betas, eps, weight_decay, momentum, nesterov   as in torch
+    name         of the model in shardd; default $SHARDD_MODEL, else the script's. If a model of that
+                 name exists this optimizer goes on with it: that is resume
+    address      unix:/path, tcp://host:port, spawn:NAME. Default: $SHARD_ADDRESS, the node's daemon,
+                 or a private daemon that is started now. secret: over TCP, the file of the key
+    clip         the largest global norm of the gradient; 0: no clip. As clip_grad_norm_, in the step
+    accumulate   backward passes in each step. With it gradients leave during the last one; a step of
+                 fewer is fine. As in torch gradients are summed (in fp32), and the loop divides the
+                 loss. More than that many are an error
+    dtype        torch dtype of the image, which is what the parameters are; default: theirs
+    grad_dtype   of gradients on their way; default: dtype
+    world        (min, max) trainers, or how many; default $WORLD_SIZE, which is then fixed
+    loss_scale   None, "dynamic" or a number: use opt.scale(loss) then
+    params       "image": read-only views of the node's shared image. "copy": own, writable memory
+    grads        "push": they leave as backward makes them. "keep": .grad stays until step()
+    on_change    what step() does when a trainer came or went meanwhile. "skip": as after an overflow
+                 nothing is updated, step_was_skipped is True. "raise": shardd.WorldChanged
+    init_from    the rank whose initial weights count; default: rank 0 if $RANK is set, else the
+                 first one that comes
+    checkpoint_dir, checkpoint_every   the daemons save so often, and a new model of this name begins
+                 with its newest checkpoint there
+    resume       "auto": go on with what there is. "never": an existing model is an error. "must":
+                 none is one
+    timeout      seconds that any call waits for others
+    settings     any other key of [model] in shardd.conf, as schedule="WarmupLR"
+
+    Thread-safety: as torch's, one thread at a time; hooks may run in autograd's threads.
+    Raises shardd.Error with one sentence: what, which tensor, rank or node, and what to do.
+    """
+
+    _step_supports_amp_scaling = True  # GradScaler leaves the gradients to step(), which refuses.
+
+    def __init__(self, model, kind: str | torch.optim.Optimizer = "adamw", lr: float | None = None,
+                 *, name: str | None = None, address: str | None = None,
+                 secret: str | None = None, clip: float = 0.0, accumulate: int = 1,
+                 dtype: torch.dtype | None = None, grad_dtype: torch.dtype | None = None,
+                 world: int | tuple[int, int] | None = None,
+                 loss_scale: str | float | None = None, params: str | None = None,
+                 grads: str = "push", on_change: str = "skip", init_from: int | None = None,
+                 checkpoint_dir: str | None = None, checkpoint_every: int = 0,
+                 resume: str = "auto", timeout: float = 300.0, **settings):
+        self._closed = True  # Until there is something to close.
+        groups, names, module = _p.named(model)
+        if isinstance(kind, torch.optim.Optimizer):
+            kind, groups = _taken_over(kind)
+        if kind not in KINDS:
+            raise TypeError(f"shardd.Optimizer: kind is {kind!r}, and can be "
+                            f"{', '.join(KINDS)}. LBFGS, Muon, LAMB and others that need more "
+                            "than one pass or a norm per tensor cannot be kept by shardd")
+        for word, value, known in (("params", params, (None, "image", "copy")),
+                                   ("grads", grads, ("push", "keep")),
+                                   ("on_change", on_change, ("skip", "raise")),
+                                   ("resume", resume, ("auto", "never", "must"))):
+            if value not in known:
+                raise ValueError(f"shardd.Optimizer: {word} is {value!r}, and can be {known}")
+        if accumulate < 1:
+            raise ValueError(f"shardd.Optimizer: accumulate is {accumulate}, and is at least 1")
+        self.kind, self.accumulate, self.on_change = kind, accumulate, on_change
+        self.name = name or os.environ.get("SHARDD_MODEL") or _p.script_name()
+        self.clip = float(clip)
+        self.result: Result | None = None
+        self.overflow = self.step_was_skipped = False
+        self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
+        self._keep = grads == "keep"
+        self._module, self._names = module, names
+        self._rows: list[_p.Row] = []
+        self._row_of: dict[int, _p.Row] = {}
+        self._frozen: list[tuple[str, torch.Tensor]] = []
+        self._session: Session | None = None
+        self._made = False
+        self._hooks: list = []
+
+        own = {k: settings.pop(k) for k in list(settings) if k in KINDS[kind]}
+        defaults = {**KINDS[kind], **own}
+        if lr is not None:
+            defaults["lr"] = float(lr)
+        for g in groups:
+            _check_group(g, kind)
+        super().__init__(groups, defaults)
+        self._made = True
+
+        self._collect(dtype, grad_dtype)
+        device = self._rows[0].param.device.type
+        self._copy = (params or ("image" if device == "cpu" else "copy")) == "copy"
+        if device != "cpu" and not self._copy:
+            raise ValueError(f'shardd.Optimizer: parameters are on {device}, so params="copy"')
+        self._unwrap_ddp()
+        self._session = Session(address or default_address(self.name), secret=secret,
+                                timeout=timeout)
+        self._closed = False
+        try:
+            self._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
+                         timeout, settings)
+        except BaseException:
+            self._session.disconnect()
+            self._closed = True
+            raise
+        self.state = _State(self)
+        self._install()
+
+    # --- construction ---
+
+    def _collect(self, dtype, grad_dtype) -> None:
+        """Which parameters are trained, under which names, in which dtype."""
+        for gi, g in enumerate(self.param_groups):
+            for p in g["params"]:
+                name = self._names.get(id(p), f"t{len(self._row_of)}")
+                if not p.requires_grad:
+                    self._frozen.append((name, p))
+                    continue
+                why = _p.refuse(name, p)
+                if why:
+                    raise TypeError(f"shardd.Optimizer: {why}")
+                if p.numel() == 0:
+                    continue  # There is nothing to train, and nothing to know.
+                row = _p.Row(name, p, gi)
+                self._rows.append(row)
+                self._row_of[id(p)] = row
+        if not self._rows:
+            raise ValueError("shardd.Optimizer: no parameter requires a gradient")
+        dtypes = {r.dtype for r in self._rows}
+        if dtype is None and len(dtypes) > 1:
+            raise TypeError(f"shardd.Optimizer: parameters are of {sorted(map(str, dtypes))}: say "
+                            "dtype=, or make them one (model.to(torch.bfloat16))")
+        self.dtype = dtype or next(iter(dtypes))
+        for r in self._rows:
+            if r.dtype != self.dtype:
+                raise TypeError(f"shardd.Optimizer: parameter {r.name!r} is {r.dtype} and dtype is "
+                                f"{self.dtype}: call model.to({self.dtype}) first, so that the "
+                                "model computes in what it reads")
+        self.grad_dtype = grad_dtype or self.dtype
+        if self.grad_dtype not in _p.DTYPES:
+            raise TypeError(f"shardd.Optimizer: grad_dtype is {self.grad_dtype}")
+
+    def _unwrap_ddp(self) -> None:
+        """DDP would average the gradients once more, for nothing."""
+        m = self._module
+        if m is not None and type(m).__name__ == "DistributedDataParallel":
+            m.register_comm_hook(None, _no_reduce)
+            log.info("shardd: the DDP around the model does not reduce any more: shardd does. "
+                     "Leave DDP out to save its buckets")
+
+    def _settings(self, world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more) -> str:
+        size = int(os.environ.get("WORLD_SIZE", 1)) if world is None else world
+        low, high = (size, size) if isinstance(size, int) else size
+        words: dict[str, Any] = {
+            "optimizer": self.kind, "clip": self.clip, "min_world": low, "max_world": high,
+            "timeout": f"{max(1, int(1000 * timeout))}ms", "lr": self.param_groups[0]["lr"]}
+        if loss_scale is not None:
+            words["loss_scale"] = loss_scale
+        elif self.grad_dtype is torch.float16:
+            words["loss_scale"] = 1
+        if checkpoint_dir:
+            words["checkpoint_dir"] = os.path.abspath(checkpoint_dir)
+            words["checkpoint_every"] = checkpoint_every
+            words["restore_at_start"] = "yes"
+        words.update(more)
+        return " ".join(f"{k}={_word(v)}" for k, v in words.items())
+
+    def _define(self, world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
+                timeout, more) -> None:
+        """Makes the model or attaches to it. Afterwards all ranks have equal weights."""
+        s = self._session
+        self._scheduled = str(more.get("schedule", "none")) != "none"
+        self._groups_known = [_own_settings(g, self.kind) for g in self.param_groups]
+        groups = [(f"g{i}", self._group_settings(g)) for i, g in enumerate(self.param_groups)]
+        tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group) for r in self._rows]
+        text = self._settings(world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more)
+        if resume == "must":
+            s.attach(self.name)
+            created = False
+        else:
+            created = self._define_or_attach(tensors, groups, text, resume)
+        if created:
+            for i, r in enumerate(self._rows):
+                x = _p.storage_order(r.param, torch.float32)
+                s.write(_c.MASTER, i, x.data_ptr(), r.numel, _c.F32)
+            s.seal()
+            self._weights_of: int | None = 0
+            log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
+                     s.address, len(self._rows), _p.total(self._rows))
+        else:
+            self._same_layout(tensors)
+            self._weights_of = self._read_weights()
+            if resume == "never" and self._weights_of:
+                raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
+                               f"step {self._weights_of}: give another name=, drop it with "
+                               f"`shardctl drop {self.name}`, or say resume=\"auto\"",
+                               "SHARD_EXISTS")
+            log.info("shardd: attached to model %r at %s, which is at step %s", self.name,
+                     s.address, self._weights_of)
+        self.applied = 0
+        for r in self._rows:
+            r.version = r.param._version
+
+    def _define_or_attach(self, tensors, groups, text, resume) -> bool:
+        s = self._session
+        try:
+            return s.define(self.name, tensors, groups, _p.DTYPES[self.dtype],
+                            _p.DTYPES[self.grad_dtype], text)
+        except _c.Mismatch as e:
+            # Another world size or timeout in a model that lives on is no other model.
+            if resume == "never" or "setting" not in e.sentence:
+                raise
+            s.attach(self.name)
+            log.warning("shardd: model %r goes on with the settings that it has: %s", self.name,
+                        e.sentence)
+            return False
+
+    def _same_layout(self, tensors) -> None:
+        there = self._session.layout()
+        for a, b in zip(tensors, there):
+            if (a.name, a.shape) != (b.name, b.shape):
+                raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {b.name!r} of "
+                                  f"shape {b.shape} where this model has {a.name!r} of shape "
+                                  f"{a.shape}: give this one another name=", "SHARD_MISMATCH")
+        if len(tensors) != len(there):
+            raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {len(there)} "
+                              f"tensors and this model {len(tensors)}: give it another name=",
+                              "SHARD_MISMATCH")
+
+    def _group_settings(self, g: dict) -> str:
+        own = _own_settings(g, self.kind)
+        return " ".join(f"{k}={_word(v)}" for k, v in own.items())
+
+    def _read_weights(self) -> int | None:
+        """Copies the image into the parameters, which are still ordinary memory."""
+        steps = set()
+        for i, r in enumerate(self._rows):
+            x = torch.empty(r.numel, dtype=self.dtype)
+            steps.add(self._session.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
+            with torch.no_grad():
+                r.param.copy_(x.as_strided(r.param.size(), r.param.stride()))
+        return steps.pop() if len(steps) == 1 else None  # None: others went on meanwhile.
+
+    def _install(self) -> None:
+        self._forget_step()
+        self._base = self._arena_base = 0
+        for i, r in enumerate(self._rows):
+            self._hooks.append(r.param.register_post_accumulate_grad_hook(
+                functools.partial(_on_grad, weakref.ref(self), i)))
+        if self._module is not None:
+            self._hooks.append(self._module.register_load_state_dict_pre_hook(
+                functools.partial(_on_load, weakref.ref(self))))
+        _p.guard_fork(self)
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    # --- the gradients ---
+
+    def _forget_step(self) -> None:
+        self._begun = self._scaled = False
+        self._dead: _c.Error | None = None  # Why what backward makes is dropped.
+        self._syncing = True
+        for r in self._rows:
+            r.seen, r.pushed = 0, False
+
+    def _begin(self) -> None:
+        """Begins the step, unless it has begun. A changed world is no reason to drop gradients that
+        were computed on the weights that it has."""
+        s = self._session
+        if self._begun:
+            return
+        if s.world is None:
+            for r in self._rows:
+                if r.param._version != r.version and not self._base:
+                    raise RuntimeError(
+                        f"shardd: parameter {r.name!r} was written after the Optimizer was made "
+                        "and before its first step. The daemon has the older weights: make the "
+                        "Optimizer after loading or initializing the model")
+            s.join(int(os.environ.get("RANK", -1)))
+        while True:
+            try:
+                step = s.begin(self.weight)
+                break
+            except (_c.WorldChanged, _c.RolledBack):
+                s.acknowledge()
+        self._begun = True
+        if s.arena(0) != self._arena_base:
+            self._arena_base = s.arena(0)
+            for i, r in enumerate(self._rows):
+                r.arena = _p.view(s.arena(i), r.param, self.grad_dtype)
+        if self._weights_of != step - 1:
+            # Others went on since these weights were read, so these gradients are of old ones.
+            raise _Stale(step, self._weights_of)
+
+    def _take(self, i: int, r: _p.Row) -> None:
+        """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
+        g, r.param.grad = r.param.grad, None
+        if self._scaling() and not self._scaled:
+            raise RuntimeError("shardd: this model has a loss scale: call "
+                               "opt.scale(loss).backward() in place of loss.backward()")
+        if g.is_sparse:
+            g = _dense(g, r.name)
+        r.seen += 1
+        if r.seen > 1 and r.pushed:
+            raise RuntimeError(f"shardd: {r.name!r} gets gradient {r.seen} of this step, and "
+                               f"accumulate is {self.accumulate}: say accumulate={r.seen} or more, "
+                               "wrap all backward passes but the last in opt.no_sync(), or call "
+                               "opt.step() between them")
+        last = self._syncing and r.seen >= self.accumulate
+        if r.seen == 1 and last or self.grad_dtype is torch.float32:
+            if r.seen == 1:
+                r.arena.copy_(g)
+            else:
+                r.arena.add_(g)
+        elif r.seen == 1:
+            r.sum = g.float() if r.sum is None else r.sum.copy_(g)
+        else:
+            r.sum.add_(g)
+            if last:
+                r.arena.copy_(r.sum)
+        if last:
+            self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
+            r.pushed = True
+            if not self._keep:
+                r.param.grad = _p.PushedGrad(r.param, r.name)
+
+    def _scaling(self) -> bool:
+        return self._session.loss_scale != 1.0
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """A backward pass in here is not the last one of its step: gradients are only summed."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """loss times the loss scale of this step, which begins with it. For fp16 gradients."""
+        self._alive()
+        if self._dead is None:
+            try:
+                self._begin()
+            except (_c.WorldChanged, _c.RolledBack) as e:
+                self._dead = e
+        self._scaled = True
+        return loss * self._session.loss_scale
+
+    # --- the step ---
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """Commits the step and waits for the decision. Afterwards the parameters are the new ones.
+
+        If nothing was updated, because a gradient was Inf or NaN or because trainers came or went,
+        step_was_skipped is True. `result` says more. Raises Timeout if other ranks do not come, and
+        Diverged if too many steps in a row were skipped.
+        """
+        if closure is not None:
+            raise TypeError("shardd: step(closure) would compute the loss again on new weights, and "
+                            "no optimizer of shardd does that. LBFGS cannot be kept by shardd")
+        self._alive()
+        self._check()
+        try:
+            if self._dead is None:
+                self._commit()
+                self._forget_step()
+                return
+            change = self._dead
+        except (_c.WorldChanged, _c.RolledBack) as e:
+            change = e
+        self._start_again(change)
+        if self.on_change == "raise":
+            raise change
+
+    def _commit(self) -> None:
+        s = self._session
+        self._begin()
+        for i, r in enumerate(self._rows):
+            if not r.pushed and r.param.grad is not None:
+                self._take_kept(i, r)
+            if not r.pushed and r.seen:
+                if self.grad_dtype is not torch.float32:
+                    r.arena.copy_(r.sum)
+                s.push(i, r.numel, _p.DTYPES[self.grad_dtype])
+            elif not r.pushed:
+                s.push_none(i)
+            r.param.grad = None
+        self._tell_settings()
+        try:
+            self.result = s.commit([g["lr"] for g in self.param_groups])
+        finally:
+            self._begun = False
+        self.overflow = self.result.reason == "nonfinite"
+        self.step_was_skipped = not self.result.applied
+        self.applied += self.result.applied
+        self._weights_of = self.result.step
+        self._refresh()
+        if self._scheduled:
+            for g in self.param_groups:
+                g["lr"] = self.result.lr
+
+    def _take_kept(self, i: int, r: _p.Row) -> None:
+        """With grads="keep" .grad is what the user left there."""
+        g = r.param.grad
+        r.arena.copy_(_dense(g, r.name) if g.is_sparse else g)
+        self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
+        r.pushed = True
+
+    def _refresh(self) -> None:
+        """Waits until the image has the weights of the last step, and lets the parameters be it."""
+        s, ticket, dtype = self._session, 0, _p.DTYPES[self.dtype]
+        for i, r in enumerate(self._rows):
+            to = r.param.data_ptr() if self._copy and r.param.device.type == "cpu" else None
+            ticket = s.pull(i, r.numel, self._weights_of, to, dtype)
+            if i % 512 == 511:
+                s.wait(ticket)  # Only 1024 may wait at a time.
+        s.wait(ticket)
+        if self._copy:
+            self._base = 1
+            for i, r in enumerate(self._rows):
+                if r.param.device.type != "cpu":
+                    r.param.copy_(_p.view(s.image(i), r.param, self.dtype))
+                r.address = r.param.data_ptr()
+        elif s.image(0) != self._base:
+            self._base = s.image(0)
+            for i, r in enumerate(self._rows):
+                r.param.data = _p.view(s.image(i), r.param, self.dtype)
+                r.address = r.param.data_ptr()
+
+    def _start_again(self, change: _c.Error) -> None:
+        """The attempt is over. Where the weights moved on, the parameters follow."""
+        s = self._session
+        for r in self._rows:
+            r.param.grad = None
+        self._forget_step()
+        self.overflow, self.step_was_skipped, self.result = False, True, None
+        if isinstance(change, _Stale):
+            # The step has begun, and waits for gradients of the weights that it has.
+            self._begun, step = True, change.step
+        else:
+            step = s.acknowledge().step
+        log.info("shardd: step %d begins again: %s", step, s.world.why or change.sentence)
+        if step - 1 != self._weights_of:
+            while not self._begun:
+                try:
+                    step = s.begin(self.weight)
+                    self._begun = True
+                except (_c.WorldChanged, _c.RolledBack):
+                    s.acknowledge()
+            self._weights_of = step - 1
+            self._refresh()
+
+    # --- what a user might do wrong ---
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise RuntimeError("shardd: this Optimizer is closed: make a new one")
+
+    def _check(self) -> None:
+        if self._base:
+            for r in self._rows:
+                if r.param.data_ptr() != r.address:
+                    raise RuntimeError(
+                        f"shardd: parameter {r.name!r} is not the memory that shardd updates any "
+                        "more. Something replaced it after the first step, as model.to(), .half() "
+                        "or load_state_dict(assign=True) do: do that before the Optimizer is made")
+        for r in self._rows:
+            if r.param.dtype != r.dtype:
+                raise RuntimeError(f"shardd: parameter {r.name!r} was {r.dtype} when the Optimizer "
+                                   f"was made, and is {r.param.dtype} now")
+        for name, p in self._frozen:
+            if p.requires_grad:
+                raise RuntimeError(f"shardd: parameter {name!r} was frozen when the Optimizer was "
+                                   "made, and requires a gradient now: make a new Optimizer under "
+                                   "another name=")
+
+    def _tell_settings(self) -> None:
+        for i, (g, known) in enumerate(zip(self.param_groups, self._groups_known)):
+            now = _own_settings(g, self.kind)
+            if now != known:
+                key = next(k for k in now if now[k] != known[k])
+                raise RuntimeError(f"shardd: {key} of group {i} changed from {known[key]} to "
+                                   f"{now[key]} in mid-run")
+
+    def add_param_group(self, group: dict) -> None:
+        """Only while the Optimizer is made: the layout of a model never changes."""
+        if self._made:
+            raise RuntimeError("shardd: a model in shardd cannot grow: make a new Optimizer with all "
+                               "parameter groups, under another name=")
+        super().add_param_group(group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what backward made since the last step. After step() there is nothing to drop."""
+        self._alive()
+        if any(r.pushed for r in self._rows) and self._dead is None:
+            self._session.abandon("zero_grad() after backward()")
+            self._begun = False
+        for r in self._rows:
+            r.param.grad, r.seen, r.pushed = None, 0, False
+        for _, p in self._frozen:
+            p.grad = None
+
+    # --- what others ask ---
+
+    @property
+    def rank(self) -> int:
+        """This trainer, from 0 on, in the world as it is. Before the first step: $RANK, or 0."""
+        w = self._session.world
+        return w.rank if w else int(os.environ.get("RANK", 0))
+
+    @property
+    def world_size(self) -> int:
+        """All trainers in the world as it is. Before the first step: $WORLD_SIZE, or 1."""
+        w = self._session.world
+        return w.world_size if w else int(os.environ.get("WORLD_SIZE", 1))
+
+    @property
+    def global_step(self) -> int:
+        """The last step that was committed; 0 before the first one."""
+        return self._weights_of or 0
+
+    def _moments(self) -> tuple[str, ...]:
+        if self.kind == "sgd" and not any(g["momentum"] for g in self.param_groups):
+            return ()
+        return MOMENTS[self.kind]
+
+    def read(self, p: torch.Tensor | str, kind: str = "master",
+             dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The whole of a parameter, its master weights or a moment, as a new tensor.
+
+        kind: "master", "image", "exp_avg", "exp_avg_sq", "momentum_buffer" or "sum".
+        """
+        self._alive()
+        if kind not in KIND_NUMBERS:
+            raise ValueError(f"shardd: kind is {kind!r}, and can be {sorted(KIND_NUMBERS)}")
+        i = next((i for i, r in enumerate(self._rows) if r.param is p or r.name == p), None) \
+            if isinstance(p, str) else self._index(p)
+        if i is None:
+            raise KeyError(f"shardd: no parameter {p!r} is trained")
+        r = self._rows[i]
+        x = torch.empty(r.numel, dtype=dtype)
+        self._session.read(KIND_NUMBERS[kind], i, x.data_ptr(), r.numel, _p.DTYPES[dtype])
+        return x.as_strided(r.param.size(), r.param.stride())
+
+    def _index(self, p: torch.Tensor) -> int | None:
+        row = self._row_of.get(id(p))
+        return None if row is None else self._rows.index(row)
+
+    def clip_grad_norm_(self, max_norm: float | None = None) -> torch.Tensor:
+        """The norm of the last step. A max_norm other than `clip` counts from the next step on."""
+        self._alive()
+        if max_norm is not None and float(max_norm) != self.clip:
+            self.clip = float(max_norm)
+            self._session.set("clip", _word(self.clip))
+        return torch.tensor(self.result.grad_norm if self.result else 0.0)
+
+    def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True) -> None:
+        """Has the daemons write a checkpoint of the last step. One rank calls it.
+
+        dir: the folder of checkpoints, which all nodes share; default: checkpoint_dir.
+        tag: its name in there; default: global_step and the number. wait: until it is whole.
+        """
+        self._alive()
+        if dir is not None:
+            dir = os.path.abspath(dir)
+            os.makedirs(dir, exist_ok=True)
+        ticket = self._session.save(dir, tag)
+        if wait:
+            self._session.wait(ticket, max(3600.0, self._session.timeout))
+
+    def state_dict(self) -> dict:
+        """A reference to the model in shardd, and the groups: 1 KiB. The numbers stay there."""
+        return {"shardd": {"name": self.name, "step": self.global_step},
+                "param_groups": [{k: v for k, v in g.items() if k != "params"}
+                                 for g in self.param_groups],
+                "state": {}}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes the groups of a state_dict() of shardd, and compares its model and step."""
+        ref = state_dict.get("shardd")
+        if ref is None:
+            raise RuntimeError("shardd: this state is of another optimizer. Give it to "
+                               "shardd.import_torch() before the Optimizer is made")
+        if ref["step"] != self.global_step:
+            raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
+                               f"{ref['name']!r}, and model {self.name!r} is at step "
+                               f"{self.global_step}: restore the checkpoint of that step")
+        for g, saved in zip(self.param_groups, state_dict["param_groups"]):
+            g.update(saved)
+
+    def __getstate__(self):
+        raise TypeError("shardd: an Optimizer cannot be copied or pickled: its state is in the "
+                        "daemons. Attach to the model by its name instead")
+
+    # --- the end ---
+
+    def close(self, drop: bool | None = None) -> None:
+        """Parameters become ordinary memory, and this trainer leaves the world.
+
+        drop: whether the model ends, too; default: if the daemon is a private one (spawn:) and no
+        other trainer is left, because the daemon would end with its trainers anyway.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for h in self._hooks:
+            h.remove()
+        s = self._session
+        if self._base and not self._copy:
+            for r in self._rows:
+                if r.param.data_ptr() == r.address:
+                    r.param.data = r.param.data.clone()
+        for r in self._rows:
+            r.arena = None
+            if isinstance(r.param.grad, _p.PushedGrad):
+                r.param.grad = None
+        try:
+            if self._begun and s.world is not None:
+                s.abandon("the trainer ends")
+            if s.world is not None:
+                s.leave(min(20.0, s.timeout))
+            if drop or drop is None and s.address.startswith("spawn:"):
+                s.detach()
+                s.drop(self.name)
+        except _c.Error as e:
+            log.debug("shardd: at the end: %s", e)
+        s.disconnect()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.close(drop=False if kind else None)
+
+    def _in_child(self) -> None:
+        """In a forked child: the memory of the library is not mapped there."""
+        self._closed = True
+        if self._base and not self._copy:
+            for r in self._rows:
+                r.param.data = torch.empty(0, dtype=r.dtype)
+
+
+# --- helpers ---
+
+
+def _on_grad(owner, i: int, p: torch.Tensor) -> None:
+    """The hook of a parameter. autograd calls it when .grad has the gradient of this pass."""
+    opt = owner()
+    if opt is None or opt._closed:
+        return
+    r = opt._rows[i]
+    if opt._dead is not None:
+        p.grad = None
+        return
+    if opt._keep:
+        return  # It stays until step(), and torch sums.
+    try:
+        opt._begin()
+        with torch.no_grad():
+            opt._take(i, r)
+    except (_c.WorldChanged, _c.RolledBack) as e:
+        opt._dead = e
+        p.grad = None
+
+
+def _on_load(owner, module, state_dict, *rest) -> None:
+    opt = owner()
+    if opt is not None and not opt._closed and opt._base and not opt._copy:
+        raise RuntimeError("shardd: load_state_dict() would write parameters that belong to shardd "
+                           "and are read-only since the first step. Load before the Optimizer is "
+                           "made, or restore a checkpoint of shardd")
+
+
+def _close_at_exit(owner) -> None:
+    opt = owner()
+    if opt is not None:
+        opt.close(drop=False if getattr(sys, "last_value", None) is not None else None)
+
+
+def _no_reduce(state, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _dense(g: torch.Tensor, name: str) -> torch.Tensor:
+    warnings.warn(f"shardd: the sparse gradient of {name!r} is sent as a dense one",
+                  stacklevel=3)
+    return g.coalesce().to_dense()
+
+
+def _word(value) -> str:
+    """A value as shardd.conf writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return ",".join(_word(v) for v in value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return str(value)
+
+
+def _own_settings(g: dict, kind: str) -> dict:
+    """The hyper-parameters of a group that shardd keeps, but for the learning rate."""
+    own = {k: g[k] for k in KINDS[kind] if k != "lr"}
+    if "nesterov" in own:
+        own["nesterov"] = int(bool(own["nesterov"]))
+    if "betas" in own:
+        own["betas"] = tuple(float(b) for b in own["betas"])
+    return own
+
+
+def _check_group(g: dict, kind: str) -> None:
+    for k, v in ZERO_ONLY.items():
+        if k in g and g[k] not in (v, None):
+            raise TypeError(f"shardd.Optimizer: {k}={g[k]!r} is not kept by shardd: {kind} here is "
+                            "without it")
+    for k in g:
+        if k not in KINDS[kind] and k not in HARMLESS and k not in ("params", "param_names", "name"):
+            log.debug("shardd: key %r of a parameter group is not looked at", k)
+
+
+def _taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
+    """Kind and groups of an optimizer of torch that has made no step."""
+    kind = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adagrad": "adagrad", "Lion": "lion",
+            "DeepSpeedCPUAdam": "adamw", "FusedAdam": "adamw", "DeepSpeedCPUAdagrad": "adagrad",
+            "DeepSpeedCPULion": "lion", "FusedLion": "lion"}.get(type(optimizer).__name__)
+    if kind is None:
+        raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, SGD, "
+                        "Adagrad and Lion")
+    if optimizer.state:
+        raise RuntimeError(f"shardd.Optimizer: this {type(optimizer).__name__} has made steps "
+                           "already: import its state, or begin with a new one")
+    return kind, [dict(g) for g in optimizer.param_groups]
+
+
+class GradScaler:
+    """torch's GradScaler where the loss scale is in the daemons: the same methods, no state."""
+
+    def __init__(self, optimizer: Optimizer):
+        self._optimizer = optimizer
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """loss times the loss scale of this step."""
+        return self._optimizer.scale(loss)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Nothing: the daemons divide by the scale. clip= is on the true norm."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        """optimizer.step()."""
+        optimizer.step()
+
+    def update(self, new_scale=None) -> None:
+        """Nothing: the daemons have updated the scale."""
+
+    def get_scale(self) -> float:
+        """The loss scale of the next step."""
+        r = self._optimizer.result
+        return r.next_loss_scale if r else self._optimizer._session.loss_scale
+
+    def is_enabled(self) -> bool:
+        """True."""
+        return True
+
+
+AdamW: Any = functools.partial(Optimizer, kind="adamw")
+Adam: Any = functools.partial(Optimizer, kind="adam")
+SGD: Any = functools.partial(Optimizer, kind="sgd")
+Adagrad: Any = functools.partial(Optimizer, kind="adagrad")
+Lion: Any = functools.partial(Optimizer, kind="lion")

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of a torch model as tensors of shardd: names, layout, views, and what stands in their way.
+
+Here a torch.nn.Parameter becomes a row with a name, a dtype and an address, and memory that the
+library gives becomes a tensor. A parameter whose memory cannot be one run of elements is refused
+here, with its name. Nothing here talks to a daemon.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import math
+import os
+import sys
+import weakref
+from typing import Iterable
+
+import torch
+
+from . import lib as _c
+
+DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
+
+
+def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of the shape and strides of `like` over memory of the library.
+
+    The memory belongs to the library. A ctypes array counts as writable for torch, so that it does
+    not warn about memory that is read-only.
+    """
+    numel = like.numel()
+    buffer = (C.c_char * (numel * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(buffer, dtype=dtype, count=numel).as_strided(like.size(), like.stride())
+
+
+def is_dense(t: torch.Tensor) -> bool:
+    """Whether the elements of a tensor are one run of memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(t.stride(), t.size()) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def storage_order(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The elements of a dense tensor as they lie in memory, as one dimension, on the CPU."""
+    flat = t.detach().as_strided((t.numel(),), (1,))
+    return flat.to(device="cpu", dtype=dtype).contiguous()
+
+
+class Row:
+    """One parameter: its name, its group, and what became of its gradient in the step in hand."""
+
+    __slots__ = ("name", "param", "group", "numel", "dtype", "arena", "sum", "seen", "pushed",
+                 "address", "version")
+
+    def __init__(self, name: str, param: torch.nn.Parameter, group: int):
+        self.name, self.param, self.group, self.numel = name, param, group, param.numel()
+        self.dtype = param.dtype
+        self.arena: torch.Tensor | None = None  # Where its gradient is written.
+        self.sum: torch.Tensor | None = None    # fp32 sum of micro-batches, of 16-bit gradients.
+        self.seen = 0                           # Gradients of this step.
+        self.pushed = False
+        self.address = 0                        # Of the parameter, once it is shardd's.
+        self.version = param._version           # To notice a change before the first step.
+
+
+def refuse(name: str, p: torch.Tensor) -> str | None:
+    """Why a parameter cannot be trained by shardd, or None."""
+    if type(p).__name__ == "DTensor" or hasattr(p, "device_mesh"):
+        return (f"parameter {name!r} is a DTensor: shardd shards parameters itself, so make the "
+                "Optimizer before fully_shard(), or leave fully_shard() out")
+    if p.is_sparse or p.layout is not torch.strided:
+        return f"parameter {name!r} is sparse, and only strided ones can be trained"
+    if p.is_complex():
+        return f"parameter {name!r} is complex: give its real view (torch.view_as_real)"
+    if p.is_quantized or not p.is_floating_point():
+        return f"parameter {name!r} is {p.dtype}: set requires_grad=False, or give a real dtype"
+    if p.dtype not in DTYPES:
+        return (f"parameter {name!r} is {p.dtype}, and the image can be torch.float32, "
+                "torch.bfloat16 or torch.float16")
+    if p.is_meta:
+        return None
+    if not is_dense(p):
+        return (f"parameter {name!r} has strides {tuple(p.stride())} for shape {tuple(p.shape)}: "
+                "its elements overlap or have gaps. Make it contiguous first")
+    return None
+
+
+def named(model, names: dict[int, str] | None = None) -> tuple[list[dict], dict[int, str], object]:
+    """Groups and names out of what users give as a model.
+
+    model is a torch.nn.Module, an iterable of parameters, of (name, parameter), or of torch's
+    parameter groups. Returns the groups, the name of each parameter by id, and the module or None.
+    Of tied parameters the first name counts.
+    """
+    module = model if isinstance(model, torch.nn.Module) else None
+    found: dict[int, str] = dict(names or {})
+    if module is not None:
+        inner = getattr(module, "module", None)
+        wrapped = type(module).__name__ in ("DistributedDataParallel", "DataParallel")
+        for name, p in (inner if wrapped else module).named_parameters():
+            found.setdefault(id(p), name)
+        return [{"params": list(module.parameters())}], found, module
+    groups: list[dict] = []
+    loose: list = []
+    for item in model:
+        if isinstance(item, dict):
+            groups.append(dict(item))
+        elif isinstance(item, tuple):
+            found.setdefault(id(item[1]), item[0])
+            loose.append(item[1])
+        else:
+            loose.append(item)
+    if loose:
+        if groups:
+            raise TypeError("shardd.Optimizer: parameters and parameter groups are mixed")
+        groups = [{"params": loose}]
+    at = 0
+    for g in groups:
+        params = [g["params"]] if isinstance(g["params"], torch.Tensor) else list(g["params"])
+        for k, p in enumerate(params):
+            if isinstance(p, tuple):
+                found.setdefault(id(p[1]), p[0])
+                params[k] = p[1]
+            found.setdefault(id(params[k]), f"t{at}")
+            at += 1
+        g["params"] = params
+    if not groups:
+        raise ValueError("shardd.Optimizer: there are no parameters")
+    return groups, found, None
+
+
+class PushedGrad(torch.Tensor):
+    """Stands where the gradient of a parameter was, and says where it went.
+
+    The gradient has left for the daemon, so that the memory is free. Whoever looks at .grad
+    afterwards, as clip_grad_norm_ does, would see no gradient and go on with a norm of 0.0.
+    """
+
+    @staticmethod
+    def __new__(cls, param: torch.Tensor, name: str):
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, param.size(), strides=param.stride(), dtype=param.dtype, device=param.device)
+        self.name_of_param = name
+        return self
+
+    def __repr__(self, *, tensor_contents=None):
+        return f"PushedGrad({self.name_of_param!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        name = next((a.name_of_param for a in _flat(args) if isinstance(a, PushedGrad)), "?")
+        if func._schema.name in ("aten::detach", "aten::detach_", "aten::alias"):
+            return args[0]
+        if func._schema.name in ("aten::add", "aten::add_"):
+            raise RuntimeError(
+                f"shardd: {name!r} gets a second gradient in this step, and its first one was "
+                "pushed already. Say Optimizer(accumulate=N) for N backward passes in each step, "
+                "wrap all but the last one in opt.no_sync(), or call opt.step() between them")
+        raise RuntimeError(
+            f"shardd: the gradient of {name!r} was pushed to the daemon as backward made it, and "
+            f"is not here any more ({func._schema.name}). To clip, give clip=1.0 to "
+            "shardd.Optimizer and take clip_grad_norm_ out; the norm is in opt.result.grad_norm. "
+            'To look at gradients or change them, give grads="keep"')
+
+
+def _flat(args):
+    for a in args:
+        if isinstance(a, (list, tuple)):
+            yield from _flat(a)
+        else:
+            yield a
+
+
+# --- fork ---
+
+_owners: weakref.WeakSet = weakref.WeakSet()
+
+
+def guard_fork(owner) -> None:
+    """owner.forget() is called in a forked child, where the library's memory is not mapped."""
+    _owners.add(owner)
+
+
+def _in_child() -> None:
+    for owner in list(_owners):
+        owner._in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def script_name() -> str:
+    """The name of a model if nobody says one: that of the program that runs."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0] or "model"
+    stem = os.path.splitext(os.path.basename(main))[0].lower()
+    clean = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in stem)
+    return clean.strip("-.")[:64] or "model"
+
+
+def total(rows: Iterable[Row]) -> int:
+    """The elements of all rows."""
+    return sum(r.numel for r in rows)
+
+
+def finite(x: float) -> bool:
+    """Whether a number can be a setting."""
+    return isinstance(x, (int, float)) and math.isfinite(x)

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One trainer's part in one model, without torch: connection, definition, world, step.
+
+A Session owns a connection and an attachment. Its calls are those of shard.h with Python's types:
+they raise the exceptions of lib.py, wait in slices so that Ctrl-C is heard, and know no tensors but
+addresses. Optimizer is the only caller that trains. The happy path is Session(), define(), write()
+and seal() by the one that gets created, join(), and then begin(), push(), commit() for each step.
+When a step is over before its time, a call raises WorldChanged or RolledBack; acknowledge() says
+which step comes next.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import time
+from typing import NamedTuple, Sequence
+
+from . import lib as _c
+
+SOCKET = "/run/shardd/shardd.sock"
+
+
+class TensorSpec(NamedTuple):
+    """One tensor of a model that is defined.
+
+    name: 1 to 255 bytes of UTF-8. shape: up to 8 dimensions. group: index into the groups.
+    flags: 0 or lib.FROZEN.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    group: int = 0
+    flags: int = 0
+
+
+class World(NamedTuple):
+    """Who trains, as this trainer sees it."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    step: int  # The step to begin next: the last one that was committed, plus one.
+    why: str   # Why the world changed, or "".
+
+
+class Result(NamedTuple):
+    """A step that was decided.
+
+    applied        whether it changed the weights
+    reason         "" or why it was skipped: "nonfinite" or "vote"
+    step           which step
+    grad_norm      the global norm before the clip, without loss scale; nan if it was skipped
+    clip_factor    what the gradient was multiplied by
+    weight_sum     the sum of the weights of all ranks
+    loss_scale     the loss scale of this step, and next_loss_scale that of the next one
+    lr             the learning rate of group 0
+    world_size     all trainers of this step
+    slowest_rank   the rank that took longest, or -1
+    bad_tensor     index of the first tensor with a gradient that is Inf or NaN, or -1
+    bad_rank       the first rank that pushed it, or -1
+    wait_ms        how long this trainer's calls waited, in milliseconds
+    """
+
+    applied: bool
+    reason: str
+    step: int
+    grad_norm: float
+    clip_factor: float
+    weight_sum: float
+    loss_scale: float
+    next_loss_scale: float
+    lr: float
+    world_size: int
+    slowest_rank: int
+    bad_tensor: int
+    bad_rank: int
+    wait_ms: float
+
+
+def default_address(name: str) -> str:
+    """Where a trainer connects to if nobody says: $SHARD_ADDRESS, the daemon of this node, or a
+    private daemon of this user that is started now and shared by all processes that name it."""
+    given = os.environ.get("SHARD_ADDRESS")
+    if given:
+        return given
+    return f"unix:{SOCKET}" if os.path.exists(SOCKET) else f"spawn:{name}"
+
+
+class Session:
+    """One connection to a daemon, and the model that it is attached to.
+
+    address: unix:/path, tcp://host:port or spawn:NAME. secret: over TCP, the file of the key.
+    timeout: seconds that any call waits.
+    Any thread may use it, but one at a time, except for push(), which several may call.
+    """
+
+    def __init__(self, address: str, *, secret: str | None = None, timeout: float = 300.0):
+        self.lib = _c.libshard()
+        self.address, self.timeout = address, timeout
+        self.world: World | None = None
+        self.loss_scale = 1.0
+        self._client, self._model = _c.client(), _c.model()
+        self._pid = os.getpid()
+        opts = _c.ConnectOpts(address=address.encode(), timeout_ms=20000,
+                              secret=secret.encode() if secret else None)
+        if address.startswith("spawn:"):
+            # A trainer that crashed and starts again has to find its model.
+            os.environ.setdefault("SHARD_LINGER", "300s")
+        _c.check(self.lib.shard_connect(C.byref(self._client), C.byref(opts)))
+
+    # --- the model ---
+
+    def define(self, name: str, tensors: Sequence[TensorSpec], groups: Sequence[tuple[str, str]],
+               image: int, grad: int, settings: str) -> bool:
+        """Defines a model or attaches to the equal one. True: write the weights, then seal()."""
+        rows = (_c.Tensor * len(tensors))()
+        for row, t in zip(rows, tensors):
+            row.name, row.ndim, row.group, row.flags = t.name.encode(), len(t.shape), t.group, t.flags
+            row.shape[:len(t.shape)] = list(t.shape)
+        heads = (_c.Group * max(1, len(groups)))(
+            *[_c.Group(g.encode(), s.encode()) for g, s in groups])
+        spec = _c.Spec(name=name.encode(), tensors=rows, tensors_nr=len(tensors), groups=heads,
+                       groups_nr=len(groups), image=image, grad=grad, settings=settings.encode())
+        created = C.c_int(0)
+        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_define(
+            self._client, C.byref(spec), C.byref(self._model), C.byref(created))))
+        return bool(created.value)
+
+    def attach(self, name: str) -> None:
+        """Attaches to a model that there is."""
+        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_attach(
+            self._client, name.encode(), C.byref(self._model))))
+
+    def restore(self, folder: str, tag: str | None, name: str) -> None:
+        """Makes the model of that name as a checkpoint has it, and attaches to it."""
+        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_restore(
+            self._client, folder.encode(), tag.encode() if tag else None, name.encode(),
+            C.byref(self._model))))
+
+    def detach(self) -> None:
+        """Ends the attachment. The model stays as it is."""
+        self.world = None
+        self.lib.shard_detach(C.byref(self._model))
+
+    def drop(self, name: str, force: bool = False) -> None:
+        """Frees a model on all nodes. Its checkpoints stay."""
+        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_drop(
+            self._client, name.encode(), int(force))))
+
+    def layout(self) -> list[TensorSpec]:
+        """The tensors of the model, in the order of their numbers."""
+        rows = []
+        for i in range(self.lib.shard_tensors(self._model)):
+            info = _c.Info()
+            _c.check(self.lib.shard_tensor_info(self._model, i, C.byref(info)))
+            rows.append(TensorSpec(info.name.decode(), tuple(info.shape[:info.ndim]), info.group,
+                                   info.flags))
+        return rows
+
+    def write(self, kind: int, tensor: int, address: int, count: int, dtype: int) -> None:
+        """Writes initial weights or moments of a whole tensor from memory at `address`."""
+        if count:
+            _c.check(self.lib.shard_write(self._model, kind, tensor, 0, count, dtype, address))
+
+    def seal(self, step: int = 0) -> None:
+        """Says that the weights are complete, and that they are of `step`."""
+        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_seal(self._model, step)))
+
+    def read(self, kind: int, tensor: int, address: int, count: int, dtype: int,
+             step: int = 0) -> int:
+        """Reads a whole tensor into memory at `address`. Returns the step that it is of."""
+        at = _c.u64(step)
+        if count:
+            _c.check(self.lib.shard_read(self._model, kind, tensor, 0, count, dtype, address,
+                                         C.byref(at)))
+        return at.value
+
+    def set(self, key: str, value: str) -> None:
+        """Changes a setting of the model from the next step on."""
+        _c.check(self.lib.shard_set(self._model, key.encode(), value.encode()))
+
+    # --- the world ---
+
+    def join(self, rank_hint: int = -1) -> World:
+        """Joins the world, and waits for the first attempt that this trainer is part of."""
+        world = _c.World()
+        _c.patiently(self.timeout, lambda ms: self.lib.shard_join(
+            self._model, rank_hint, ms, C.byref(world)))
+        return self._is(world)
+
+    def acknowledge(self) -> World:
+        """After WorldChanged or RolledBack: the world as it is now."""
+        world = _c.World()
+        _c.check(self.lib.shard_world_get(self._model, C.byref(world)))
+        return self._is(world)
+
+    def _is(self, w: _c.World) -> World:
+        self.world = World(w.rank, w.world_size, w.local_rank, w.local_size, w.step,
+                           (w.why or b"").decode(errors="replace"))
+        return self.world
+
+    def samples(self, global_batch: int) -> range:
+        """Which samples of a global batch are this trainer's in the world as it is."""
+        w = _c.World(rank=self.world.rank, world_size=self.world.world_size)
+        first, count = _c.u64(), _c.u64()
+        _c.check(self.lib.shard_samples(C.byref(w), global_batch, C.byref(first), C.byref(count)))
+        return range(first.value, first.value + count.value)
+
+    def leave(self, timeout: float) -> None:
+        """Leaves the world at a boundary between two steps."""
+        _c.patiently(timeout, lambda ms: self.lib.shard_leave(self._model, ms))
+        self.world = None
+
+    # --- the step ---
+
+    def begin(self, weight: float) -> int:
+        """Begins a step, and returns its number. loss_scale is then the one of this step."""
+        opts, step = _c.BeginOpts(weight=weight), _c.Step()
+        end = time.monotonic() + self.timeout
+
+        def call():
+            return _c.check(self.lib.shard_begin(self._model, C.byref(opts), C.byref(step)))
+
+        while True:
+            try:
+                _c.interruptibly(self._client, call)
+                break
+            except _c.Timeout:
+                if time.monotonic() > end:
+                    raise
+        self.loss_scale = step.loss_scale
+        return step.step
+
+    def push(self, tensor: int, count: int, dtype: int) -> None:
+        """Gives the gradient of a whole tensor that lies in the arena already."""
+        _c.check(self.lib.shard_push(self._model, tensor, 0, count, None, dtype, 0, None))
+
+    def push_none(self, tensor: int) -> None:
+        """Says that a tensor has no gradient in this step."""
+        _c.check(self.lib.shard_push_none(self._model, tensor))
+
+    def commit(self, lr: Sequence[float]) -> Result:
+        """Says that the gradients of this trainer are complete, and waits for the decision."""
+        which, r = _c.ticket(), _c.StepResult()
+        _c.check(self.lib.shard_commit(self._model, C.byref(which)))
+        _c.patiently(self.timeout, lambda ms: self.lib.shard_result(
+            self._model, which, ms, C.byref(r)))
+        reason = {_c.APPLIED: "", _c.SKIPPED_NONFINITE: "nonfinite"}.get(r.outcome, "vote")
+        slowest = -1 if r.slowest_rank == 0xffffffff else r.slowest_rank
+        return Result(r.outcome == _c.APPLIED, reason, r.step, r.grad_norm, r.clip_factor,
+                      r.weight_sum, r.loss_scale, r.next_loss_scale, r.lr, r.world_size, slowest,
+                      r.bad_tensor, r.bad_rank, r.wait_ns / 1e6)
+
+    def abandon(self, why: str) -> None:
+        """Gives up the attempt: all ranks make the next one at the same step."""
+        _c.check(self.lib.shard_abandon(self._model, why.encode()[:255]))
+
+    def pull(self, tensor: int, count: int, step: int, address: int | None, dtype: int) -> int:
+        """Asks for a whole tensor as `step` left it. Returns a ticket for wait()."""
+        which = _c.ticket()
+        _c.check(self.lib.shard_pull(self._model, tensor, 0, count, step, address, dtype,
+                                     C.byref(which)))
+        return which.value
+
+    def wait(self, ticket: int, timeout: float | None = None) -> None:
+        """Waits for a ticket and all before it."""
+        _c.patiently(timeout or self.timeout, lambda ms: self.lib.shard_wait(
+            self._model, ticket, ms))
+
+    def image(self, tensor: int) -> int:
+        """The address of a tensor's parameters. The memory is read-only."""
+        return self._address(self.lib.shard_image(self._model, tensor))
+
+    def arena(self, tensor: int) -> int:
+        """The address where a tensor's gradient is written."""
+        return self._address(self.lib.shard_grad(self._model, tensor))
+
+    def _address(self, address: int | None) -> int:
+        if not address:
+            raise _c.error_of(_c.BAD_STATE)
+        return address
+
+    # --- what else a trainer keeps ---
+
+    def save(self, folder: str | None, tag: str | None) -> int:
+        """Has the daemons write a checkpoint of the last step. Returns a ticket for wait()."""
+        which = _c.ticket()
+        _c.check(self.lib.shard_save(self._model, folder.encode() if folder else None,
+                                     tag.encode() if tag else None, C.byref(which)))
+        return which.value
+
+    def set_blob(self, data: bytes) -> None:
+        """Keeps bytes with the step in hand. They count when the step does."""
+        _c.check(self.lib.shard_set_blob(self._model, data, len(data)))
+
+    def blob(self, rank: int) -> tuple[bytes, int] | None:
+        """The newest bytes that a rank kept, and the step that they were kept with."""
+        room, step = _c.size_t(65536), _c.u64()
+        buffer = C.create_string_buffer(room.value)
+        got = _c.check(self.lib.shard_blob(self._model, rank, buffer, C.byref(room), C.byref(step)),
+                       _c.NOT_FOUND)
+        return None if got == _c.NOT_FOUND else (buffer.raw[:room.value], step.value)
+
+    def stats(self) -> str:
+        """What `shardctl status --json` shows."""
+        room = _c.size_t(0)
+        got = self.lib.shard_stats(self._client, None, C.byref(room))
+        while got == _c.RANGE:
+            room.value += 1024
+            buffer = C.create_string_buffer(room.value)
+            got = self.lib.shard_stats(self._client, buffer, C.byref(room))
+        _c.check(got)
+        return buffer.value.decode()
+
+    def disconnect(self) -> None:
+        """Ends the connection. Every address that it gave is invalid from then on."""
+        self.world = None
+        self.lib.shard_disconnect(C.byref(self._client))
+        self._model = _c.model()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: a private daemon per test, and ranks as processes."""
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+HERE = pathlib.Path(__file__).resolve().parent
+os.environ.setdefault("SHARDD_LIB", str(ROOT / "build" / "libshard.so.0"))
+os.environ.setdefault("SHARD_DAEMON", str(ROOT / "build" / "shardd"))
+os.environ.setdefault("SHARD_LINGER", "5s")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(HERE.parent / "src"))
+sys.path.insert(0, str(HERE))
+for word in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SHARD_ADDRESS", "SHARDD_MODEL"):
+    os.environ.pop(word, None)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def address():
+    """The address of a private daemon that no other test uses."""
+    return f"spawn:py{os.getpid()}-{next(_numbers)}"
+
+
+class Rank:
+    """A process that runs a piece of Python. result() is what it gave to say()."""
+
+    def __init__(self, code: str, env: dict, address: str):
+        head = ("import json, sys, os\n"
+                "def say(**k): print('SAY ' + json.dumps(k), flush=True)\n")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", head + textwrap.dedent(code)], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'src'}:{HERE}",
+                 "SHARD_ADDRESS": address, **env})
+
+    def wait(self, timeout: float = 300) -> tuple[int, list[dict], str]:
+        """The exit status, what it said, and what it wrote to stderr."""
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"a rank did not end in {timeout} s\n{out}\n{err}") from None
+        said = [json.loads(line[4:]) for line in out.splitlines() if line.startswith("SAY ")]
+        return self.process.returncode, said, err
+
+
+@pytest.fixture
+def start(address):
+    """start(code, rank, world, **env): starts a rank. All are ended with the test."""
+    started = []
+
+    def one(code: str, rank: int | None = 0, world: int = 1, **env) -> Rank:
+        words = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank),
+                                         "WORLD_SIZE": str(world)}
+        started.append(Rank(code, {**words, **{k: str(v) for k, v in env.items()}}, address))
+        return started[-1]
+
+    yield one
+    for r in started:
+        if r.process.poll() is None:
+            r.process.kill()
+            r.process.communicate()
+
+
+@pytest.fixture
+def ranks(start):
+    """ranks(code, n, **env): runs n ranks to their end. Returns what each of them said, by rank."""
+
+    def run(code: str, n: int = 1, **env) -> list[list[dict]]:
+        all_of_them = [start(code, r, n, **env) for r in range(n)]
+        done = [r.wait() for r in all_of_them]
+        for status, said, err in done:
+            assert status == 0, err
+        return [said for status, said, err in done]
+
+    return run
