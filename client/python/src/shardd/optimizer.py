@@ -277,6 +277,7 @@ class Optimizer(torch.optim.Optimizer):
                      s.address, len(self._rows), _p.total(self._rows))
         else:
             self._same_layout(tensors)
+            s.wait_for_weights()
             self._weights_of = self._read_weights()
             if resume == "never" and self._weights_of:
                 raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
@@ -366,7 +367,7 @@ class Optimizer(torch.optim.Optimizer):
             s.join(int(os.environ.get("RANK", -1)))
         while True:
             try:
-                step = s.begin(self.weight)
+                step = s.begin(self.weight, self._lr())
                 break
             except (_c.WorldChanged, _c.RolledBack):
                 s.acknowledge()
@@ -378,6 +379,11 @@ class Optimizer(torch.optim.Optimizer):
         if self._weights_of != step - 1:
             # Others went on since these weights were read, so these gradients are of old ones.
             raise _Stale(step, self._weights_of)
+
+    def _lr(self) -> list[float] | None:
+        """What param_groups say, unless a schedule of the daemon sets the learning rate."""
+        self._lr_begun = None if self._scheduled else [float(g["lr"]) for g in self.param_groups]
+        return self._lr_begun
 
     def _take(self, i: int, r: _p.Row) -> None:
         """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
@@ -476,7 +482,7 @@ class Optimizer(torch.optim.Optimizer):
             r.param.grad = None
         self._tell_settings()
         try:
-            self.result = s.commit([g["lr"] for g in self.param_groups])
+            self.result = s.commit()
         finally:
             self._begun = False
         self.overflow = self.result.reason == "nonfinite"
@@ -532,7 +538,7 @@ class Optimizer(torch.optim.Optimizer):
         if step - 1 != self._weights_of:
             while not self._begun:
                 try:
-                    step = s.begin(self.weight)
+                    step = s.begin(self.weight, self._lr())
                     self._begun = True
                 except (_c.WorldChanged, _c.RolledBack):
                     s.acknowledge()
@@ -564,6 +570,10 @@ class Optimizer(torch.optim.Optimizer):
                                    "another name=")
 
     def _tell_settings(self) -> None:
+        if not self._scheduled and self._lr_begun != [g["lr"] for g in self.param_groups]:
+            raise RuntimeError(f"shardd: lr changed from {self._lr_begun} to "
+                               f"{[g['lr'] for g in self.param_groups]} between backward() and "
+                               "step(): call scheduler.step() after opt.step()")
         for i, (g, known) in enumerate(zip(self.param_groups, self._groups_known)):
             now = _own_settings(g, self.kind)
             if now != known:

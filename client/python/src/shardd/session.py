@@ -177,6 +177,18 @@ class Session:
                                          C.byref(at)))
         return at.value
 
+    def wait_for_weights(self) -> None:
+        """Waits until whoever defined the model has written its weights and sealed it."""
+        end, probe = time.monotonic() + self.timeout, _c.u64()
+        buffer = C.create_string_buffer(4)
+        while True:
+            got = self.lib.shard_read(self._model, _c.MASTER, 0, 0, 1, _c.F32, buffer,
+                                      C.byref(probe))
+            if got != _c.BAD_STATE or time.monotonic() > end:
+                _c.check(got)
+                return
+            time.sleep(0.01)
+
     def set(self, key: str, value: str) -> None:
         """Changes a setting of the model from the next step on."""
         _c.check(self.lib.shard_set(self._model, key.encode(), value.encode()))
@@ -215,9 +227,13 @@ class Session:
 
     # --- the step ---
 
-    def begin(self, weight: float) -> int:
-        """Begins a step, and returns its number. loss_scale is then the one of this step."""
+    def begin(self, weight: float, lr: Sequence[float] | None = None) -> int:
+        """Begins a step, and returns its number. loss_scale is then the one of this step.
+
+        lr: one learning rate per group, equal on all ranks. None: the model's schedule."""
         opts, step = _c.BeginOpts(weight=weight), _c.Step()
+        if lr is not None:
+            opts.lr = (_c.double * len(lr))(*lr)
         end = time.monotonic() + self.timeout
 
         def call():
@@ -241,7 +257,7 @@ class Session:
         """Says that a tensor has no gradient in this step."""
         _c.check(self.lib.shard_push_none(self._model, tensor))
 
-    def commit(self, lr: Sequence[float]) -> Result:
+    def commit(self) -> Result:
         """Says that the gradients of this trainer are complete, and waits for the decision."""
         which, r = _c.ticket(), _c.StepResult()
         _c.check(self.lib.shard_commit(self._model, C.byref(which)))
