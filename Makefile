@@ -265,7 +265,8 @@ help:
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
-	  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
+	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
+  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \

@@ -10,3 +10,25 @@ $(VENV_PYTHON): tests/python/requirements.txt
 	@build/python/bin/pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -r $< || \
 	  { rm -rf build/python; echo "python: pip could not install $<: it needs the network once" >&2; exit 1; }
 	@touch $@
+
+# `make check-python` tests the package in client/python with torch and with the libraries that it
+# stands in for. They are in an environment of their own below build/. TORCH_INDEX has the build of
+# torch for the CPU, for PyPI has only the one with CUDA. PYTEST: more options, as PYTEST="-k name".
+TORCH_INDEX  ?= https://download.pytorch.org/whl/cpu
+TORCH_PYTHON := build/torch/bin/python3
+PY_REQUIRED  := client/python/requirements-test.txt
+.PHONY: torch check-python
+torch: $(TORCH_PYTHON)
+PIP_TORCH := $(TORCH_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
+$(TORCH_PYTHON): $(PY_REQUIRED)
+	@rm -rf build/torch; python3 -m venv build/torch
+	@awk '/^torch==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< >build/torch/torch.txt
+	@awk '/^deepspeed==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< >build/torch/deepspeed.txt
+	@awk '/^(torch|deepspeed)==/ { off = 1 } !off { print } /--hash/ { off = 0 }' $< >build/torch/rest.txt
+	@{ $(PIP_TORCH) --retries 1 --extra-index-url $(TORCH_INDEX) -r build/torch/torch.txt && \
+	   $(PIP_TORCH) -r build/torch/rest.txt && \
+	   DS_BUILD_OPS=0 $(PIP_TORCH) --no-build-isolation -r build/torch/deepspeed.txt; } || \
+	  { rm -rf build/torch; echo "python: pip could not install $<: it needs the network once" >&2; exit 1; }
+	@touch $@
+check-python: all torch
+	@OMP_NUM_THREADS=1 $(TORCH_PYTHON) -B -m pytest -p no:cacheprovider -q client/python/tests $(PYTEST)

@@ -132,6 +132,23 @@ step tools-globals "no mutable globals" tests/lib/globals.sh "$B"
 wait
 step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 
+# pytest NAME WHAT COMMAND...: as step, but the tests that pytest counts are counted one by one.
+pytests()
+{
+	local name=$1 what=$2 start=$SECONDS log rc p f s
+	shift 2
+	wanted "${name%%-*}" || return 0
+	log=$work/$name.log
+	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"
+	rc=$?
+	count() { tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' | awk '{ n += $1 } END { print n + 0 }'; }
+	p=$(count passed) f=$(count '(failed|error)') s=$(count skipped)
+	[ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
+	echo "$p $f $s $(((SECONDS - start) * 1000)) $what" >>"$results"
+	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" "$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
+	[ "$f" = 0 ] || tail -${TAIL:-60} "$log" | sed 's/^/     | /'
+}
+
 if [ -n "$everything" ]; then
 	# Each has a core: the fuzzers run beside the simulator.
 	{
@@ -145,6 +162,7 @@ if [ -n "$everything" ]; then
 	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
 	chaos quorum
 	chaos etcd
+	pytests python "Python, with torch" "$make" --no-print-directory check-python
 	sanitized address,undefined
 	sanitized thread
 	step arm "aarch64, under qemu-user" "$make" --no-print-directory -j"$jobs" check-arm

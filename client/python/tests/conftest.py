@@ -19,6 +19,7 @@ os.environ.setdefault("SHARD_LINGER", "5s")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(HERE.parent / "src"))
 sys.path.insert(0, str(HERE))
+os.environ["PYTHONPATH"] = f"{HERE.parent / 'src'}:{HERE}"
 for word in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SHARD_ADDRESS", "SHARDD_MODEL"):
     os.environ.pop(word, None)
 
@@ -40,8 +41,7 @@ class Rank:
         self.process = subprocess.Popen(
             [sys.executable, "-c", head + textwrap.dedent(code)], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'src'}:{HERE}",
-                 "SHARD_ADDRESS": address, **env})
+            env={**os.environ, "SHARD_ADDRESS": address, **env})
 
     def wait(self, timeout: float = 300) -> tuple[int, list[dict], str]:
         """The exit status, what it said, and what it wrote to stderr."""

@@ -415,7 +415,9 @@ class Optimizer(torch.optim.Optimizer):
             self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
             r.pushed = True
             if not self._keep:
-                r.param.grad = _p.PushedGrad(r.param, r.name)
+                if r.marker is None:
+                    r.marker = _p.PushedGrad(r.param, r.name)
+                r.param.grad = r.marker
 
     def _scaling(self) -> bool:
         return self._session.loss_scale != 1.0

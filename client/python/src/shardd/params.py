@@ -53,7 +53,7 @@ class Row:
     """One parameter: its name, its group, and what became of its gradient in the step in hand."""
 
     __slots__ = ("name", "param", "group", "numel", "dtype", "arena", "sum", "seen", "pushed",
-                 "address", "version")
+                 "address", "version", "marker")
 
     def __init__(self, name: str, param: torch.nn.Parameter, group: int):
         self.name, self.param, self.group, self.numel = name, param, group, param.numel()
@@ -64,6 +64,7 @@ class Row:
         self.pushed = False
         self.address = 0                        # Of the parameter, once it is shardd's.
         self.version = param._version           # To notice a change before the first step.
+        self.marker: torch.Tensor | None = None  # Stands in .grad for what was pushed.
 
 
 def refuse(name: str, p: torch.Tensor) -> str | None:

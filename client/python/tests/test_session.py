@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Session without torch: training against numpy, statuses as exceptions, and Ctrl-C."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import shardd
+from shardd import lib
+from shardd.session import Session, TensorSpec
+
+N = 5000
+
+
+def define(s, name="m", settings="", tensors=(("w", (N,)), ("b", (7,))), seal=True):
+    created = s.define(name, [TensorSpec(n, shape) for n, shape in tensors], [], lib.F32, lib.F32,
+                       f"optimizer=adamw lr=0.01 weight_decay=0.1 {settings}")
+    if created and seal:
+        for i, (_, shape) in enumerate(tensors):
+            w = np.arange(math.prod(shape), dtype=np.float32) / 1000
+            s.write(lib.MASTER, i, w.ctypes.data, w.size, lib.F32)
+        s.seal()
+    return created
+
+
+def at(address, n):
+    return np.ctypeslib.as_array((lib.C.c_float * n).from_address(address))
+
+
+def gradient(step, n):
+    return np.sin(np.arange(n) * 0.1 + step).astype(np.float32)
+
+
+def adamw(w, steps, n):
+    """Loshchilov and Hutter 2019, algorithm 2, in fp64."""
+    w, m, v = w.astype(np.float64), 0.0, 0.0
+    for t in range(1, steps + 1):
+        g = gradient(t, n).astype(np.float64)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w = w * (1 - 0.01 * 0.1)
+        w = w - 0.01 * (m / (1 - 0.9 ** t)) / (np.sqrt(v / (1 - 0.999 ** t)) + 1e-8)
+    return w
+
+
+def test_it_trains_as_adamw_says(address):
+    s = Session(address, timeout=60)
+    assert define(s)
+    world = s.join()
+    assert (world.rank, world.world_size, world.step) == (0, 1, 1)
+    for t in range(1, 6):
+        assert s.begin(1.0) == t
+        for i, n in enumerate((N, 7)):
+            at(s.arena(i), n)[:] = gradient(t, n)
+            s.push(i, n, lib.F32)
+        r = s.commit()
+        assert r.applied and r.step == t and r.world_size == 1
+        norm = math.sqrt(sum(float((gradient(t, n).astype(np.float64) ** 2).sum()) for n in (N, 7)))
+        assert r.grad_norm == pytest.approx(norm, rel=1e-6)
+        s.wait(s.pull(0, N, t, None, lib.F32))
+    want = adamw(np.arange(N, dtype=np.float32) / 1000, 5, N)
+    assert np.allclose(at(s.image(0), N), want, rtol=1e-6, atol=1e-7)
+    master = np.empty(N, dtype=np.float32)
+    assert s.read(lib.MASTER, 0, master.ctypes.data, N, lib.F32) == 5
+    assert np.array_equal(master, at(s.image(0), N))
+    s.leave(10)
+    s.disconnect()
+
+
+def test_statuses_are_exceptions(address):
+    s = Session(address, timeout=60)
+    define(s)
+    with pytest.raises(lib.Mismatch, match="lr"):
+        Session(address).define("m", [TensorSpec("w", (N,)), TensorSpec("b", (7,))], [], lib.F32,
+                                lib.F32, "optimizer=adamw lr=0.02 weight_decay=0.1")
+    with pytest.raises(shardd.Error, match="no model") as e:
+        Session(address).attach("other")
+    assert e.value.status == "SHARD_NOT_FOUND" and not e.value.dead
+    s.join()
+    s.begin(1.0)
+    s.push_none(0)
+    with pytest.raises(shardd.DuplicatePush):
+        s.push(0, N, lib.F32)
+    with pytest.raises(shardd.Error, match="b"):
+        s.commit()  # The other tensor is missing.
+    s.abandon("a test")
+    with pytest.raises(shardd.Error) as e:
+        s.push_none(0)
+    assert e.value.status == "SHARD_BAD_STATE"
+    s.disconnect()
+    with pytest.raises(shardd.Error) as e:
+        Session("unix:/nowhere/socket")
+    assert e.value.status == "SHARD_UNREACHABLE" and e.value.dead
+
+
+def test_a_wait_ends_with_its_time(address):
+    s = Session(address, timeout=0.5)
+    define(s, settings="min_world=2 max_world=2")
+    began = time.monotonic()
+    with pytest.raises(shardd.Timeout, match="min_world|trainer"):
+        s.join()
+    assert 0.4 < time.monotonic() - began
+    s.disconnect()
+
+
+WAITS = """
+import sys
+sys.path.insert(0, {here!r})
+import test_session as t
+s = t.Session({address!r}, timeout=3600)
+t.define(s, settings="min_world=2 max_world=2")
+try:
+    print("waits", flush=True)
+    s.join()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+s.disconnect()
+"""
+
+
+def test_ctrl_c_is_heard(address):
+    """A trainer that waits for others ends with the first Ctrl-C."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    p = subprocess.Popen([sys.executable, "-c", WAITS.format(here=here, address=address)], text=True,
+                         stdout=subprocess.PIPE)
+    assert p.stdout.readline() == "waits\n"
+    p.send_signal(signal.SIGINT)
+    assert p.communicate(timeout=60)[0] == "interrupted\n"
+    assert p.returncode == 0
+
+
+def test_world_changes_are_told(address):
+    """A second trainer comes between two steps, and goes; blobs are found by rank."""
+    a, b = Session(address, timeout=60), Session(address, timeout=60)
+    define(a, settings="min_world=1 max_world=2")
+    define(b, settings="min_world=1 max_world=2")
+    a.join()
+    a.begin(1.0)
+    a.set_blob(b"place 1")
+    a.push_none(0)
+    a.push_none(1)
+    a.commit()
+    assert a.blob(0) == (b"place 1", 1) and a.blob(1) is None
+    import threading
+    joined = threading.Thread(target=b.join)
+    joined.start()
+    with pytest.raises(shardd.WorldChanged):
+        while True:  # It is told at the boundary between two steps.
+            a.begin(1.0)
+            a.push_none(0)
+            a.push_none(1)
+            a.commit()
+    assert a.acknowledge().world_size == 2
+    joined.join(60)
+    assert b.world.world_size == 2 and {a.world.rank, b.world.rank} == {0, 1}
+    assert sorted([*a.samples(5), *b.samples(5)]) == [0, 1, 2, 3, 4]
+    b.disconnect()
+    with pytest.raises(shardd.WorldChanged):
+        a.begin(1.0)
+        a.push_none(0)
+        a.push_none(1)
+        a.commit()
+    assert a.acknowledge().world_size == 1 and a.world.why
+    a.disconnect()
