@@ -7,10 +7,16 @@ $(TEST_A): $(addprefix $(B)/tests/bench/,daemons.o fleet.o bare.o)
 $(B)/tests/bench/bench_control: $(addprefix $(B)/tests/bench/,cores.o crowd.o frames.o)
 $(B)/tests/bench/bench_control: LDFLAGS += -Wl,--wrap=wire_seal,--wrap=wire_invalid
 
-.PHONY: bench bench-build bench-growth
+.PHONY: bench bench-build bench-growth bench-python
 bench-build: all $(BENCH)
 bench: bench-build
 	@bash tests/bench/bench.sh $(B) $(if $(QUICK),--quick)
+
+# A step of torch with shardd beside DDP, FSDP2 and DeepSpeed, which are installed below build/.
+# ROUNDS, RANKS="2,4", SIZES="21,100" (millions of parameters).
+bench-python: bench-build torch
+	@$(TORCH_PYTHON) -B client/python/bench/bench.py $(B) $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(RANKS),--ranks $(RANKS)) $(if $(SIZES),--sizes $(SIZES))
 
 # How the time of a step grows with parameters, trainers and daemons on one machine. QUICK=1 uses
 # the small ones.

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step with shardd beside the same step with others, on the CPUs of this machine.
+
+bench.py BUILD [--quick] [--rounds N] [--ranks 2,4] [--sizes 21,100] [--systems a,b]
+
+For each size and number of ranks every system is run in turn, --rounds times over, so that a
+machine that becomes slower is slower for all. Of each the median and the minimum of its steps are
+printed, what comes after backward, the memory of the ranks and of the daemon (PSS, so that what is
+shared counts once), and the loss. Lines "bench:" compare: torch_step has the median step and as limit
+that of the best other system; torch_tail has what comes after backward, and as limit the time in
+which this machine's memory moves the 28 bytes per parameter that AdamW has to move; torch_memory has
+all memory, and as limit that of the best other one.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+SYSTEMS = ["shardd-fp32", "shardd-bf16", "ddp-fused", "ddp-zero1", "fsdp2-z2", "fsdp2-z3",
+           "deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3"]
+SIZES = {"1": (128, 3), "21": (512, 6), "100": (1024, 8)}  # Millions: hidden size, layers.
+TIMEOUT_S = 900
+
+
+def daemon_memory(name):
+    """PSS of the private daemon in MiB, found by its folder in its command line."""
+    total = 0.0
+    for p in pathlib.Path("/proc").iterdir():
+        if p.name.isdigit():
+            try:
+                words = (p / "cmdline").read_bytes().split(b"\0")
+                if b"shardd" in words[0] and any(name.encode() in w for w in words[1:]):
+                    text = (p / "smaps_rollup").read_text()
+                    total += int(re.search(r"^Pss:\s+(\d+)", text, flags=re.M).group(1)) / 1024
+            except (OSError, IndexError):
+                continue
+    return total
+
+
+def run(build, system, size, ranks, steps):
+    """One system once. Returns what its ranks said, and the memory of its daemon."""
+    name = f"bench-{os.getpid()}"
+    env = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
+           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + time.monotonic_ns() % 10000),
+           "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "SHARD_ADDRESS": f"spawn:{name}",
+           "SHARD_LINGER": "0s", "SHARDD_LIB": f"{build}/libshard.so.0",
+           "SHARD_DAEMON": f"{build}/shardd", "PYTHONPATH": str(HERE.parent / "src")}
+    d, layers = SIZES[size]
+    all_of_them = [subprocess.Popen(
+        [sys.executable, str(HERE / "rank.py"), system, str(d), str(layers), str(steps)],
+        env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
+    said, end = [], time.monotonic() + TIMEOUT_S
+    for p in all_of_them:
+        for line in p.stdout:
+            if line.startswith("RANK "):
+                said.append(json.loads(line[5:]))
+                break
+        if len(said) < 1 or time.monotonic() > end:
+            break
+    daemon = daemon_memory(name) if system.startswith("shardd") else 0.0
+    failed = len(said) < ranks
+    for p in all_of_them:
+        if failed:
+            p.kill()
+        out, err = p.communicate("\n")
+        if failed:
+            sys.exit(f"bench: {system} with {ranks} ranks failed:\n{err[-3000:]}")
+    return said, daemon
+
+
+def floor_ms(build, params):
+    """The time in which this machine moves what AdamW moves: 28 bytes per parameter."""
+    out = subprocess.run([f"{build}/tests/bench/bench_kernel", "--quick"], capture_output=True,
+                         text=True, check=True).stdout
+    rate = re.search(r"adamw_kernel .* limit ([\d.]+)", out).group(1)
+    return 28 * params / (float(rate) * 1e9) * 1000
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a.add_argument("build")
+    a.add_argument("--quick", action="store_true", help="1 M parameters, 2 ranks, one round")
+    a.add_argument("--rounds", type=int, default=3)
+    a.add_argument("--steps", type=int, default=14)
+    a.add_argument("--ranks", default="2,4")
+    a.add_argument("--sizes", default="21,100")
+    a.add_argument("--systems", default=",".join(SYSTEMS))
+    o = a.parse_args()
+    if o.quick:
+        o.rounds, o.ranks, o.sizes, o.steps = 1, "2", "1", 8
+    build = os.path.abspath(o.build)
+    systems = o.systems.split(",")
+    for size in o.sizes.split(","):
+        for ranks in map(int, o.ranks.split(",")):
+            found = {s: [] for s in systems}
+            for k in range(o.rounds):
+                for s in systems[k % len(systems):] + systems[:k % len(systems)]:
+                    found[s].append(run(build, s, size, ranks, o.steps))
+                    print(f"  round {k + 1} of {o.rounds}: {s}", file=sys.stderr, flush=True)
+            report(build, size, ranks, found)
+
+
+def report(build, size, ranks, found):
+    rows, params = {}, 0
+    for s, runs in found.items():
+        steps = [max(ms) for said, _ in runs for ms in zip(*[r["steps"] for r in said])]
+        tails = [min(ms) for said, _ in runs for ms in zip(*[r["tail"] for r in said])]
+        daemon = statistics.median([d for _, d in runs])
+        each = statistics.median([statistics.mean([r["memory"] for r in said]) for said, _ in runs])
+        losses = runs[0][0][0]["losses"]
+        params = runs[0][0][0]["params"]
+        rows[s] = (statistics.median(steps), min(steps), statistics.median(tails), each,
+                   each * ranks + daemon, losses)
+    print(f"\n{params / 1e6:.1f} M parameters, {ranks} ranks\n")
+    print("| system | step ms, median | min | after backward ms | MiB per rank | MiB in all | loss |")
+    print("|---|---|---|---|---|---|---|")
+    for s, (median, least, tail, each, total, losses) in rows.items():
+        print(f"| {s} | {median:.0f} | {least:.0f} | {tail:.0f} | {each:.0f} | {total:.0f} | "
+              + " ".join(f"{x:.5f}" for x in losses) + " |")
+    others = {s: r for s, r in rows.items() if not s.startswith("shardd")}
+    label = f"{size}m_{ranks}r"
+    if "shardd-fp32" in rows and others:
+        mine = rows["shardd-fp32"]
+        line(f"torch_step_{label}", mine[0], "ms", min(r[0] for r in others.values()))
+        line(f"torch_tail_{label}", mine[2], "ms", floor_ms(build, params))
+        line(f"torch_memory_{label}", mine[4], "MiB", min(r[4] for r in others.values()))
+        for s, r in others.items():
+            if any(abs(x - y) > 1e-5 * abs(y) for x, y in zip(mine[5], r[5])):
+                sys.exit(f"bench: the losses of {s} are {r[5]}, and those of shardd {mine[5]}")
+    if "shardd-bf16" in rows and others:
+        line(f"torch_memory_bf16_{label}", rows["shardd-bf16"][4], "MiB",
+             min(r[4] for r in others.values()))
+
+
+def line(name, value, unit, limit):
+    print(f"bench: {name} {value:.2f} {unit} limit {limit:.2f} ratio {value / limit:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
