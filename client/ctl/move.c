@@ -96,8 +96,28 @@ static bool as_planned(const json_t *status, const json_t *plan)
 	return true;
 }
 
+/* Asks the coordinator whether it would move anything now. A model that it cannot plan for counts
+ * as one that does not move. */
+static enum ctl_exit would_move(const struct ctl_options *o, bool *would)
+{
+	Shard__Move q = SHARD__MOVE__INIT;
+	json_t *plan = NULL, *m;
+	enum ctl_exit exit;
+	size_t i;
+
+	q.action = PLAN;
+	*would = false;
+	if ((exit = request(o, &q, &plan)) != CTL_OK)
+		return exit;
+	json_array_foreach(json_object_get(plan, "models"), i, m)
+		*would = *would || ctl_whole(m, "copies") > 0 || ctl_whole(m, "primaries") > 0;
+	json_decref(plan);
+	return CTL_OK;
+}
+
 /* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
- * moved for a while. */
+ * moved for a while and the coordinator would not move anything either: on a busy machine it may
+ * take long until the first chunk moves. */
 static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
 				json_t **status)
 {
@@ -119,11 +139,16 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		nr = held(*status, node, now, sizeof(now), &any);
 		if (any)
 			moved = clock_ns();
-		/* Another plan may have taken the place of this one, because nodes came or went. */
-		if (!any && (node != NULL ? nr == 0
-					  : (plan != NULL && as_planned(*status, plan)) ||
-						    clock_ns() - moved > SETTLE_NS))
+		if (!any && (node != NULL ? nr == 0 : plan != NULL && as_planned(*status, plan)))
 			return CTL_OK;
+		/* Another plan may have taken the place of this one, because nodes came or went. */
+		if (!any && node == NULL && clock_ns() - moved > SETTLE_NS) {
+			enum ctl_exit exit = would_move(o, &any);
+
+			if (exit != CTL_OK || !any)
+				return exit;
+			moved = clock_ns();
+		}
 		if (strcmp(now, last) != 0) {
 			changed = clock_ns();
 			snprintf(last, sizeof(last), "%s", now);
