@@ -12,8 +12,8 @@
  * join_pause_*: a node without chunks is given its share while the trainers go on. This is the
  * longest step from then until its copies count and the others have given theirs back, over the
  * median of the 20 steps before. The figure is the median over rounds, and the limit is 2.
- * --quick: one round of 1 Mi parameters, without etcd. --rounds N: so many rounds, with 4 N kills in
- * all, and 5 if it is not given. */
+ * --quick: one round of 1 Mi parameters, without etcd. --rounds N: so many rounds, with 4 N kills
+ * in all, and 5 if it is not given. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -60,7 +60,7 @@ struct bench {
 	uint64_t begun_ns[STEPS_MAX], told_ns[STEPS_MAX];
 	uint64_t last; /* The last step that a trainer was told is committed. */
 	uint32_t lost;
-	double kill[2][ROUNDS_MAX], join[ROUNDS_MAX], before[2 * ROUNDS_MAX * BEFORE], *catching;
+	double kill[2][ROUNDS_MAX], join[ROUNDS], before[2 * ROUNDS_MAX * BEFORE], *catching;
 	int catching_nr;
 };
 
@@ -360,6 +360,11 @@ static void join_of(struct bench *b, int i)
 		i, bench_median(before, JOIN), (unsigned long)(to - from), longest, b->join[i]);
 }
 
+static int joins(const struct bench *b)
+{
+	return b->rounds < ROUNDS ? b->rounds : ROUNDS;
+}
+
 static void say(struct bench *b, const char *source)
 {
 	static const char *const whom[] = {"node", "coordinator"};
@@ -374,7 +379,7 @@ static void say(struct bench *b, const char *source)
 	}
 	printf("bench: recovery_kill_%s_lost %u steps limit 0 ratio %.3f\n", source, b->lost,
 	       (double)b->lost);
-	median = bench_median(b->join, b->rounds);
+	median = bench_median(b->join, joins(b));
 	printf("bench: join_pause_%s %.2f x limit 2 ratio %.3f\n", source, median, median / 2);
 	median = bench_median(b->catching, b->catching_nr);
 	printf("bench: catch_up_step_%s %.2f ms limit %.2f ratio %.3f\n", source, median,
@@ -384,7 +389,8 @@ static void say(struct bench *b, const char *source)
 		source, before, median, b->catching_nr, median / before);
 }
 
-static void measure(const char *argv0, const char *source, const char *lines, int rounds, bool quick)
+static void measure(const char *argv0, const char *source, const char *lines, int rounds,
+		    bool quick)
 {
 	struct bench *b = calloc(1, sizeof(*b));
 
@@ -410,7 +416,7 @@ static void measure(const char *argv0, const char *source, const char *lines, in
 	for (int i = 0; i < b->rounds; i++)
 		for (int leader = 0; leader < 2; leader++)
 			round_of(b, i, leader);
-	for (int i = 0; i < b->rounds; i++)
+	for (int i = 0; i < joins(b); i++)
 		join_of(b, i);
 	b->over = true;
 	for (int i = 0; i < NODES; i++)
