@@ -117,6 +117,8 @@ class Optimizer(torch.optim.Optimizer):
                  with its newest checkpoint there
     resume       "auto": go on with what there is. "never": an existing model is an error. "must":
                  none is one
+    init         what a new model begins with, instead of the parameters: a shardd.Initial, of a
+                 checkpoint, of torch's optimizer state or of DeepSpeed
     timeout      seconds that any call waits for others
     settings     any other key of [model] in shardd.conf, as schedule="WarmupLR"
 
@@ -134,7 +136,7 @@ class Optimizer(torch.optim.Optimizer):
                  loss_scale: str | float | None = None, params: str | None = None,
                  grads: str = "push", on_change: str = "skip", init_from: int | None = None,
                  checkpoint_dir: str | None = None, checkpoint_every: int = 0,
-                 resume: str = "auto", timeout: float = 300.0, **settings):
+                 resume: str = "auto", init=None, timeout: float = 300.0, **settings):
         self._closed = True  # Until there is something to close.
         groups, names, module = _p.named(model)
         if isinstance(kind, torch.optim.Optimizer):
@@ -186,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
         self._closed = False
         try:
             self._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
-                         timeout, settings)
+                         init, timeout, settings)
         except BaseException:
             self._session.disconnect()
             self._closed = True
@@ -254,7 +256,7 @@ class Optimizer(torch.optim.Optimizer):
         return " ".join(f"{k}={_word(v)}" for k, v in words.items())
 
     def _define(self, world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
-                timeout, more) -> None:
+                init, timeout, more) -> None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights."""
         s = self._session
         self._scheduled = str(more.get("schedule", "none")) != "none"
@@ -268,11 +270,7 @@ class Optimizer(torch.optim.Optimizer):
         else:
             created = self._define_or_attach(tensors, groups, text, resume)
         if created:
-            for i, r in enumerate(self._rows):
-                x = _p.storage_order(r.param, torch.float32)
-                s.write(_c.MASTER, i, x.data_ptr(), r.numel, _c.F32)
-            s.seal()
-            self._weights_of: int | None = 0
+            self._weights_of: int | None = self._write(init)
             log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
                      s.address, len(self._rows), _p.total(self._rows))
         else:
@@ -289,6 +287,31 @@ class Optimizer(torch.optim.Optimizer):
         self.applied = 0
         for r in self._rows:
             r.version = r.param._version
+
+    def _write(self, init) -> int:
+        """Writes what the model begins with, seals it, and returns the step that it is of."""
+        s, copied = self._session, False
+        for i, r in enumerate(self._rows):
+            if init is not None and init.masters:
+                x = _given(init.masters, r, "masters")
+                with torch.no_grad():
+                    r.param.copy_(x)
+                copied = True
+            else:
+                x = r.param
+            self._write_one(_c.MASTER, i, r, x)
+            for kind, tensors in (init.moments.items() if init is not None else ()):
+                if r.name in tensors and kind in self._moments():
+                    self._write_one(KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
+        step = init.step if init is not None else 0
+        s.seal(step)
+        if copied:
+            log.info("shardd: model %r begins with weights of step %d", self.name, step)
+        return step
+
+    def _write_one(self, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> None:
+        x = x.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        self._session.write(kind, i, x.data_ptr(), r.numel, _c.F32)
 
     def _define_or_attach(self, tensors, groups, text, resume) -> bool:
         s = self._session
@@ -327,7 +350,7 @@ class Optimizer(torch.optim.Optimizer):
             x = torch.empty(r.numel, dtype=self.dtype)
             steps.add(self._session.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
             with torch.no_grad():
-                r.param.copy_(x.as_strided(r.param.size(), r.param.stride()))
+                r.param.copy_(x.view(r.param.size()))
         return steps.pop() if len(steps) == 1 else None  # None: others went on meanwhile.
 
     def _install(self) -> None:
@@ -507,7 +530,8 @@ class Optimizer(torch.optim.Optimizer):
         """Waits until the image has the weights of the last step, and lets the parameters be it."""
         s, ticket, dtype = self._session, 0, _p.DTYPES[self.dtype]
         for i, r in enumerate(self._rows):
-            to = r.param.data_ptr() if self._copy and r.param.device.type == "cpu" else None
+            plain = self._copy and r.param.device.type == "cpu" and r.param.is_contiguous()
+            to = r.param.data_ptr() if plain else None
             ticket = s.pull(i, r.numel, self._weights_of, to, dtype)
             if i % 512 == 511:
                 s.wait(ticket)  # Only 1024 may wait at a time.
@@ -515,7 +539,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._copy:
             self._base = 1
             for i, r in enumerate(self._rows):
-                if r.param.device.type != "cpu":
+                if r.param.device.type != "cpu" or not r.param.is_contiguous():
                     r.param.copy_(_p.view(s.image(i), r.param, self.dtype))
                 r.address = r.param.data_ptr()
         elif s.image(0) != self._base:
@@ -641,7 +665,7 @@ class Optimizer(torch.optim.Optimizer):
         r = self._rows[i]
         x = torch.empty(r.numel, dtype=dtype)
         self._session.read(KIND_NUMBERS[kind], i, x.data_ptr(), r.numel, _p.DTYPES[dtype])
-        return x.as_strided(r.param.size(), r.param.stride())
+        return x.view(r.param.size())
 
     def _index(self, p: torch.Tensor) -> int | None:
         row = self._row_of.get(id(p))
@@ -680,8 +704,9 @@ class Optimizer(torch.optim.Optimizer):
         """Takes the groups of a state_dict() of shardd, and compares its model and step."""
         ref = state_dict.get("shardd")
         if ref is None:
-            raise RuntimeError("shardd: this state is of another optimizer. Give it to "
-                               "shardd.import_torch() before the Optimizer is made")
+            raise RuntimeError("shardd: this state is of another optimizer: give it to a new model as "
+                               "init=shardd.Initial.from_torch(model, state) when the Optimizer is "
+                               "made")
         if ref["step"] != self.global_step:
             raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
                                f"{ref['name']!r}, and model {self.name!r} is at step "
@@ -742,6 +767,17 @@ class Optimizer(torch.optim.Optimizer):
 
 
 # --- helpers ---
+
+
+def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
+    try:
+        x = tensors[r.name]
+    except KeyError:
+        raise ValueError(f"shardd: init has no {what} of parameter {r.name!r}") from None
+    if x.shape != r.param.shape:
+        raise ValueError(f"shardd: init has {what} of {r.name!r} in shape {tuple(x.shape)}, and the "
+                         f"parameter has {tuple(r.param.shape)}")
+    return x
 
 
 def _on_grad(owner, i: int, p: torch.Tensor) -> None:

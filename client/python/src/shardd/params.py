@@ -2,8 +2,7 @@
 """Parameters of a torch model as tensors of shardd: names, layout, views, and what stands in their way.
 
 Here a torch.nn.Parameter becomes a row with a name, a dtype and an address, and memory that the
-library gives becomes a tensor. A parameter whose memory cannot be one run of elements is refused
-here, with its name. Nothing here talks to a daemon.
+library gives becomes a tensor. A parameter that cannot be trained is refused here, with its name. Nothing here talks to a daemon.
 """
 
 from __future__ import annotations
@@ -23,30 +22,15 @@ DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
 
 
 def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the shape and strides of `like` over memory of the library.
+    """A contiguous tensor of the shape of `like` over memory of the library.
 
-    The memory belongs to the library. A ctypes array counts as writable for torch, so that it does
-    not warn about memory that is read-only.
+    Elements lie row by row there, whatever the strides of `like` are, so that a checkpoint means the
+    same to everybody. The memory belongs to the library. A ctypes array counts as writable for torch,
+    so that it does not warn about memory that is read-only.
     """
     numel = like.numel()
     buffer = (C.c_char * (numel * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(buffer, dtype=dtype, count=numel).as_strided(like.size(), like.stride())
-
-
-def is_dense(t: torch.Tensor) -> bool:
-    """Whether the elements of a tensor are one run of memory, in whatever order."""
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(t.stride(), t.size()) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def storage_order(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The elements of a dense tensor as they lie in memory, as one dimension, on the CPU."""
-    flat = t.detach().as_strided((t.numel(),), (1,))
-    return flat.to(device="cpu", dtype=dtype).contiguous()
+    return torch.frombuffer(buffer, dtype=dtype, count=numel).view(like.size())
 
 
 class Row:
@@ -83,9 +67,9 @@ def refuse(name: str, p: torch.Tensor) -> str | None:
                 "torch.bfloat16 or torch.float16")
     if p.is_meta:
         return None
-    if not is_dense(p):
+    if any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.size())):
         return (f"parameter {name!r} has strides {tuple(p.stride())} for shape {tuple(p.shape)}: "
-                "its elements overlap or have gaps. Make it contiguous first")
+                "its elements overlap. Make it contiguous first")
     return None
 
 
