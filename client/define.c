@@ -44,6 +44,7 @@ void handle_free(struct shard_model *m)
 	pthread_mutex_destroy(&m->adding);
 	free(m->queue);
 	free(m->forced);
+	free(m->holes);
 	free(m->absent);
 	free(m->lr);
 	free(m->blob);

@@ -72,13 +72,16 @@ struct shard_model {
 	uint32_t queue_first, queue_nr;
 	uint32_t queue_part;   /* tcp: parts of the first one that are sent. */
 	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
-	uint32_t *absent;      /* [tensors_nr] room for one PUSH. */
-	bool guard;            /* SHARD_GUARD=1: pushed gradients are write-protected. */
-	bool ready_due;        /* READY follows the last chunk. */
-	bool ready_skip;       /* READY votes to skip the step. */
-	char ready_why[MODEL_WHY_BYTES];     /* The reason that READY or ABANDON gives. */
-	uint32_t copying;                    /* Pushes that are between claim and fill. */
-	uint32_t sends_out;                  /* Parts of the arena that the stream still reads. */
+	unsigned char
+		*holes; /* [segments_nr] shard_push_none_range() covered it: it is not sent. */
+	bool has_holes;
+	uint32_t *absent;                /* [tensors_nr] room for one PUSH. */
+	bool guard;                      /* SHARD_GUARD=1: pushed gradients are write-protected. */
+	bool ready_due;                  /* READY follows the last chunk. */
+	bool ready_skip;                 /* READY votes to skip the step. */
+	char ready_why[MODEL_WHY_BYTES]; /* The reason that READY or ABANDON gives. */
+	uint32_t copying;                /* Pushes that are between claim and fill. */
+	uint32_t sends_out;              /* Parts of the arena that the stream still reads. */
 	uint64_t pushed_bytes, pulled_bytes; /* For struct shard_result. */
 	/* image.c */
 	struct shm image;

@@ -385,6 +385,37 @@ static enum shard_status pull_check(struct shard_model *m, uint32_t tensor, uint
 	return SHARD_OK;
 }
 
+static bool pull_all_ready(struct shard_model *m, const struct ticket *t, uint32_t *chunk)
+{
+	return image_has(m, 0, m->layout->elems, t->step, chunk);
+}
+
+enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ticket)
+{
+	enum shard_status rc;
+	struct ticket *t;
+
+	if (ticket == NULL)
+		return text_fail(SHARD_BAD_ARG, "shard_pull_all: nobody can wait without a ticket: "
+						"its place is NULL");
+	if ((rc = handle_enter(m)) != SHARD_OK)
+		return rc;
+	rc = pull_check(m, 0, 0, 1, NULL, SHARD_F32);
+	if (rc == SHARD_OK && (t = ticket_new(m, pull_all_ready)) == NULL)
+		rc = text_fail(SHARD_AGAIN,
+			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
+			       m->tickets_nr, m->spec.name);
+	if (rc == SHARD_OK) {
+		t->kind = TICKET_PULL;
+		t->count = m->layout->elems;
+		t->step = step;
+		*ticket = t->no;
+		ticket_settle(m);
+	}
+	client_leave(m->client);
+	return rc;
+}
+
 enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count,
 			     uint64_t step, void *dst, enum shard_dtype dtype, shard_ticket *ticket)
 {

@@ -43,15 +43,17 @@ enum shard_status push_init(struct shard_model *m, struct err *e)
 		m->queue = malloc(chunks * sizeof(*m->queue));
 		m->forced = calloc(chunks, 1);
 		m->absent = malloc(m->layout->tensors_nr * sizeof(*m->absent));
+		m->holes = calloc(m->layout->segments_nr + 1, 1);
 	}
-	if (m->queue != NULL && m->forced != NULL && m->absent != NULL)
+	if (m->queue != NULL && m->forced != NULL && m->absent != NULL && m->holes != NULL)
 		return SHARD_OK;
 	cover_deinit(&m->cover);
 	free(m->queue);
 	free(m->forced);
 	free(m->absent);
+	free(m->holes);
 	m->queue = m->absent = NULL;
-	m->forced = NULL;
+	m->forced = m->holes = NULL;
 	return err_set(e, SHARD_SYSTEM, "out of memory for the pushes of %u chunks", chunks);
 }
 
@@ -69,6 +71,9 @@ void push_begin(struct shard_model *m)
 	CHECK(m->copying == 0 && (m->sends_out == 0 || m->ahead));
 	push_drop(m);
 	memset(m->forced, 0, m->layout->chunks_nr);
+	if (m->has_holes)
+		memset(m->holes, 0, m->layout->segments_nr);
+	m->has_holes = false;
 	m->pushed_bytes = 0;
 	adds_reset(&m->adds);
 	if (m->guard)
@@ -104,9 +109,11 @@ void push_ready(struct shard_model *m, bool skip, const char *why)
 
 /* --- sending --- */
 
-static bool chunk_tensor_absent(const struct shard_model *m, uint32_t chunk, uint32_t tensor)
+/* Whether nothing is sent for a segment of a chunk. */
+static bool segment_absent(const struct shard_model *m, uint32_t chunk, uint32_t segment)
 {
-	return m->forced[chunk] || cover_absent(&m->cover, tensor);
+	return m->forced[chunk] || m->holes[segment] ||
+	       cover_absent(&m->cover, m->layout->segment_tensor[segment]);
 }
 
 /* True if [at, end) of the element space, inside chunk, holds a gradient. */
@@ -119,7 +126,7 @@ static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t
 		const struct segment *g = &l->segment[s];
 
 		if (start + g->start < end && start + g->start + g->n > at &&
-		    !chunk_tensor_absent(m, chunk, l->segment_tensor[s]))
+		    !segment_absent(m, chunk, s))
 			return true;
 	}
 	return false;
@@ -174,7 +181,7 @@ static enum shard_status send_chunk(struct shard_model *m, uint32_t chunk)
 	if (m->client->tcp && (rc = send_parts(m, chunk)) != SHARD_OK)
 		return rc;
 	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
-		if (chunk_tensor_absent(m, chunk, l->segment_tensor[s]))
+		if (segment_absent(m, chunk, s))
 			m->absent[p.n_absent++] = l->segment_tensor[s];
 	p.absent = m->absent;
 	h.op = OP_PUSH;
@@ -519,6 +526,98 @@ out:
 out_adding:
 	if (adding)
 		pthread_mutex_unlock(&m->adding);
+	return rc;
+}
+
+/* The elements first to end of a tensor have no gradient. A segment of a chunk that lies in them is
+ * not sent. Of one that they only touch they are sent as zeros. */
+static void make_hole(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t end)
+{
+	const struct layout *l = m->layout;
+	uint64_t from = l->tensor[tensor].offset + first, to = l->tensor[tensor].offset + end;
+
+	for (uint64_t at = from, stop; at < to; at = stop) {
+		uint32_t chunk = (uint32_t)(at / l->chunk_elems), s = l->chunk_segment[chunk];
+		uint64_t start = layout_chunk_start(l, chunk);
+
+		while (l->segment_tensor[s] != tensor)
+			CHECK(++s < l->chunk_segment[chunk + 1]);
+		start += l->segment[s].start;
+		stop = start + l->segment[s].n < to ? start + l->segment[s].n : to;
+		if (at == start && stop == start + l->segment[s].n)
+			m->holes[s] = m->has_holes = true;
+		else
+			memset(arena_half(m) + at * dtype_bytes(m->spec.grad), 0,
+			       (stop - at) * dtype_bytes(m->spec.grad));
+	}
+}
+
+enum shard_status shard_push_none_range(shard_model *m, uint32_t tensor, uint64_t first,
+					uint64_t count)
+{
+	enum shard_status rc = handle_enter(m);
+	bool whole = false;
+	struct err e;
+
+	if (rc != SHARD_OK)
+		return rc;
+	rc = push_open(m, "shard_push_none_range()", tensor);
+	if (rc == SHARD_OK)
+		rc = handle_range(m, "shard_push_none_range()", tensor, first, count);
+	if (rc != SHARD_OK || (m->layout->tensor[tensor].flags & SHARD_FROZEN))
+		goto out;
+	whole = first == 0 && count == m->layout->tensor[tensor].numel;
+	if (whole)
+		goto out;
+	if (m->adds.micro_steps > 1)
+		rc = text_fail(
+			SHARD_BAD_ARG,
+			"shard_push_none_range() of \"%.200s\": elements %llu to %llu in a step "
+			"of %u micro-steps: only a whole tensor can be left out of one",
+			m->layout->tensor[tensor].name, (ull)first, (ull)(first + count - 1),
+			m->adds.micro_steps);
+	else if (cover_claim(&m->cover, tensor, first, count, &e) != SHARD_OK)
+		rc = text_fail_err(&e);
+	if (rc == SHARD_OK) {
+		make_hole(m, tensor, first, first + count);
+		cover_fill(&m->cover, tensor, first, count, on_complete, m);
+		push_flush(m);
+		pump_kick(m->client);
+	}
+out:
+	client_leave(m->client);
+	return whole && rc == SHARD_OK ? shard_push_none(m, tensor) : rc;
+}
+
+static enum shard_status push_whole(struct shard_model *m, uint32_t tensor)
+{
+	enum shard_status rc;
+	uint64_t numel = tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].numel : 1;
+
+	if (m->adds.micro_steps > 1)
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_push_many() in a step of %u micro-steps: shard_push() with "
+				 "SHARD_ADD",
+				 m->adds.micro_steps);
+	rc = push_check(m, tensor, 0, numel, NULL, m->spec.grad, 0);
+	return rc == SHARD_OK ? push_filled(m, m->begun.no, tensor, 0, numel) : rc;
+}
+
+enum shard_status shard_push_many(shard_model *m, const uint32_t *tensors, uint32_t count)
+{
+	enum shard_status rc = handle_enter(m);
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (tensors == NULL)
+		count = m->layout->tensors_nr;
+	for (uint32_t i = 0; i < count && rc == SHARD_OK; i++) {
+		uint32_t tensor = tensors != NULL ? tensors[i] : i;
+
+		if (tensors != NULL || !(m->layout->tensor[i].flags & SHARD_FROZEN))
+			rc = push_whole(m, tensor);
+	}
+	client_leave(m->client);
 	return rc;
 }
 

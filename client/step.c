@@ -78,21 +78,22 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 
 /* --- begin --- */
 
-static enum shard_status begin_check_lr(struct shard_model *m, const double *lr)
+/* lr: what the caller of `what` gives. Makes room for it. */
+static enum shard_status check_lr(struct shard_model *m, const char *what, const double *lr)
 {
 	if (lr == NULL)
 		return SHARD_OK;
 	if (m->scheduled)
 		return text_fail(SHARD_BAD_ARG,
-				 "shard_begin(): lr, but the settings of \"%s\" name a schedule: "
+				 "%s: lr, but the settings of \"%s\" name a schedule: "
 				 "choose one of them",
-				 m->spec.name);
+				 what, m->spec.name);
 	for (uint32_t g = 0; g < m->spec.groups_nr; g++)
 		if (!(lr[g] >= 0) || lr[g] > 1e30)
 			return text_fail(SHARD_BAD_ARG,
-					 "shard_begin(): lr[%u] is %g: a finite number of at least "
+					 "%s: lr[%u] is %g: a finite number of at least "
 					 "0 is needed",
-					 g, lr[g]);
+					 what, g, lr[g]);
 	if (m->lr == NULL && (m->lr = calloc(m->spec.groups_nr, sizeof(*m->lr))) == NULL)
 		return text_no_memory("learning rates");
 	return SHARD_OK;
@@ -124,7 +125,7 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 	if (o->micro_steps > 1 && m->adds.sum == NULL &&
 	    adds_init(&m->adds, m->layout, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	return begin_check_lr(m, o->lr);
+	return check_lr(m, "shard_begin()", o->lr);
 }
 
 /* The weights that a begin waits for, and the first chunk that was missing. */
@@ -311,15 +312,19 @@ static bool commit_ready(struct shard_model *m, const struct ticket *t, uint32_t
 	return v == NULL || v->decided || v->ended;
 }
 
-enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
+enum shard_status shard_commit_opts(shard_model *m, const struct shard_commit_opts *opts,
+				    shard_ticket *ticket)
 {
-	enum shard_status rc = handle_enter_one(m);
+	struct shard_commit_opts o = {.size = sizeof(o)};
+	enum shard_status rc =
+		opts == NULL ? SHARD_OK : text_struct_in(&o, sizeof(o), opts, "shard_commit_opts");
 	struct ticket *t = NULL;
 	struct err e;
 
-	if (rc != SHARD_OK)
+	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
 		return rc;
-	rc = step_open(m, "shard_commit()");
+	if ((rc = step_open(m, "shard_commit()")) == SHARD_OK)
+		rc = check_lr(m, "shard_commit_opts()", o.lr);
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
 		rc = m->adds.micro_steps > 1
 			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text,
@@ -333,6 +338,10 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 		m->phase = PHASE_COMMITTED;
 		m->committed_no = m->begun.no;
 		m->committed_step = m->begun.id.step;
+		if (o.lr != NULL) {
+			m->lr_given = true;
+			memcpy(m->lr, o.lr, m->spec.groups_nr * sizeof(*m->lr));
+		}
 		if (t != NULL) {
 			t->kind = TICKET_COMMIT;
 			t->attempt = m->begun.no;
@@ -342,6 +351,11 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 	}
 	handle_leave_one(m);
 	return rc;
+}
+
+enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
+{
+	return shard_commit_opts(m, NULL, ticket);
 }
 
 enum shard_status shard_vote_skip(shard_model *m, const char *why)

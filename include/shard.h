@@ -400,6 +400,16 @@ struct shard_begin_opts {
 	const double *lr;
 };
 
+/* What this trainer decides when its gradients are complete. */
+struct shard_commit_opts {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* One learning rate per group, equal on all ranks, for a schedule of the caller's own that
+	 * moves while a step is under way. It takes the place of what shard_begin() was given.
+	 * NULL: that, or the model's. */
+	const double *lr;
+};
+
 /* A step that has begun. */
 struct shard_step {
 	/* Bytes of this struct; SHARD_INIT() sets it. */
@@ -1512,6 +1522,35 @@ SHARD_API enum shard_status shard_push(shard_model *model, uint32_t tensor, uint
 				       uint32_t flags, shard_ticket *ticket);
 
 /*
+ * shard_push_many - give the gradients of several tensors that lie in the arena
+ *
+ * DESCRIPTION
+ * As shard_push() of each whole tensor with src NULL and no flags, in their order, with one call
+ * and one look at the connection. A tensor that cannot be pushed ends the call: those before it are
+ * pushed, and those after it are not.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensors: the indices of the tensors. NULL: all that are not frozen.
+ * count: how many there are. Not looked at if tensors is NULL.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL, the step has more than one micro-step, or a tensor is frozen.
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_DUPLICATE: elements were pushed already in this step.
+ * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned.
+ * SHARD_STALE: the step is decided: begin the next.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, and several at once, for different tensors.
+ */
+SHARD_API enum shard_status shard_push_many(shard_model *model, const uint32_t *tensors,
+					    uint32_t count);
+
+/*
  * shard_push_none - say that a tensor has no gradient
  *
  * DESCRIPTION
@@ -1535,6 +1574,31 @@ SHARD_API enum shard_status shard_push(shard_model *model, uint32_t tensor, uint
  * Any thread may call it, and several at once.
  */
 SHARD_API enum shard_status shard_push_none(shard_model *model, uint32_t tensor);
+
+/*
+ * shard_push_none_range - say that a part of a tensor has no gradient
+ *
+ * DESCRIPTION
+ * For trainers that hold a part of a tensor and push that: it counts as a gradient of zero for the
+ * elements. Where it covers all that a chunk has of the tensor no bytes are sent. In a step of
+ * several micro-steps it stands for one of them, with all elements of the tensor or none.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensor: the index of the tensor.
+ * first: the first element, counted from the beginning of the tensor.
+ * count: how many elements; not 0.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: the step has more than one micro-step, and this is not the whole tensor.
+ * SHARD_RANGE: there is no such tensor, or it has no such elements.
+ * Also the errors of shard_push_none().
+ *
+ * THREADS
+ * Any thread may call it, and several at once, also for parts of one tensor.
+ */
+SHARD_API enum shard_status shard_push_none_range(shard_model *model, uint32_t tensor,
+						  uint64_t first, uint64_t count);
 
 /*
  * shard_commit - say that the gradients of this trainer are complete
@@ -1561,6 +1625,29 @@ SHARD_API enum shard_status shard_push_none(shard_model *model, uint32_t tensor)
  * Any thread may call it, but one at a time for each model.
  */
 SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticket);
+
+/*
+ * shard_commit_opts - commit, with what is known only now
+ *
+ * DESCRIPTION
+ * As shard_commit(), with learning rates that count for this step whatever shard_begin() was given.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * opts: what the caller decides. It is copied. NULL: shard_commit().
+ * ticket: set to a ticket for shard_result(), shard_wait() and shard_test(). NULL: none is needed.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL, opts were not started with SHARD_INIT(), a learning rate is
+ * negative or not finite, or lr is given where the model has a schedule. Also the errors of
+ * shard_commit().
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_commit_opts(shard_model *model,
+					      const struct shard_commit_opts *opts,
+					      shard_ticket *ticket);
 
 /*
  * shard_vote_skip - commit, and ask that nobody applies the step
@@ -1728,6 +1815,30 @@ SHARD_CALL const void *shard_image(shard_model *model, uint32_t tensor);
 SHARD_API enum shard_status shard_pull(shard_model *model, uint32_t tensor, uint64_t first,
 				       uint64_t count, uint64_t step, void *dst,
 				       enum shard_dtype dtype, shard_ticket *ticket);
+
+/*
+ * shard_pull_all - say when the image of a step is whole
+ *
+ * DESCRIPTION
+ * As shard_pull() of every tensor with dst NULL: the ticket is done when the image of this node has
+ * the weights that the step left, or newer ones, in all elements.
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * step: the weights that this step left.
+ * ticket: set to the ticket. Not NULL.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_AGAIN: 1024 tickets wait, and nothing was taken: wait for one first.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint: shard_world_get() first.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_pull_all(shard_model *model, uint64_t step, shard_ticket *ticket);
 
 /*
  * shard_wait - wait for a ticket and all before it

@@ -167,3 +167,93 @@ def test_world_changes_are_told(address):
         a.commit()
     assert a.acknowledge().world_size == 1 and a.world.why
     a.disconnect()
+
+
+def full(s):
+    return np.concatenate([at(s.image(i), n).copy() for i, n in ((0, N), (1, 7))])
+
+
+def test_parts_of_tensors_and_batches(address):
+    """A tensor in parts, some of them without a gradient, equals one whose gradient is zero there."""
+    ends = []
+    for name in ("parts", "whole"):
+        s = Session(address, timeout=60)
+        define(s, name, settings="chunk_elems=1024")
+        s.join()
+        for t in range(1, 4):
+            s.begin(1.0)
+            g = gradient(t, N)
+            g[500:3500] = 0
+            g[3600:3700] = 0
+            at(s.arena(0), N)[:] = g if name == "whole" else np.where(g == 0, 77, g)
+            at(s.arena(1), 7)[:] = gradient(t, 7)
+            if name == "whole":
+                s.push_many()
+            else:
+                with pytest.raises(shardd.Error, match="RANGE"):
+                    s.push_none(0, N - 5, 6)
+                s.push(0, 500, lib.F32)
+                s.push_none(0, 500, 3000)
+                with pytest.raises(shardd.DuplicatePush, match="500 to 509"):
+                    s.push(0, 10, lib.F32, 500)
+                s.push_none(0, 3600, 100)
+                s.push(0, 100, lib.F32, 3500)
+                s.push(0, N - 3700, lib.F32, 3700)
+                s.push_many([1])
+                with pytest.raises(shardd.DuplicatePush):
+                    s.push_many([1])
+            r = s.commit([0.01])
+            s.wait(s.pull_all(t))
+            assert r.lr == 0.01
+        ends.append((full(s), r.grad_norm))
+        s.leave(10)
+        s.disconnect()
+    assert np.array_equal(ends[0][0], ends[1][0]) and ends[0][1] == ends[1][1]
+
+
+def test_lr_at_commit(address):
+    """It takes the place of the model's, and two ranks that differ are told."""
+    s = Session(address, timeout=60)
+    define(s)
+    s.join()
+    before = full(s)
+    s.begin(1.0)
+    at(s.arena(0), N)[:] = gradient(1, N)
+    at(s.arena(1), 7)[:] = gradient(1, 7)
+    s.push_many()
+    with pytest.raises(shardd.Error, match="lr.0. is -1"):
+        s.commit([-1.0])
+    assert s.commit([0.0]).lr == 0.0
+    s.wait(s.pull_all(1))
+    assert np.array_equal(full(s), before)
+    s.disconnect()
+
+
+def test_ranks_that_differ_in_lr(address):
+    import threading
+    a, b = Session(address, timeout=60), Session(address, timeout=60)
+    for s in (a, b):
+        define(s, settings="min_world=2 max_world=2")
+    other = threading.Thread(target=lambda: b.join(1))
+    other.start()
+    a.join(0)
+    other.join(60)
+    found = []
+
+    def step(s, lr):
+        s.begin(1.0)
+        s.push_none(0)
+        s.push_none(1)
+        try:
+            s.commit([lr])
+        except shardd.Error as e:
+            found.append(e)
+    threads = [threading.Thread(target=step, args=x) for x in ((a, 0.01), (b, 0.02))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(found) == 2 and any("0.02" in str(e) for e in found)
+    assert any(isinstance(e, shardd.Mismatch) for e in found)
+    a.disconnect()
+    b.disconnect()

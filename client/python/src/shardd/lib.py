@@ -85,6 +85,10 @@ class BeginOpts(Sized):
                 ("lr", C.POINTER(double))]
 
 
+class CommitOpts(Sized):
+    _fields_ = [("size", size_t), ("lr", C.POINTER(double))]
+
+
 class Step(Sized):
     _fields_ = [("size", size_t), ("step", u64), ("attempt", u64), ("rank", u32),
                 ("world_size", u32), ("loss_scale", double)]
@@ -103,7 +107,7 @@ class StepResult(Sized):
 STRUCTS = {  # The name of each in shard.h.
     "shard_connect_opts": ConnectOpts, "shard_tensor": Tensor, "shard_group": Group,
     "shard_spec": Spec, "shard_info": Info, "shard_world": World, "shard_begin_opts": BeginOpts,
-    "shard_step": Step, "shard_result": StepResult,
+    "shard_commit_opts": CommitOpts, "shard_step": Step, "shard_result": StepResult,
 }
 
 client = model = void  # Handles.
@@ -139,13 +143,17 @@ FUNCTIONS = {  # The result and the arguments of each.
     "shard_begin": (status, [model, _p(BeginOpts), _p(Step)]),
     "shard_grad": (void, [model, u32]),
     "shard_push": (status, [model, u32, u64, u64, void, C.c_int, u32, _p(ticket)]),
+    "shard_push_many": (status, [model, _p(u32), u32]),
     "shard_push_none": (status, [model, u32]),
+    "shard_push_none_range": (status, [model, u32, u64, u64]),
     "shard_commit": (status, [model, _p(ticket)]),
+    "shard_commit_opts": (status, [model, _p(CommitOpts), _p(ticket)]),
     "shard_vote_skip": (status, [model, text]),
     "shard_abandon": (status, [model, text]),
     "shard_result": (status, [model, ticket, i64, _p(StepResult)]),
     "shard_image": (void, [model, u32]),
     "shard_pull": (status, [model, u32, u64, u64, u64, void, C.c_int, _p(ticket)]),
+    "shard_pull_all": (status, [model, u64, _p(ticket)]),
     "shard_wait": (status, [model, ticket, i64]),
     "shard_test": (status, [model, ticket]),
     "shard_set_blob": (status, [model, void, size_t]),

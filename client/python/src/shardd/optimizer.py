@@ -390,7 +390,7 @@ class Optimizer(torch.optim.Optimizer):
             s.join(int(os.environ.get("RANK", -1)))
         while True:
             try:
-                step = s.begin(self.weight, self._lr())
+                step = s.begin(self.weight)
                 break
             except (_c.WorldChanged, _c.RolledBack):
                 s.acknowledge()
@@ -402,11 +402,6 @@ class Optimizer(torch.optim.Optimizer):
         if self._weights_of != step - 1:
             # Others went on since these weights were read, so these gradients are of old ones.
             raise _Stale(step, self._weights_of)
-
-    def _lr(self) -> list[float] | None:
-        """What param_groups say, unless a schedule of the daemon sets the learning rate."""
-        self._lr_begun = None if self._scheduled else [float(g["lr"]) for g in self.param_groups]
-        return self._lr_begun
 
     def _take(self, i: int, r: _p.Row) -> None:
         """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
@@ -507,7 +502,8 @@ class Optimizer(torch.optim.Optimizer):
             r.param.grad = None
         self._tell_settings()
         try:
-            self.result = s.commit()
+            self.result = s.commit(None if self._scheduled else
+                                   [float(g["lr"]) for g in self.param_groups])
         finally:
             self._begun = False
         self.overflow = self.result.reason == "nonfinite"
@@ -528,14 +524,15 @@ class Optimizer(torch.optim.Optimizer):
 
     def _refresh(self) -> None:
         """Waits until the image has the weights of the last step, and lets the parameters be it."""
-        s, ticket, dtype = self._session, 0, _p.DTYPES[self.dtype]
-        for i, r in enumerate(self._rows):
-            plain = self._copy and r.param.device.type == "cpu" and r.param.is_contiguous()
-            to = r.param.data_ptr() if plain else None
-            ticket = s.pull(i, r.numel, self._weights_of, to, dtype)
-            if i % 512 == 511:
+        s, dtype = self._session, _p.DTYPES[self.dtype]
+        plain = [i for i, r in enumerate(self._rows) if self._copy and
+                 r.param.device.type == "cpu" and r.param.is_contiguous()]
+        for k, i in enumerate(plain):
+            r = self._rows[i]
+            ticket = s.pull(i, r.numel, self._weights_of, r.param.data_ptr(), dtype)
+            if k % 512 == 511:
                 s.wait(ticket)  # Only 1024 may wait at a time.
-        s.wait(ticket)
+        s.wait(s.pull_all(self._weights_of))
         if self._copy:
             self._base = 1
             for i, r in enumerate(self._rows):
@@ -564,7 +561,7 @@ class Optimizer(torch.optim.Optimizer):
         if step - 1 != self._weights_of:
             while not self._begun:
                 try:
-                    step = s.begin(self.weight, self._lr())
+                    step = s.begin(self.weight)
                     self._begun = True
                 except (_c.WorldChanged, _c.RolledBack):
                     s.acknowledge()
@@ -596,10 +593,6 @@ class Optimizer(torch.optim.Optimizer):
                                    "another name=")
 
     def _tell_settings(self) -> None:
-        if not self._scheduled and self._lr_begun != [g["lr"] for g in self.param_groups]:
-            raise RuntimeError(f"shardd: lr changed from {self._lr_begun} to "
-                               f"{[g['lr'] for g in self.param_groups]} between backward() and "
-                               "step(): call scheduler.step() after opt.step()")
         for i, (g, known) in enumerate(zip(self.param_groups, self._groups_known)):
             now = _own_settings(g, self.kind)
             if now != known:

@@ -227,13 +227,9 @@ class Session:
 
     # --- the step ---
 
-    def begin(self, weight: float, lr: Sequence[float] | None = None) -> int:
-        """Begins a step, and returns its number. loss_scale is then the one of this step.
-
-        lr: one learning rate per group, equal on all ranks. None: the model's schedule."""
+    def begin(self, weight: float) -> int:
+        """Begins a step, and returns its number. loss_scale is then the one of this step."""
         opts, step = _c.BeginOpts(weight=weight), _c.Step()
-        if lr is not None:
-            opts.lr = (_c.double * len(lr))(*lr)
         end = time.monotonic() + self.timeout
 
         def call():
@@ -249,18 +245,31 @@ class Session:
         self.loss_scale = step.loss_scale
         return step.step
 
-    def push(self, tensor: int, count: int, dtype: int) -> None:
-        """Gives the gradient of a whole tensor that lies in the arena already."""
-        _c.check(self.lib.shard_push(self._model, tensor, 0, count, None, dtype, 0, None))
+    def push(self, tensor: int, count: int, dtype: int, first: int = 0) -> None:
+        """Gives the gradient of a tensor, or of a part of it, that lies in the arena already."""
+        _c.check(self.lib.shard_push(self._model, tensor, first, count, None, dtype, 0, None))
 
-    def push_none(self, tensor: int) -> None:
-        """Says that a tensor has no gradient in this step."""
-        _c.check(self.lib.shard_push_none(self._model, tensor))
+    def push_many(self, tensors: Sequence[int] | None = None) -> None:
+        """Gives the gradients of whole tensors that lie in the arena already. None: of all."""
+        which = None if tensors is None else (_c.u32 * len(tensors))(*tensors)
+        _c.check(self.lib.shard_push_many(self._model, which, len(tensors or ())))
 
-    def commit(self) -> Result:
-        """Says that the gradients of this trainer are complete, and waits for the decision."""
-        which, r = _c.ticket(), _c.StepResult()
-        _c.check(self.lib.shard_commit(self._model, C.byref(which)))
+    def push_none(self, tensor: int, first: int = 0, count: int | None = None) -> None:
+        """Says that a tensor, or a range of its elements, has no gradient in this step."""
+        if count is None:
+            _c.check(self.lib.shard_push_none(self._model, tensor))
+        else:
+            _c.check(self.lib.shard_push_none_range(self._model, tensor, first, count))
+
+    def commit(self, lr: Sequence[float] | None = None) -> Result:
+        """Says that the gradients of this trainer are complete, and waits for the decision.
+
+        lr: one learning rate per group, equal on all ranks. None: the model's schedule.
+        """
+        which, r, opts = _c.ticket(), _c.StepResult(), _c.CommitOpts()
+        if lr is not None:
+            opts.lr = (_c.double * len(lr))(*lr)
+        _c.check(self.lib.shard_commit_opts(self._model, C.byref(opts), C.byref(which)))
         _c.patiently(self.timeout, lambda ms: self.lib.shard_result(
             self._model, which, ms, C.byref(r)))
         reason = {_c.APPLIED: "", _c.SKIPPED_NONFINITE: "nonfinite"}.get(r.outcome, "vote")
@@ -278,6 +287,12 @@ class Session:
         which = _c.ticket()
         _c.check(self.lib.shard_pull(self._model, tensor, 0, count, step, address, dtype,
                                      C.byref(which)))
+        return which.value
+
+    def pull_all(self, step: int) -> int:
+        """Asks for the whole image as `step` left it. Returns a ticket for wait()."""
+        which = _c.ticket()
+        _c.check(self.lib.shard_pull_all(self._model, step, C.byref(which)))
         return which.value
 
     def wait(self, ticket: int, timeout: float | None = None) -> None:
