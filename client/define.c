@@ -159,15 +159,19 @@ static enum shard_status define_reply(struct shard_model *m, const struct reques
 static enum shard_status define_ask(struct shard_model *m, const struct shard_spec *s)
 {
 	struct shard_client *c = m->client;
-	struct request *r = request_new(c, OP_DEFINE, 0);
+	struct request *r = NULL;
+	uint64_t pause_ns = 0;
 	enum shard_status rc;
 	struct wait w;
 
-	if (r == NULL)
-		return SHARD_SYSTEM;
 	wait_begin(c, &w, c->timeout_ms);
-	if ((rc = define_send(r, s, &w)) == SHARD_OK)
-		rc = request_wait_alive(r, &w, s->name);
+	do {
+		request_free(r);
+		if ((r = request_new(c, OP_DEFINE, 0)) == NULL)
+			return SHARD_SYSTEM;
+		if ((rc = define_send(r, s, &w)) == SHARD_OK)
+			rc = request_wait_alive(r, &w, s->name);
+	} while ((rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
 	if (rc == SHARD_OK)
 		rc = define_reply(m, r);
 	else if (rc == SHARD_BUDGET && spawn_is(c->address))

@@ -35,6 +35,7 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 {
 	Shard__Attach body = SHARD__ATTACH__INIT;
 	struct request *r = NULL;
+	uint64_t pause_ns = 0;
 	enum shard_status rc;
 	struct wait w;
 
@@ -48,7 +49,10 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 	wait_begin(c, &w, c->timeout_ms);
 	body.name = (char *)(uintptr_t)
 		name; /* protobuf-c's structs are not const. Packing only reads. */
-	rc = ask(c, OP_ATTACH, &body.base, name, &w, &r);
+	do {
+		request_free(r);
+		rc = ask(c, OP_ATTACH, &body.base, name, &w, &r);
+	} while (r != NULL && (rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
 	if (rc == SHARD_OK)
 		rc = handle_of_reply(c, r, out);
 	request_free(r);

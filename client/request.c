@@ -15,6 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PAUSE_LEAST_NS (20 * NS_PER_MS)
+#define PAUSE_MOST_NS  (1000 * NS_PER_MS)
+
 struct request *request_new(struct shard_client *c, uint16_t op, uint32_t data_bytes)
 {
 	struct request *r = calloc(1, sizeof(*r) + data_bytes);
@@ -181,6 +184,23 @@ enum shard_status request_wait_alive(struct request *r, struct wait *w, const ch
 				 ? ", which does not answer a PING either (is it stopped, or does "
 				   "it hang? see its log)"
 				 : "");
+}
+
+enum shard_status request_again(struct request *r, const struct wait *w, uint64_t *pause_ns,
+				enum shard_status rc)
+{
+	if (rc == SHARD_OK || !r->answered || r->err.status != rc || r->err.sys != EAGAIN ||
+	    (rc != SHARD_BUSY && rc != SHARD_UNREACHABLE))
+		return rc;
+	*pause_ns = *pause_ns == 0 ? PAUSE_LEAST_NS : 2 * *pause_ns;
+	if (*pause_ns > PAUSE_MOST_NS)
+		*pause_ns = PAUSE_MOST_NS;
+	rc = pump_pause(r->c, w, *pause_ns);
+	if (rc == SHARD_OK)
+		return SHARD_AGAIN;
+	return rc == SHARD_TIMEOUT ? text_fail(r->err.status, "for %.1f s: %.400s", wait_seconds(w),
+					       r->err.text)
+				   : rc;
 }
 
 struct request *request_find(struct shard_client *c, const struct wire_head *h)

@@ -42,6 +42,11 @@ enum shard_status request_wait(struct request *r, struct wait *w);
 enum shard_status request_pump(struct request *r, struct wait *w);
 /* The same until the reply is here. SHARD_TIMEOUT has a text. of says what the request is about. */
 enum shard_status request_wait_alive(struct request *r, struct wait *w, const char *of);
+/* Has the daemon refused it with what passes by itself? Then this pauses, longer each time, and
+ * SHARD_AGAIN says that the caller shall ask again. Else it returns rc, and after the deadline that
+ * of the refusal. *pause_ns is 0 at first. */
+enum shard_status request_again(struct request *r, const struct wait *w, uint64_t *pause_ns,
+				enum shard_status rc);
 /* NULL is fine. */
 void request_free(struct request *r);
 /* The request that a reply is for, or NULL. */

@@ -759,7 +759,8 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  * shard_write(), and ends with shard_seal(). If it ends before that, everything that it wrote
  * counts as unwritten, and whoever defines the model next gets created = 1. With `restore_at_start`
  * the model comes from its newest checkpoint, and nobody gets it. Weights that are lost are never
- * begun anew by accident: that is SHARD_LOST, unless `when_lost` says otherwise.
+ * begun anew by accident: that is SHARD_LOST, unless `when_lost` says otherwise. While another node
+ * becomes the one that coordinates, the call waits.
  *
  * ARGUMENTS
  * client: the connection.
@@ -782,7 +783,8 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  * SHARD_DENIED: shardd.conf pins a setting that spec gives, the model belongs to somebody else and
  *   its `mode` does not let the caller in, or the caller may not use checkpoint_dir or what is in
  *   it.
- * SHARD_BUSY: the model is still being dropped, or too many definitions wait already.
+ * SHARD_BUSY: the model is still being dropped, too many definitions wait already, or no node
+ *   coordinates.
  * SHARD_UNREACHABLE: a node is down that a new model needs. It begins without a node that has been
  *   away for lost_timeout, but not with more copies of a chunk than nodes are up.
  * SHARD_PROTOCOL: `restore_at_start` is set, and no checkpoint that is there is good; or as below.
@@ -800,7 +802,9 @@ SHARD_API enum shard_status shard_define(shard_client *client, const struct shar
  *
  * DESCRIPTION
  * As shard_define(), but the layout comes from the daemon. Trainers may join with such a handle,
- * and observers may read with it. It never gets the task of writing the weights.
+ * and observers may read with it. It never gets the task of writing the weights. It waits while
+ * the model is being made, and while another node becomes the one that coordinates, if this node
+ * does not have the model yet.
  *
  * ARGUMENTS
  * client: the connection.
@@ -810,6 +814,7 @@ SHARD_API enum shard_status shard_define(shard_client *client, const struct shar
  * ERRORS
  * SHARD_BAD_ARG: a pointer is NULL, or the name is none that a model can have.
  * SHARD_NOT_FOUND: no model has the name. The text lists those that there are.
+ * SHARD_BUSY: the model was not made in time, or no node coordinates.
  * SHARD_EXISTS: this connection is attached to the model already.
  * SHARD_DENIED: the model belongs to somebody else, and its `mode` does not let the caller read it.
  * Also the errors of a connection, and of a call that waits.

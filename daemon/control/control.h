@@ -33,8 +33,11 @@ struct model_control {
 	bool known;           /* It is being made of the definition in the state folder. */
 	struct round told; /* Coordinator: the nodes that owe the answer to MODEL, and this one as
 			      long as its own memory is not made. */
-	struct list requesters; /* DEFINEs that wait until the model is defined or restored. */
-	struct list reads;      /* READs that wait for a step boundary. */
+	uint64_t later, since_ns; /* Coordinator: the nodes that are asked again, because they had
+				     not heard yet that this one coordinates; since when the model
+				     is being defined. */
+	struct list requesters;   /* DEFINEs that wait until the model is defined or restored. */
+	struct list reads;        /* READs that wait for a step boundary. */
 	struct model_manage manage;
 	struct model_blobs blob;
 	struct moving *moving; /* moving.c. NULL: no chunk was ever to move. */

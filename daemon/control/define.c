@@ -40,6 +40,7 @@
 #include "wire/control.h"
 #include "wire/ops.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,8 +296,39 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 /* A node has answered that it has made the model, or this node has. */
 static void made_on(struct model *m)
 {
-	if (m->control->told.out == 0)
+	if (m->control->told.out == 0 && m->control->later == 0)
 		define_finish(m);
+}
+
+/* Right after an election some nodes have not heard of it yet, and refuse MODEL. They are asked
+ * again for heartbeat_timeout. */
+static bool ask_later(struct model *m, uint16_t node, const struct err *e)
+{
+	struct server *s = m->server;
+	uint64_t now_ns = clock_ns();
+
+	if (e->status != SHARD_BUSY || e->sys != EAGAIN || !server_leads(s) ||
+	    now_ns - m->control->since_ns > s->conf->heartbeat_timeout_ns)
+		return false;
+	m->control->later |= 1ull << node;
+	server_wake(s, now_ns + TELL_AGAIN_NS);
+	return true;
+}
+
+static void ask_now(struct model *m)
+{
+	uint64_t nodes = m->control->later;
+	enum shard_status st = SHARD_OK;
+	struct err e;
+
+	m->control->later = 0;
+	if (nodes != 0 && !server_leads(m->server))
+		st = lead_refuse(m->server, &e);
+	for (uint16_t n = 0; n < m->server->nodes_nr && st == SHARD_OK; n++)
+		if (nodes >> n & 1)
+			st = ask(m, n, &e);
+	if (st != SHARD_OK)
+		abandon(m, &e);
 }
 
 static void made_here(struct model *m, const struct err *e)
@@ -342,6 +374,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	(void)known_forget(s, m->name); /* A restore brings it back as another one. */
 	m->defining = true;
 	m->control->maker.who = nobody(s);
+	m->control->since_ns = clock_ns();
 	round_own(&m->control->told, s);
 	if (made != NULL)
 		made(arg, m);
@@ -491,12 +524,18 @@ static void define_passed_on(struct server *s, const struct call *c, const struc
 	struct session *t = session_find(s, c->session);
 	struct model *m = h != NULL ? model_find(s, h->model) : NULL;
 	struct wire_head out;
+	struct err again;
 
 	if (e == NULL) {
 		out = *h;
 		if (m != NULL && t != NULL && m->generation == h->generation)
 			writer_granted(m, t, &out);
 		h = &out;
+	} else if (h == NULL && lead_on(s) && !s->peer[c->node]->up) {
+		/* Another node will coordinate. A DEFINE may come twice. */
+		again = *e;
+		(void)err_passes(&again, again.status);
+		e = &again;
 	}
 	call_pass_back(s, c, h, body, e);
 }
@@ -509,6 +548,7 @@ static enum shard_status pass_on(struct server *s, const struct caller *a, const
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = a->tag};
 	struct session *t = session_find(s, a->session);
+	enum shard_status st;
 
 	if (t == NULL)
 		return SHARD_OK;
@@ -516,6 +556,8 @@ static enum shard_status pass_on(struct server *s, const struct caller *a, const
 		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
 	if (may_wait && !may_pass(s, d->spec->name))
 		return define_wait(s, a, d, e);
+	if ((st = lead_known(s, e)) != SHARD_OK)
+		return st;
 	if (!s->peer[server_coordinator(s)]->up)
 		return placing_refuse(s->peer[server_coordinator(s)], d->spec->name, e);
 	return call_pass(t, server_coordinator(s), &h, &d->base, &define_passed, e);
@@ -641,6 +683,8 @@ static void model_answered(struct round *told, struct server *s, const struct ca
 			    members_name(s, r->node), e->text);
 		return;
 	}
+	if (e != NULL && ask_later(m, r->node, e))
+		return;
 	if (e != NULL) {
 		abandon(m, e);
 		return;
@@ -700,6 +744,8 @@ void define_beat(struct server *s, uint64_t now_ns)
 			take_back(m);
 		else
 			say_making(m);
+		if (m->control->abandoned.status == SHARD_OK)
+			ask_now(m);
 	}
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
@@ -707,7 +753,9 @@ void define_beat(struct server *s, uint64_t now_ns)
 		say_waiting(m);
 		if (m->control->abandoned.status != SHARD_OK)
 			take_back(m);
-		else if (server_leads(s) && !m->defining)
+		else if (m->defining)
+			ask_now(m);
+		else if (server_leads(s))
 			ask_again(m);
 	}
 }

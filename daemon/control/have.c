@@ -111,8 +111,9 @@ enum shard_status have_model(struct peer *p, const struct wire_head *h, const Sh
 	enum shard_status st;
 
 	if (p->node != server_coordinator(s) && lead_on(s)) /* The sender may know better. */
-		return err_set(e, SHARD_BUSY, "node %s has not heard yet that node %s coordinates",
-			       members_name(s, s->self), members_name(s, p->node));
+		return err_passes(e, err_set(e, SHARD_BUSY,
+					     "node %s has not heard yet that node %s coordinates",
+					     members_name(s, s->self), members_name(s, p->node)));
 	if (p->node != server_coordinator(s) || body->spec == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate",
 			       members_name(s, p->node));

@@ -25,7 +25,6 @@
 #include "link/session.h"
 #include "wire/ops.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,9 +115,7 @@ static bool link_full(const struct server *s, const struct stream *link)
 /* BUSY with EAGAIN tells the library to send the same WRITE again a little later. */
 static enum shard_status soon(enum shard_status st, struct err *e)
 {
-	if (st == SHARD_BUSY)
-		e->sys = EAGAIN;
-	return st;
+	return st == SHARD_BUSY ? err_passes(e, st) : st;
 }
 
 /* Can the node be sent a WRITE now? */

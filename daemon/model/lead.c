@@ -53,19 +53,20 @@ enum shard_status lead_known(const struct server *s, struct err *e)
 	if (s->lead == NULL || s->lead->known)
 		return SHARD_OK;
 	if (s->conf->membership != CONFIG_MEMBERSHIP_ETCD)
-		return err_set(e, SHARD_BUSY,
-			       "no node coordinates now: one is elected when a majority of the "
-			       "nodes that vote is up");
+		return err_passes(
+			e, err_set(e, SHARD_BUSY,
+				   "no node coordinates now: one is elected when a majority of the "
+				   "nodes that vote is up"));
 	trouble = s->lead->source != NULL ? source_etcd_trouble(s->lead->source) : "";
-	return err_set(e, SHARD_BUSY,
-		       "no node coordinates now: one does when etcd says so%s%.400s%s",
-		       trouble[0] ? " (" : "", trouble, trouble[0] ? ")" : "");
+	err_set(e, SHARD_BUSY, "no node coordinates now: one does when etcd says so%s%.400s%s",
+		trouble[0] ? " (" : "", trouble, trouble[0] ? ")" : "");
+	return err_passes(e, SHARD_BUSY);
 }
 
 enum shard_status lead_refuse(const struct server *s, struct err *e)
 {
-	return err_set(e, s->lead != NULL ? SHARD_BUSY : SHARD_BAD_STATE,
-		       "node %s does not coordinate", members_name(s, s->self));
+	return err_passes(e, err_set(e, s->lead != NULL ? SHARD_BUSY : SHARD_BAD_STATE,
+				     "node %s does not coordinate", members_name(s, s->self)));
 }
 
 /* Some other node, as long as nobody is known to lead. */

@@ -2,6 +2,7 @@
 /* Holds the names of the statuses, and the functions that attach a sentence to a status. */
 #include "base/status.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 // clang-format off
@@ -60,6 +61,13 @@ enum shard_status err_set(struct err *e, enum shard_status st, const char *fmt, 
 	va_start(ap, fmt);
 	err_setv(e, st, fmt, ap);
 	va_end(ap);
+	return st;
+}
+
+enum shard_status err_passes(struct err *e, enum shard_status st)
+{
+	if (e != NULL && (st == SHARD_BUSY || st == SHARD_UNREACHABLE))
+		e->sys = EAGAIN;
 	return st;
 }
 

@@ -13,8 +13,8 @@
 struct err {
 	enum shard_status status;
 	char text[ERR_TEXT_BYTES]; /* One sentence without a newline, always terminated. */
-	/* The errno of a SHARD_SYSTEM. EAGAIN marks a SHARD_BUSY that passes by itself. 0 means
-	 * none. */
+	/* The errno of a SHARD_SYSTEM. EAGAIN marks a SHARD_BUSY or SHARD_UNREACHABLE that passes
+	 * by itself: the same request may be sent again a little later. 0 means none. */
 	int sys;
 };
 
@@ -25,6 +25,8 @@ enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt,
 /* Sets SHARD_SYSTEM with this errno. */
 __attribute__((format(printf, 3, 4))) enum shard_status err_sys(struct err *e, int error,
 								const char *fmt, ...);
+/* Marks it with EAGAIN, if it is a SHARD_BUSY or a SHARD_UNREACHABLE. Returns st. */
+enum shard_status err_passes(struct err *e, enum shard_status st);
 /* Takes status and errno from another error and gives them a new text. Returns the status. */
 __attribute__((format(printf, 3, 4))) enum shard_status err_wrap(struct err *e,
 								 const struct err *from,
