@@ -419,6 +419,25 @@ enum shard_status static_set_drained(struct static_dir *d, bool drained, struct 
 	return fsync(d->fd) == 0 ? SHARD_OK : sys_error(d, "drained", "cannot be synced", e);
 }
 
+enum shard_status static_source(struct static_dir *d, char name[STATIC_SOURCE_BYTES], struct err *e)
+{
+	enum shard_status st = load_exactly(d, "membership", name, STATIC_SOURCE_BYTES, e);
+
+	if (st == SHARD_NOT_FOUND)
+		memset(name, 0, STATIC_SOURCE_BYTES);
+	name[STATIC_SOURCE_BYTES - 1] = 0;
+	return st == SHARD_NOT_FOUND ? SHARD_OK : st;
+}
+
+enum shard_status static_set_source(struct static_dir *d, const char *name, struct err *e)
+{
+	char bytes[STATIC_SOURCE_BYTES] = "";
+
+	CHECK(strlen(name) < sizeof(bytes));
+	memcpy(bytes, name, strlen(name));
+	return save(d, "membership", bytes, sizeof(bytes), e);
+}
+
 enum shard_status static_cluster(const char *path, char **text, struct err *e)
 {
 	struct static_dir d = {.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .lock = -1};

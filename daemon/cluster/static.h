@@ -40,6 +40,12 @@ enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, 
 bool static_drained(const struct static_dir *d);
 enum shard_status static_set_drained(struct static_dir *d, bool drained, struct err *e);
 
+/* The membership source of the models that this node has, or had last. "": none is known. */
+#define STATIC_SOURCE_BYTES 16
+enum shard_status static_source(struct static_dir *d, char name[STATIC_SOURCE_BYTES],
+				struct err *e);
+enum shard_status static_set_source(struct static_dir *d, const char *name, struct err *e);
+
 /* What is kept of the cluster since a node has joined it: config_args.cluster. The first one reads
  * the folder `path` without a lock, and allocates the text. NULL: nothing is kept, or there is no
  * such folder yet. */

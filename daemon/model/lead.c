@@ -479,7 +479,7 @@ static void start(struct lead *l, bool found)
 			l->ops->link(l->source, l->peer[n], true);
 }
 
-static bool has_file(const struct server *s)
+bool lead_has_file(const struct server *s)
 {
 	char path[4200];
 
@@ -493,8 +493,8 @@ void lead_start(struct server *s)
 
 	if (l == NULL)
 		return;
-	l->may_found =
-		s->conf->membership == CONFIG_MEMBERSHIP_QUORUM && s->self == 0 && !has_file(s);
+	l->may_found = s->conf->membership == CONFIG_MEMBERSHIP_QUORUM && s->self == 0 &&
+		       !lead_has_file(s);
 	if (!l->may_found)
 		start(l, false);
 }

@@ -37,6 +37,8 @@ bool lead_failed(const struct server *s);
 
 /* Does this node vote in elections, as far as is known here? */
 bool lead_votes(const struct server *s, uint16_t node);
+/* Has an election ever been opened here? */
+bool lead_has_file(const struct server *s);
 /* Is it known who coordinates? SHARD_BUSY: not now. */
 enum shard_status lead_known(const struct server *s, struct err *e);
 /* Refuses what only the coordinator does. The sender does not know better yet. */

@@ -552,6 +552,30 @@ static enum shard_status load_kept(struct server *s, struct err *e)
 	return st;
 }
 
+/* --- who chose the coordinator of these models --- */
+
+static const char *const sources[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
+				      [CONFIG_MEMBERSHIP_QUORUM] = "quorum",
+				      [CONFIG_MEMBERSHIP_ETCD] = "etcd"};
+
+static const char *source_now(const struct server *s)
+{
+	return sources[lead_on(s) ? s->conf->membership : CONFIG_MEMBERSHIP_STATIC];
+}
+
+static enum shard_status other_source(const struct server *s, const char *what, const char *was,
+				      struct err *e)
+{
+	return err_set(
+		e, SHARD_MISMATCH,
+		"%.400s, of membership = %s, and now it is %s%s, whose coordinator would not "
+		"know the models. Set membership = %s on all nodes, and they are there. To "
+		"change it: go on so, save and drop the models, stop all nodes, and set "
+		"membership = %s on all of them",
+		what, was, source_now(s),
+		s->conf->membership_chosen ? " because nobody has set it" : "", was, source_now(s));
+}
+
 static enum shard_status refuse_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				    struct err *e)
 {
@@ -560,32 +584,47 @@ static enum shard_status refuse_one(void *arg, uint32_t id, const void *bytes, s
 	bool known = file != NULL && file->model != NULL && file->model->spec != NULL &&
 		     file->view != NULL && file->format == PERSIST_FORMAT;
 	enum shard_status st = SHARD_OK;
+	char what[400];
 
-	if (!known || config_joined(s->conf, made_for(file))) /* Others are left in any case. */
-		st = err_set(
-			e, SHARD_MISMATCH,
-			"%s has the file of model %u (\"%.64s\"), as the coordinator of "
-			"membership = static writes it, and nobody has set [cluster] membership: "
-			"with %u nodes that is quorum, which would not know the model. Set "
-			"membership = static on all nodes to go on as before. To have the "
-			"coordinator elected, go on so, save and drop the model, and then set "
-			"membership = quorum",
-			s->conf->state, id, known ? file->model->spec->name : "?", s->nodes_nr);
+	if (!known || config_joined(s->conf, made_for(file))) { /* Others are left in any case. */
+		snprintf(what, sizeof(what), "%.250s has the file of model %u (\"%.64s\")",
+			 s->conf->state, id, known ? file->model->spec->name : "?");
+		st = other_source(s, what, sources[CONFIG_MEMBERSHIP_STATIC], e);
+	}
 	if (file != NULL)
 		shard__model_file__free_unpacked(file, NULL);
 	return st;
 }
 
-/* An election knows nothing of the models of a coordinator that the list named. An operator who
- * sets the source has decided that. A new release must not. */
-static enum shard_status refuse_static(struct server *s, struct err *e)
+/* What is in memory was promised to coordinators of one membership source, and a coordinator of
+ * another one does not know its views: it would have the copies dropped, or find them lost. A node
+ * without memory and without files of models has nothing to lose, so it may change. */
+static enum shard_status check_source(struct server *s, struct err *e)
 {
-	return s->conf->membership_chosen ? static_load(s->dir, refuse_one, s, e) : SHARD_OK;
+	uint32_t ids[WARM_MODELS_MAX], nr = 0;
+	enum shard_status st;
+	char was[STATIC_SOURCE_BYTES], what[400];
+
+	if (warm_here(s->warm))
+		nr = warm_models(s->warm, ids, WARM_MODELS_MAX);
+	if (lead_on(s) && (st = static_load(s->dir, refuse_one, s, e)) != SHARD_OK)
+		return st;
+	if ((st = static_source(s->dir, was, e)) != SHARD_OK)
+		return st;
+	if (was[0] == 0 && nr > 0 && !lead_has_file(s)) /* Of a release that did not say. */
+		snprintf(was, sizeof(was), "%s", sources[CONFIG_MEMBERSHIP_STATIC]);
+	if (nr > 0 && was[0] != 0 && strcmp(was, source_now(s)) != 0) {
+		snprintf(what, sizeof(what), "node %s has %u model%s in memory",
+			 members_name(s, s->self), nr, nr > 1 ? "s" : "");
+		return other_source(s, what, was, e);
+	}
+	return strcmp(was, source_now(s)) == 0 ? SHARD_OK
+					       : static_set_source(s->dir, source_now(s), e);
 }
 
 enum shard_status resume_load(struct server *s, struct err *e)
 {
-	enum shard_status st = refuse_static(s, e);
+	enum shard_status st = check_source(s, e);
 
 	if (st != SHARD_OK)
 		return st;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Who coordinates where nobody says it: of one node and of two the first, and three elect. A
- * cluster of three nodes that the list coordinated until now, and that has models, does not begin
- * elections by itself: its first node says what to set, and nothing of what is in memory is lost
- * meanwhile. */
+ * cluster that has models does not change who says it, neither by itself nor because somebody sets
+ * another `membership`: each node that has something to lose says what to set, and nothing of what
+ * is in memory is lost meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/fdstore.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -89,37 +90,50 @@ static void edit(struct warm *w, const char *from, const char *to)
 	}
 }
 
-static void first_refuses(struct warm *w, uint32_t times)
+/* Forgets the kept memory, as --forget-memory or a stop of the service does. */
+static void give_up(struct warm *w, int node)
 {
-	cluster_spawn(w->cluster, 0);
-	warm_wait_log(w, 0, "event=start_failed ", times);
-	if (w->how == CLUSTER_SYSTEMD) /* Under a service manager it ends late. */
-		cluster_kill(w->cluster, 0);
+	char words[200];
+
+	snprintf(words, sizeof(words), "--config %s --forget-memory", w->cluster->node[node].conf);
+	if (w->how == CLUSTER_SYSTEMD)
+		(void)fdstore_forget(w->cluster->node[node].store, NULL);
 	else
-		assert_int_not_equal(cluster_wait(w->cluster, 0, 10000), 0);
-	assert_int_equal(warm_logged(w, 0, "as the coordinator of membership = static"), times);
-	assert_int_equal(warm_logged(w, 0, "Set membership = static on all nodes"), times);
+		tool_expect(0, "", "shardd", words);
 }
 
-static void upgraded(void **state)
+/* The `times`-th start of this node that ends because its models are of another source. */
+static void refuses(struct warm *w, int node, const char *was, const char *now, uint32_t times)
 {
-	static const char set[] = "\nmembership = static", unset[] = "\n;embership = static";
-	struct warm *w = *state;
+	char text[200];
 
-	warm_start(w, 3, (int[]){1, 1, 1}, "[cluster]\nlost_timeout = 120s\nmembership = static\n");
+	cluster_spawn(w->cluster, node);
+	warm_wait_log(w, node, "event=start_failed ", times);
+	if (w->how == CLUSTER_SYSTEMD) /* Under a service manager it ends late. */
+		cluster_kill(w->cluster, node);
+	else
+		assert_int_not_equal(cluster_wait(w->cluster, node, 10000), 0);
+	snprintf(text, sizeof(text), ", of membership = %s, and now it is %s", was, now);
+	assert_true(warm_logged(w, node, text) > 0);
+	snprintf(text, sizeof(text), "Set membership = %s on all nodes, and they are there", was);
+	assert_int_equal(warm_logged(w, node, text), times);
+}
+
+static const char set_static[] = "\nmembership = static", unset[] = "\n;embership = static",
+		  set_quorum[] = "\nmembership = quorum";
+
+static void begin(struct warm *w, const char *extra)
+{
+	warm_start(w, 3, (int[]){1, 1, 1}, extra);
 	warm_all(w);
 	warm_train(w, 2);
 	warm_kill(w, ALL);
 	for (uint32_t r = 0; r < 3; r++)
 		warm_end(w, r);
-	edit(w, set, unset);
-	first_refuses(w, 1);
-	/* The others wait for it, with what they have in memory. */
-	warm_spawn(w, OTHERS);
-	first_refuses(w, 2);
-	warm_kill(w, OTHERS);
-	assert_int_equal(logged(w->cluster, LEADS), 0);
-	edit(w, unset, set);
+}
+
+static void end(struct warm *w)
+{
 	warm_spawn(w, ALL);
 	assert_int_equal(warm_back(w, ALL), 3);
 	warm_train(w, 4);
@@ -127,12 +141,57 @@ static void upgraded(void **state)
 	warm_finish(w);
 }
 
+static void upgraded(void **state)
+{
+	struct warm *w = *state;
+
+	begin(w, "[cluster]\nlost_timeout = 120s\nmembership = static\n");
+	edit(w, set_static, unset);
+	for (uint32_t times = 1; times <= 2; times++)
+		for (int n = 0; n < 3; n++)
+			refuses(w, n, "static", "quorum because nobody has set it", times);
+	assert_int_equal(logged(w->cluster, LEADS), 0);
+	edit(w, unset, set_static);
+	end(w);
+}
+
+/* An operator who sets the source hears the same, in both directions. */
+static void elected_now(void **state)
+{
+	struct warm *w = *state;
+
+	begin(w, "[cluster]\nlost_timeout = 120s\nmembership = static\n");
+	edit(w, set_static, set_quorum);
+	for (int n = 2; n >= 0; n--)
+		refuses(w, n, "static", "quorum, ", 1);
+	assert_int_equal(logged(w->cluster, LEADS), 0);
+	edit(w, set_quorum, set_static);
+	end(w);
+}
+
+/* The first node has lost its memory meanwhile. As the coordinator of a list it knows no model, and
+ * has the others drop theirs, if they let it. It may change, because it has nothing to lose, and
+ * back again. */
+static void listed_now(void **state)
+{
+	struct warm *w = *state;
+
+	begin(w, "[cluster]\nlost_timeout = 120s\nmembership = quorum\n[model]\nreplicas = 2\n");
+	give_up(w, 0);
+	edit(w, set_quorum, set_static);
+	warm_spawn(w, 1);
+	for (int n = 1; n < 3; n++)
+		refuses(w, n, "quorum", "static", 1);
+	warm_kill(w, 1);
+	edit(w, set_static, set_quorum);
+	end(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(three_elect),
-		WARM_BOTH(two_do_not),
-		WARM_BOTH(upgraded),
+		cmocka_unit_test(three_elect), WARM_BOTH(two_do_not), WARM_BOTH(upgraded),
+		WARM_BOTH(elected_now),        WARM_BOTH(listed_now),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
