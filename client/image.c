@@ -170,18 +170,27 @@ static uint32_t image_landing(struct shard_model *m, uint64_t wrote)
 	return m->landed[1] == wrote;
 }
 
-/* Where the trainer reads. With one image it is always the same place. */
-static const char *image_base(const struct shard_model *m)
+/* max_staleness = 1: the step that wrote the weights that the trainer reads. */
+static uint64_t image_read(const struct shard_model *m)
 {
-	const char *first = (const char *)m->image.base + m->image_data;
+	return m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED ? m->begun.weights
+								     : m->wrote[1];
+}
+
+/* Which image the trainer reads. */
+static uint32_t image_shown(const struct shard_model *m)
+{
 	uint32_t slot = 0;
 
 	if (m->staleness > 0) /* Chunks of the same weights lie in the same image. */
-		slot = image_slot(m, 0,
-				  m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED
-					  ? m->begun.weights
-					  : m->wrote[1]);
-	return first + (slot < MODEL_IMAGES ? slot : 0) * m->image_half;
+		slot = image_slot(m, 0, image_read(m));
+	return slot < MODEL_IMAGES ? slot : 0;
+}
+
+/* Where the trainer reads. With one image it is always the same place. */
+static const char *image_base(const struct shard_model *m)
+{
+	return (const char *)m->image.base + m->image_data + image_shown(m) * m->image_half;
 }
 
 /* --- what the image holds --- */
@@ -286,7 +295,7 @@ void image_part_came(struct shard_model *m, const struct wire_head *h)
 	ticket_settle(m);
 }
 
-/* --- pulls --- */
+/* --- a copy that counts only if nothing was written meanwhile --- */
 
 /* A chunk cannot be overwritten before this trainer commits the step after the one it holds. A pull
  * of an older step may run while the next one is applied. Its copy counts only if the image was
@@ -337,6 +346,55 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 	}
 	return same_generation(m);
 }
+
+/* --- a copy of all of it --- */
+
+void image_moved(struct shard_model *m)
+{
+	struct image_head *h = m->image.base;
+
+	if (m->own_version == NULL)
+		m->version = h->version;
+}
+
+/* As stable(). But a daemon that has let this trainer go waits for none of its commits. */
+static bool copy_stable(struct shard_model *m, uint64_t version, uint64_t *open)
+{
+	const struct image_head *h = m->image.base;
+
+	if ((m->client->over.status == SHARD_OK && m->lost.status == SHARD_OK) ||
+	    m->own_version != NULL)
+		return stable(m, version, open);
+	*open = atomic_load_explicit(&h->open, memory_order_acquire);
+	return (*open & 1) == 0;
+}
+
+bool image_copy(struct shard_model *m, char *to, struct image_look *l)
+{
+	uint64_t elem = dtype_bytes(m->spec.image), first = NONE, open, again;
+	const char *from = (const char *)m->image.base + m->image_data;
+
+	*l = (struct image_look){image_shown(m), NONE, !same_generation(m)};
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		_Atomic uint64_t *v = &m->version[(size_t)l->slot * m->layout->chunks_nr + c];
+		uint64_t before = atomic_load_explicit(v, memory_order_acquire);
+		uint64_t at = l->slot * m->image_half + (uint64_t)c * m->layout->chunk_elems * elem;
+		bool calm = copy_stable(m, before, &open);
+
+		memcpy(to + at, from + at, layout_chunk_elems(m->layout, c) * elem);
+		/* The bytes are read before the version and the counter are read again. */
+		atomic_thread_fence(memory_order_acquire);
+		first = c == 0 ? before : first;
+		if (!calm || before == NONE || before != first || !copy_stable(m, before, &again) ||
+		    again != open || atomic_load_explicit(v, memory_order_relaxed) != before)
+			l->mixed = true;
+		l->step = before < l->step ? before : l->step;
+	}
+	l->mixed = l->mixed || !same_generation(m);
+	return !l->mixed && l->step >= (m->staleness > 0 ? image_read(m) : m->known_step);
+}
+
+/* --- pulls --- */
 
 static bool pull_ready(struct shard_model *m, const struct ticket *t, uint32_t *chunk)
 {

@@ -24,6 +24,17 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
  * Otherwise *chunk is one that none has. chunk may be NULL. */
 bool image_has(const struct shard_model *m, uint64_t first, uint64_t count, uint64_t wrote,
 	       uint32_t *chunk);
+/* What image_copy() found. */
+struct image_look {
+	uint32_t slot; /* Which image shard_image() shows. */
+	uint64_t step; /* The step that left the weights of the oldest chunk. UINT64_MAX: none. */
+	bool mixed;    /* Not all chunks are of that step, or some were written meanwhile. */
+};
+/* Copies the weights that shard_image() shows to the same place in an image that begins at `to`.
+ * False: they are mixed, or the model has newer ones that are still to come. */
+bool image_copy(struct shard_model *m, char *to, struct image_look *look);
+/* The image was mapped elsewhere. */
+void image_moved(struct shard_model *m);
 /* tcp: sets *to to the memory for this part of a chunk. SHARD_PROTOCOL if there is no such part. */
 enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to,
 			     struct err *e);

@@ -23,10 +23,11 @@
  * shared with the daemon is not mapped in the child.
  *
  * OWNERSHIP
- * A handle, and every pointer that it gave, ends with shard_detach() or shard_disconnect(). What a
- * caller passes in is used during the call only. The one exception is dst of shard_pull(), which is
- * written until its ticket is done. Names and texts that are passed in are copied. log_arg of
- * struct shard_connect_opts is passed on until shard_disconnect() has returned.
+ * A handle, and every pointer that it gave, ends with shard_detach() or shard_disconnect(). Memory
+ * that shard_keep() handed over is the caller's, and outlives them. What a caller passes in is used
+ *during the call only. The one exception is dst of shard_pull(), which is written until its ticket
+ *is done. Names and texts that are passed in are copied. log_arg of struct shard_connect_opts is
+ *passed on until shard_disconnect() has returned.
  *
  * Structs begin with their size. Start each of them with SHARD_INIT(struct NAME), which sets size
  * and zeroes the rest. A library of another release then knows which fields the caller has, and the
@@ -424,6 +425,21 @@ struct shard_step {
 	uint32_t world_size;
 	/* Multiply the loss by it before the backward pass. The daemons divide by it. */
 	double loss_scale;
+};
+
+/* Memory of a model that was handed over to the caller. */
+struct shard_kept {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* Where it begins: where shard_region() said it does. */
+	void *base;
+	/* Its length in bytes. */
+	size_t bytes;
+	/* Of the image: the step that left these weights; UINT64_MAX: none did yet. */
+	uint64_t step;
+	/* Of the image: not 0 if some of the weights are of another step. step is then the oldest.
+	 */
+	uint32_t mixed;
 };
 
 /* A step that was decided. */
@@ -829,10 +845,10 @@ SHARD_API enum shard_status shard_attach(shard_client *client, const char *name,
  * shard_detach - end an attachment
  *
  * DESCRIPTION
- * The handle, and every pointer that it gave, is not valid any more. The model stays as it is. A
- * trainer that is joined leaves without waiting; in the middle of a step it gives up the attempt,
- * and all make it again. Pulls that wait do not write to their dst any more. A save that is under
- * way goes on.
+ * The handle, and every pointer that it gave, is not valid any more; shard_keep() before it makes
+ * those of gradients and image outlive it. The model stays as it is. A trainer that is joined
+ * leaves without waiting; in the middle of a step it gives up the attempt, and all make it again.
+ * Pulls that wait do not write to their dst any more. A save that is under way goes on.
  *
  * ARGUMENTS
  * model: where the attachment is. It is set to NULL. NULL, or an attachment that is NULL, is fine.
@@ -1329,8 +1345,8 @@ SHARD_API enum shard_status shard_world_get(shard_model *model, struct shard_wor
  * DESCRIPTION
  * Waits for a boundary between two steps, so that no attempt ends because of it. The others go on
  * in a smaller world. The memory of gradients and image goes back: no pointer that shard_grad(),
- * shard_image() or shard_region() gave is valid any more. Tickets that wait count as done, and
- * their dst stays as it is. The handle stays, and may join again.
+ * shard_image() or shard_region() gave is valid any more, unless shard_keep() was called. Tickets
+ * that wait count as done, and their dst stays as it is. The handle stays, and may join again.
  *
  * ARGUMENTS
  * model: the model.
@@ -1766,8 +1782,8 @@ SHARD_API enum shard_status shard_result(shard_model *model, shard_ticket ticket
  * Read-only memory in the model's image dtype. Between shard_begin() and the caller's own
  * shard_commit() it has the weights that the step before left, with max_staleness = 1 those that
  * the step before that left, and does not change. Ask again after each begin. When the connection
- * is over or the model is lost it is still memory, until shard_detach() or shard_leave(). Who has
- * not joined reads with shard_read().
+ * is over or the model is lost it is still memory, until shard_detach() or shard_leave(), and with
+ * shard_keep() for longer. Who has not joined reads with shard_read().
  *
  * ARGUMENTS
  * model: the model, joined.
@@ -1995,7 +2011,8 @@ SHARD_API enum shard_status shard_blob(shard_model *model, uint32_t rank, void *
 /*
  * OBSERVATION
  *
- * Where gradients and image lie, for devices that want to know, and what the daemon counts.
+ * Where gradients and image lie, for devices that want to know and for pointers that outlive the
+ * handle, and what the daemon counts.
  *
  * EXAMPLE
  *
@@ -2060,6 +2077,68 @@ SHARD_API enum shard_status shard_blob(shard_model *model, uint32_t rank, void *
  */
 SHARD_API enum shard_status shard_region(shard_model *model, enum shard_kind kind, void **base,
 					 size_t *bytes);
+
+/*
+ * shard_keep - take over the memory of gradients or image
+ *
+ * DESCRIPTION
+ * For pointers that are in use after the end. The memory that shard_region() names becomes the
+ * caller's, at the same addresses, until shard_unmap(). No shard_leave(), shard_detach() or
+ * shard_disconnect() and no end of the connection touches it, and it may be read and written. It is
+ * private memory of this process: a forked child has it, and no memory of the daemon is held by it.
+ *
+ * The handle goes on, with memory at other addresses: shard_grad(), shard_image() and
+ * shard_region() say where. Take the registration with a device back before the call.
+ *
+ * Of the image the caller gets a copy that never changes again: the weights that shard_image()
+ * shows or, after the result of a step, those that the step left, also if the call has to wait for
+ * them. With max_staleness = 1 both halves get them. It needs as much memory again as the image
+ * has. When they do not come in time, or the connection is over or the model lost, the caller gets
+ * what is there, with step and mixed to judge it.
+ *
+ * Of the gradients the caller gets memory that nobody reads. What is in it is undefined, as after
+ * the end of a connection. Over a unix socket it costs nothing until it is touched.
+ *
+ * ARGUMENTS
+ * model: the model, joined. The connection may be over, and the model lost.
+ * kind: SHARD_IMAGE or SHARD_GRAD.
+ * timeout_ms: how long to wait for the weights, in milliseconds. 0 does not wait, SHARD_DEFAULT
+ *   takes the `timeout` of the model.
+ * kept: filled in. Start it with SHARD_INIT(). The caller ends it with shard_unmap().
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, kept was not started with SHARD_INIT(), or kind is another one.
+ * SHARD_BAD_STATE: the model is not joined, or kind is SHARD_GRAD in the middle of a step.
+ * SHARD_SYSTEM: there is no memory for it.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * SHARD_TIMEOUT: a part of the memory is being sent or received. Make the call again.
+ * SHARD_INTERRUPTED: shard_interrupt() was called meanwhile. Make it again.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model. Others may go on reading the image.
+ */
+SHARD_API enum shard_status shard_keep(shard_model *model, enum shard_kind kind, int64_t timeout_ms,
+				       struct shard_kept *kept);
+
+/*
+ * shard_unmap - free memory that was taken over
+ *
+ * DESCRIPTION
+ * No pointer into it is valid any more. It needs no handle and no connection. A forked child frees
+ * what it has of it.
+ *
+ * ARGUMENTS
+ * kept: as shard_keep() filled it in. Its base is set to NULL. NULL, or a base that is NULL, is
+ *   fine.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it.
+ */
+SHARD_CALL void shard_unmap(struct shard_kept *kept);
 
 /*
  * shard_stats - get what the daemon counts, as JSON

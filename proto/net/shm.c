@@ -553,6 +553,7 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 	(void)madvise(m->base, bytes, MADV_DONTFORK);
 	m->fd = fd;
 	m->bytes = bytes;
+	m->writable = writable;
 	return SHARD_OK;
 }
 
@@ -567,26 +568,72 @@ void shm_unmap(struct shm *m)
 	m->fd = -1;
 }
 
+enum shard_status shm_zeros(struct shm *m, size_t bytes, struct err *e)
+{
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (base == MAP_FAILED)
+		return no_memory("private memory", bytes, e);
+	(void)madvise(base, bytes, MADV_DONTFORK);
+	m->base = base;
+	m->bytes = bytes;
+	return SHARD_OK;
+}
+
+/* Memory is made elsewhere and then moved to where the old mapping is. mmap(MAP_FIXED) removes the
+ * old mapping before it asks for memory, so that a refusal (strict overcommit) would leave a
+ * hole. */
+static bool move_over(const struct shm *from, void *to)
+{
+	return mremap(from->base, from->bytes, from->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) !=
+	       MAP_FAILED;
+}
+
 void shm_cut(struct shm *m)
 {
-	void *zeros;
+	struct shm zeros;
 
-	if (!m->base || m->fd < 0)
+	if (!m->base || m->fd < 0 || shm_zeros(&zeros, m->bytes, NULL) != SHARD_OK)
 		return;
-	/* The zero pages are made elsewhere first. mmap(MAP_FIXED) removes the old mapping before
-	 * it asks for memory, so that a refusal (strict overcommit) would leave a hole. */
-	zeros = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (zeros == MAP_FAILED)
-		return;
-	(void)madvise(zeros, m->bytes, MADV_DONTFORK);
-	if (mremap(zeros, m->bytes, m->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, m->base) ==
-	    MAP_FAILED) {
-		munmap(zeros, m->bytes);
+	if (!move_over(&zeros, m->base)) {
+		munmap(zeros.base, zeros.bytes);
 		return;
 	}
 	close(m->fd);
 	m->fd = -1;
+}
+
+/* Private memory needs no other mapping: m and own change places. */
+enum shard_status shm_give(struct shm *m, struct shm *own, struct err *e)
+{
+	void *old = m->base, *anew;
+
+	CHECK(m->base != NULL && m->room == NULL && own->bytes == m->bytes && own->fd < 0);
+	if (m->fd < 0) {
+		m->base = own->base;
+		m->got = own->got;
+	} else {
+		anew = mmap(NULL, m->bytes, PROT_READ | (m->writable ? PROT_WRITE : 0), MAP_SHARED,
+			    m->fd, 0);
+		if (anew == MAP_FAILED)
+			return err_set(e, SHARD_SYSTEM, "cannot map %zu bytes a second time: %s",
+				       m->bytes, strerror(errno));
+		(void)madvise(anew, m->bytes, MADV_DONTFORK);
+		if (!move_over(own, old)) {
+			err_set(e, SHARD_SYSTEM, "cannot move %zu bytes of memory: %s", m->bytes,
+				strerror(errno));
+			munmap(anew, m->bytes);
+			return SHARD_SYSTEM;
+		}
+		m->base = anew;
+	}
+	(void)madvise(old, m->bytes, MADV_DOFORK);
+	memset(own, 0, sizeof(*own));
+	own->fd = -1;
+	return SHARD_OK;
 }
 
 const char *shm_pages_name(enum shm_pages p)

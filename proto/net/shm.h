@@ -19,6 +19,7 @@ struct shm {
 	void *base;
 	size_t bytes; /* Mapped, whole pages. */
 	enum shm_pages got;
+	int writable; /* Of shm_map(). */
 	/* Address space for more of it. It has no pages but those of shm_more(). NULL: none. */
 	char *room;
 	size_t room_bytes;
@@ -75,6 +76,13 @@ void shm_unmap(struct shm *m); /* Harmless when called twice. */
  * first touch, so that what others still write is out of reach. Where the kernel refuses, the
  * mapping stays as it is. */
 void shm_cut(struct shm *m);
+/* Private memory of zeros that is made at the first touch. */
+enum shard_status shm_zeros(struct shm *m, size_t bytes, struct err *e);
+/* Client side. The addresses of m become the memory of own, which has as many bytes, and m is at
+ * others from then on. It never leaves a hole. What lies at the old addresses is nobody's here any
+ * more: the caller unmaps it, and a forked child has it, too. own is empty afterwards. After a
+ * failure both are as they were. */
+enum shard_status shm_give(struct shm *m, struct shm *own, struct err *e);
 const char *shm_pages_name(enum shm_pages p);
 
 /* The first bytes of an image hold the version of each chunk. A reader outside the world copies a

@@ -78,6 +78,13 @@ AT(shard_step, rank, 24, 4);
 AT(shard_step, world_size, 28, 4);
 AT(shard_step, loss_scale, 32, 8);
 
+IS(shard_kept, 40);
+AT(shard_kept, size, 0, 8);
+AT(shard_kept, base, 8, 8);
+AT(shard_kept, bytes, 16, 8);
+AT(shard_kept, step, 24, 8);
+AT(shard_kept, mixed, 32, 4);
+
 IS(shard_result, 160);
 AT(shard_result, size, 0, 8);
 AT(shard_result, outcome, 8, 4);

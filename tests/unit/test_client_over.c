@@ -51,6 +51,7 @@ struct caller {
 	pthread_t thread;
 	enum shard_status rc;
 	char text[512];
+	struct shard_kept kept;
 };
 
 static void said(struct caller *c, enum shard_status rc)
@@ -354,12 +355,85 @@ static void test_read_by_another(void **state)
 	fake_stop(f);
 }
 
+static void *keeps(void *arg)
+{
+	struct caller *c = arg;
+
+	c->kept = SHARD_INIT(struct shard_kept);
+	said(c, shard_keep(c->t.model, SHARD_IMAGE, pace_ms(10000), &c->kept));
+	return NULL;
+}
+
+/* The result of a step is known, and its image is half there. shard_keep() waits for the rest. If
+ * it may not wait, or the connection ends, it says that the weights are mixed. */
+static void test_keep_in_update(void **state)
+{
+	struct fake *f = start(false);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct shard_kept kept = SHARD_INIT(struct shard_kept);
+	struct caller c = {.rc = SHARD_CLOSED};
+	struct image_head *head;
+	struct wire_head h;
+
+	(void)state;
+	trainer_join(&c.t, f->address, SHARD_F32, SHARD_F32);
+	head = f->shared.base;
+	trainer_begin(&c.t);
+	trainer_push_all(&c.t, 1);
+	fake_lock(f);
+	f->knobs.no_next_attempt = true;
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_commit(c.t.model, NULL));
+	EXPECT(SHARD_OK, shard_result(c.t.model, 0, SHARD_DEFAULT, &r));
+	fake_lock(f);
+	versions(f, 0, f->chunks_nr, 0);
+	fake_unlock(f);
+	/* Whole, but not the newest: it is taken as it is. */
+	EXPECT(SHARD_OK, shard_keep(c.t.model, SHARD_IMAGE, 0, &kept));
+	assert_int_equal(kept.step, 0);
+	assert_int_equal(kept.mixed, 0);
+	shard_unmap(&kept);
+	fake_lock(f);
+	versions(f, 0, 2, 1);
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_keep(c.t.model, SHARD_IMAGE, 0, &kept));
+	assert_int_equal(kept.step, 0);
+	assert_int_equal(kept.mixed, 1);
+	shard_unmap(&kept);
+
+	start_and_hold(&c, keeps); /* It waits. */
+	pthread_mutex_unlock(&c.t.client->lock);
+	fake_lock(f);
+	versions(f, 0, f->chunks_nr, 1);
+	h = fake_head(f, OP_PUBLISHED);
+	fake_control(f, &h, NULL);
+	fake_unlock(f);
+	assert_int_equal(pthread_join(c.thread, NULL), 0);
+	assert_int_equal(c.rc, SHARD_OK);
+	assert_int_equal(c.kept.step, 1);
+	assert_int_equal(c.kept.mixed, 0);
+	shard_unmap(&c.kept);
+
+	fake_close(f);
+	while (shard_progress(c.t.client) == SHARD_OK)
+		(void)poll(NULL, 0, 1);
+	/* A daemon that lives on may be writing, whatever the versions say. */
+	atomic_fetch_add(&head->open, 1);
+	EXPECT(SHARD_OK, shard_keep(c.t.model, SHARD_IMAGE, pace_ms(10000), &kept));
+	assert_int_equal(kept.step, 1);
+	assert_int_equal(kept.mixed, 1);
+	shard_unmap(&kept);
+	shard_disconnect(&c.t.client);
+	fake_stop(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_begin_and_end), OVER_BOTH(test_end_in_step),
-		OVER_BOTH(test_lost_in_step),         cmocka_unit_test(test_join_and_end),
-		cmocka_unit_test(test_step_moves_on), cmocka_unit_test(test_read_by_another),
+		cmocka_unit_test(test_begin_and_end),  OVER_BOTH(test_end_in_step),
+		OVER_BOTH(test_lost_in_step),          cmocka_unit_test(test_join_and_end),
+		cmocka_unit_test(test_step_moves_on),  cmocka_unit_test(test_read_by_another),
+		cmocka_unit_test(test_keep_in_update),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
