@@ -35,14 +35,34 @@ struct save {
 
 static enum shard_status ask_check(const struct ckpt_ask *a, const char *what)
 {
-	const char *const texts[] = {a->dir, a->tag, a->name};
-	const char *const names[] = {"dir", "tag", "name"};
+	const char *const texts[] = {a->dir, a->tag, a->name, a->client};
+	const char *const names[] = {"dir", "tag", "name", "client"};
 
 	for (size_t i = 0; i < NR(texts); i++)
 		if (texts[i] != NULL && strlen(texts[i]) > PATH_MAX_BYTES)
 			return text_fail(SHARD_BAD_ARG,
 					 "%s: %s has %zu bytes, at most %d are possible", what,
 					 names[i], strlen(texts[i]), (int)PATH_MAX_BYTES);
+	return SHARD_OK;
+}
+
+/* A daemon that does not know the field would write a checkpoint without the files. */
+static enum shard_status client_known(const struct shard_client *c, const struct ckpt_ask *a)
+{
+	if (a->client == NULL || a->client[0] == 0)
+		return SHARD_OK;
+	if (c->tcp)
+		return text_fail(
+			SHARD_DENIED,
+			"client folder %.300s: the daemon has to know whose the files are, "
+			"which only a unix socket says: save by a trainer that has one",
+			a->client);
+	if (c->wire_minor < 5)
+		return text_fail(
+			SHARD_UNSUPPORTED,
+			"client folder %.300s: the release of shardd at %s does not know of "
+			"such folders: upgrade it",
+			a->client, c->address);
 	return SHARD_OK;
 }
 
@@ -61,6 +81,7 @@ static enum shard_status send_save(struct request *r, struct wire_head h, const 
 	q.dir = word(a->dir);
 	q.tag = word(a->tag);
 	q.fresh = a->fresh;
+	q.client = word(a->client);
 	return request_send(r, h, &q.base, w);
 }
 
@@ -141,7 +162,8 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a,
 	enum shard_status rc = ask_check(a, "save");
 	struct wait w;
 
-	if (rc != SHARD_OK || (r = request_new(c, OP_SAVE, 0)) == NULL)
+	if (rc != SHARD_OK || (rc = client_known(c, a)) != SHARD_OK ||
+	    (r = request_new(c, OP_SAVE, 0)) == NULL)
 		return rc == SHARD_OK ? SHARD_SYSTEM : rc;
 	wait_begin(c, &w, a->timeout_ms);
 	if ((rc = send_save(r, (struct wire_head){0}, a, &w)) == SHARD_OK)
@@ -284,6 +306,10 @@ static enum shard_status save_send(struct shard_model *m, const struct ckpt_ask 
 {
 	struct wait w;
 
+	enum shard_status rc = client_known(m->client, a);
+
+	if (rc != SHARD_OK)
+		return rc;
 	if (m->rolled_back)
 		return handle_changed(m);
 	if (saves_settle(m) >= SAVES_OPEN)
@@ -300,10 +326,23 @@ static enum shard_status save_send(struct shard_model *m, const struct ckpt_ask 
 
 enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, shard_ticket *ticket)
 {
-	struct ckpt_ask a = {.dir = dir, .tag = tag};
-	enum shard_status rc = ask_check(&a, "shard_save()");
+	struct shard_save_opts o = SHARD_INIT(struct shard_save_opts);
+
+	o.dir = dir;
+	o.tag = tag;
+	return shard_save_as(m, &o, ticket);
+}
+
+enum shard_status shard_save_as(shard_model *m, const struct shard_save_opts *opts,
+				shard_ticket *ticket)
+{
+	struct shard_save_opts o = {.size = sizeof(o)};
+	enum shard_status rc = text_struct_in(&o, sizeof(o), opts, "shard_save_opts");
+	struct ckpt_ask a = {.dir = o.dir, .tag = o.tag, .client = o.client};
 	struct save *s;
 
+	if (rc == SHARD_OK)
+		rc = ask_check(&a, "shard_save()");
 	if (rc != SHARD_OK || (rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	a.name = m->spec.name;

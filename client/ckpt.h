@@ -11,6 +11,7 @@ typedef void (*ckpt_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_
 
 struct ckpt_ask {
 	const char *name, *dir, *tag; /* As in shard_save() and shard_restore(). May be NULL. */
+	const char *client;           /* save: as in shard_save_as(). May be NULL. */
 	bool force;                   /* restore: gives up the weights that the model has. */
 	bool fresh;                   /* save: SHARD_EXISTS if the tag exists with another step. */
 	int64_t timeout_ms;           /* Without a sign of life. */

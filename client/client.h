@@ -60,6 +60,7 @@ struct shard_client {
 	bool stop;        /* The thread has to end. */
 	bool thread_runs; /* tcp only. */
 	pthread_t thread;
+	uint32_t wire_minor;         /* The daemon's, where its HELLO is not only a brief one. */
 	uint32_t tag;                /* Of the last request. */
 	struct list requests;        /* Requests that are under way. */
 	struct list models;          /* Attached models. */

@@ -112,6 +112,7 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 		rc = rc == SHARD_OK ? proofs(c, p, auth, &whole, w) : text_fail_err(&e);
 	}
 	if (rc == SHARD_OK) {
+		c->wire_minor = theirs->wire_minor;
 		stream_features(
 			c->stream,
 			theirs->features |

@@ -427,6 +427,21 @@ struct shard_step {
 	double loss_scale;
 };
 
+/* How to save. */
+struct shard_save_opts {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* The folder of checkpoints: an absolute path of at most 1023 bytes, the same on all nodes.
+	 * NULL: checkpoint_dir. */
+	const char *dir;
+	/* The name of the checkpoint in the folder. NULL: global_step and the number of the
+	 * step. */
+	const char *tag;
+	/* A folder of the caller's with files for the checkpoint: an absolute path of at most 1023
+	 * bytes. NULL: none. */
+	const char *client;
+};
+
 /* Memory of a model that was handed over to the caller. */
 struct shard_kept {
 	/* Bytes of this struct; SHARD_INIT() sets it. */
@@ -1209,6 +1224,57 @@ SHARD_API enum shard_status shard_read(shard_model *model, enum shard_kind kind,
  */
 SHARD_API enum shard_status shard_save(shard_model *model, const char *dir, const char *tag,
 				       shard_ticket *ticket);
+
+/*
+ * shard_save_as - have the daemons write a checkpoint with files of the trainers
+ *
+ * DESCRIPTION
+ * As shard_save(), with its arguments in a struct and with one more: client. The plain files of
+ * that folder are copied, and are in the folder `client` of the checkpoint when it gets its name:
+ * DIR/TAG/client. So what a trainer keeps beside weights, moments and blobs comes and goes with
+ * them, as buffers, schedulers and generators in files of any format.
+ *
+ * One rank asks, for all: where several give files, each writes its own into the folder under
+ * another name, and they tell each other when they are done. Nobody changes the folder until the
+ * save has ended. Then it is the caller's again, to be removed or filled anew.
+ *
+ * The daemon of the node that coordinates reads the folder. On several nodes it lies where the
+ * checkpoints do, in a file system that all of them see. Folder and files belong to the user who
+ * asks, and the daemon's user or group may read them; root of that node and the daemon's own user
+ * may name any. At most 1024 files of together 16 GiB, with names of 1 to 79 of A-Z a-z 0-9 . _ -
+ * that do not begin with a dot; nothing but plain files. The copies belong to the daemon, and who
+ * may read the checkpoint may read them. Their sums are in the manifest, and
+ * `shardctl checkpoints --verify` compares them. A restore does not read them: the trainers do.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * opts: how to save. It is copied.
+ * ticket: set to the ticket of the save. NULL: nobody wants to know how it ends.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, opts was not started with SHARD_INIT(), or a text is too long
+ *   or not UTF-8.
+ * SHARD_DENIED: client is given, and the connection is over TCP: nobody knows there whose files
+ *   they are.
+ * SHARD_UNSUPPORTED: client is given, and the daemon is of a release that does not know it.
+ * SHARD_AGAIN: 64 saves of this handle are under way: wait for one first.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint: shard_world_get() first.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * How the save ended is as shard_save() lists it, and also:
+ *
+ * SHARD_BAD_ARG: client is no absolute path, or the name of a file is impossible.
+ * SHARD_DENIED: client is no folder of the caller's that the daemon can read, or something in it is
+ *   no plain file, belongs to another user or cannot be read. The text names it.
+ * SHARD_RANGE: there are too many files, or too many bytes.
+ * SHARD_STALE: a file changed while it was copied.
+ * SHARD_UNSUPPORTED: the node that coordinates is of a release that does not know it.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_save_as(shard_model *model, const struct shard_save_opts *opts,
+					  shard_ticket *ticket);
 
 /*
  * shard_restore - define and seal a model as a checkpoint has it

@@ -2,4 +2,5 @@
 # Tests of checkpoints. The calls that change a file system go through the test, which stops them
 # where it wants.
 ckpt_calls := fsync rename renameat renameat2 unlink unlinkat rmdir mkdir ftruncate fallocate write pwrite
+$(B)/tests/unit/test_ckpt_client: LDFLAGS += -Wl,--wrap=write
 $(B)/tests/unit/test_ckpt_folder $(B)/tests/unit/test_ckpt_beside: LDFLAGS += $(foreach c,$(ckpt_calls),-Wl,--wrap=$(c))

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
+#include "ckpt/client.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -42,6 +43,8 @@ static void *verify_thread(void *arg)
 	v->st = checkpoint_fits(v->path, v->m, &v->e);
 	if (v->st == SHARD_OK)
 		v->st = part_verify(v->path, v->m->files, v->m->files_nr, &v->progress, &v->e);
+	if (v->st == SHARD_OK)
+		v->st = client_verify(v->path, v->m, &v->progress, &v->e);
 	v->over = true;
 	return NULL;
 }
@@ -96,10 +99,10 @@ static void verify_all(const char *dir, struct checkpoint_found *found, uint32_t
 	struct bar bar;
 
 	for (uint32_t i = 0; i < nr; i++)
-		total += found[i].complete ? found[i].bytes : 0;
+		total += found[i].complete ? found[i].bytes + found[i].client_bytes : 0;
 	bar_init(&bar, "verify", total, isatty(2));
 	for (uint32_t i = 0; i < nr; i++) {
-		uint64_t bytes = found[i].complete ? found[i].bytes : 0;
+		uint64_t bytes = found[i].complete ? found[i].bytes + found[i].client_bytes : 0;
 
 		verify_one(dir, &found[i], &bar, before);
 		bar_set(&bar, before += bytes);
@@ -120,6 +123,10 @@ static void print_json(const char *dir, const struct checkpoint_found *found, ui
 				      "created", f->created, "complete", f->complete, "latest",
 				      f->latest, "verified", verified && f->complete);
 
+		json_object_set_new(o, "client_files", json_integer(f->client_nr));
+		json_object_set_new(o, "client_bytes", json_integer((json_int_t)f->client_bytes));
+		if (f->client_why[0] != 0)
+			json_object_set_new(o, "client_why", json_string(f->client_why));
 		if (!f->complete)
 			json_object_set_new(o, "why", json_string(f->why));
 		json_array_append_new(list, o);
@@ -128,6 +135,21 @@ static void print_json(const char *dir, const struct checkpoint_found *found, ui
 	json_dumpf(root, stdout, JSON_INDENT(2));
 	putchar('\n');
 	json_decref(root);
+}
+
+/* What stands behind the state: the files of trainers. */
+static const char *client_text(char text[sizeof(((struct checkpoint_found *)0)->client_why) + 64],
+			       const struct checkpoint_found *f)
+{
+	char size[CTL_NUMBER_BYTES];
+
+	text[0] = 0;
+	if (f->complete && f->client_why[0] != 0)
+		sprintf(text, "; %s", f->client_why);
+	else if (f->client_nr > 0)
+		sprintf(text, ", with %u files of trainers (%s)", f->client_nr,
+			ctl_bytes(size, (double)f->client_bytes));
+	return text;
 }
 
 static void print_table(const struct checkpoint_found *found, uint32_t nr, bool verified)
@@ -142,14 +164,15 @@ static void print_table(const struct checkpoint_found *found, uint32_t nr, bool 
 	       "CREATED", "STATE");
 	for (uint32_t i = 0; i < nr; i++) {
 		const struct checkpoint_found *f = &found[i];
-		char size[CTL_NUMBER_BYTES];
+		char size[CTL_NUMBER_BYTES], text[sizeof(f->client_why) + 64];
 
-		printf("%c %-*s %10llu  %-*s %11s  %-20s  %s\n", f->latest ? '*' : ' ', tag, f->tag,
-		       (unsigned long long)f->step, model, f->name[0] ? f->name : "?",
+		printf("%c %-*s %10llu  %-*s %11s  %-20s  %s%s\n", f->latest ? '*' : ' ', tag,
+		       f->tag, (unsigned long long)f->step, model, f->name[0] ? f->name : "?",
 		       ctl_bytes(size, (double)f->bytes), f->created[0] ? f->created : "?",
 		       !f->complete ? f->why
 		       : verified   ? "complete, verified"
-				    : "complete");
+				    : "complete",
+		       client_text(text, f));
 	}
 	printf("%s\n", nr ? "* is what `latest` names"
 			  : "no checkpoints; in a checkpoint_dir each model has a folder of its "

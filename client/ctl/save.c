@@ -11,12 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DIR_OPTION, TAG, FORCE };
+enum { DIR_OPTION, TAG, FORCE, CLIENT };
 
 const struct argp_option ctl_save_options[] = {
 	{"dir", CTL_KEY + DIR_OPTION, "DIR", 0,
 	 "shared by all nodes (default: the model's checkpoint_dir)", 0},
 	{"tag", CTL_KEY + TAG, "TAG", 0, "name of the checkpoint (default: global_stepN)", 0},
+	{"client", CTL_KEY + CLIENT, "FOLDER", 0,
+	 "your folder of plain files that become client/ of the checkpoint", 0},
 	{"force", CTL_KEY + FORCE, NULL, 0, "replace a checkpoint of that tag whatever its step is",
 	 0},
 	{0},
@@ -139,10 +141,11 @@ static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answe
 
 enum ctl_exit ctl_save(const struct ctl_options *o)
 {
-	char dir[SAVES_DIR_BYTES];
+	char dir[SAVES_DIR_BYTES], client[SAVES_DIR_BYTES];
 	struct ckpt_ask ask = {.name = o->words[0],
 			       .dir = saves_dir(dir, o->value[DIR_OPTION]),
 			       .tag = o->value[TAG],
+			       .client = saves_dir(client, o->value[CLIENT]),
 			       .fresh = o->value[FORCE] == NULL};
 	struct ckpt_answer answer;
 	double seconds;

@@ -351,6 +351,15 @@ bool ckpt_auto_start(struct model *m, bool again)
 
 /* --- checkpoint_every --- */
 
+/* A save that nobody asked for. */
+static enum shard_status own_save(struct model *m, struct err *e)
+{
+	const struct ckpt_wish wish = {.keep = m->set.keep_latest,
+				       .anywhere = ckpt_anywhere(m->server, m->spec->owner)};
+
+	return ckpt_save_begin(m, NULL, &wish, e);
+}
+
 void ckpt_decided(struct model *m, const struct record *r)
 {
 	char text[CHECKPOINT_PATH_MAX + 64];
@@ -371,8 +380,7 @@ void ckpt_decided(struct model *m, const struct record *r)
 			 (unsigned long)r->id.step, ckpt_op_text(m->ckpt->op, text));
 		return;
 	}
-	if (ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false,
-			    ckpt_anywhere(m->server, m->spec->owner), &e) != SHARD_OK)
+	if (own_save(m, &e) != SHARD_OK)
 		log_line(m->server->log, LOG_LEVEL_ERROR,
 			 "event=save_failed model=%s step=%lu why=%s", m->name,
 			 (unsigned long)r->id.step, e.text);
@@ -386,8 +394,7 @@ void ckpt_auto_late(struct model *m)
 		return;
 	m->ckpt->late = false;
 	if (m->sealed && server_leads(m->server) && !m->server->stop.on &&
-	    ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false,
-			    ckpt_anywhere(m->server, m->spec->owner), &e) != SHARD_OK)
+	    own_save(m, &e) != SHARD_OK)
 		log_line(m->server->log, LOG_LEVEL_ERROR,
 			 "event=save_failed model=%s step=%lu why=%s", m->name,
 			 (unsigned long)m->step, e.text);

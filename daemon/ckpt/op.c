@@ -96,6 +96,9 @@ static void free_made_of(struct manifest *c)
 {
 	for (uint32_t i = 0; i < c->files_nr; i++)
 		part_file_free(&c->files[i]);
+	for (uint32_t i = 0; i < c->client_nr; i++)
+		part_file_free(&c->client[i]);
+	free(c->client);
 	free(c->files);
 	free(c->blobs);
 	free(c->tensors);

@@ -76,14 +76,14 @@ struct ckpt_op {
 	enum ckpt_kind kind;
 	enum ckpt_phase phase;
 	char name[65], dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1],
-		path[CHECKPOINT_PATH_MAX];
-	struct ckpt_place place; /* How dir may be opened. */
+		path[CHECKPOINT_PATH_MAX], client[CHECKPOINT_PATH_MAX]; /* Files of trainers. */
+	struct ckpt_place place;                                        /* How dir may be opened. */
 	/* asked: somebody waits. made: the restore made the model. fresh: replace no other step. */
 	bool asked, force, made, fresh;
 	struct caller requester;
 	Shard__Restore *request; /* A copy. Its room is `kept`, of the requester's share. */
 	struct held kept;
-	uint32_t uid;
+	uint32_t uid; /* Of the requester, where it is known. */
 	struct job job;
 	/* noting: its file is to name this restore. noted_up: the node waited for was linked. */
 	bool working, noting, noted_up;

@@ -21,7 +21,7 @@ struct ckpt_place {
 };
 
 /* May this user name any folder? True for root of this node and for the daemon's own user on any
- * node, because a uid other than 0 is the same user on all nodes. With [daemon] trust_remote_root
+ * node, because a uid other than 0 is the same user on all nodes. With [cluster] trust_remote_root
  * also root of other nodes. False for anybody over TCP. */
 bool ckpt_anywhere(const struct server *s, const Shard__Cred *who);
 

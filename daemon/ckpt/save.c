@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "model/lead.h"
 #include "base/clock.h"
+#include "ckpt/client.h"
 #include "ckpt/op.h"
 #include "ckpt/save.h"
 #include "ckpt/spec_of.h"
@@ -275,6 +276,27 @@ static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
 
 /* --- the steps of a save --- */
 
+static struct client_from client_of(const struct ckpt_op *op)
+{
+	return (struct client_from){
+		.path = op->client, .anyones = op->place.anywhere, .uid = op->uid};
+}
+
+/* Not while training is held, because it may be long. */
+static enum shard_status take_client(struct ckpt_op *op, struct err *e)
+{
+	const struct client_from from = client_of(op);
+	char final[CHECKPOINT_PATH_MAX], path[CHECKPOINT_PATH_MAX];
+	enum shard_status st;
+
+	if (op->client[0] == 0)
+		return SHARD_OK;
+	if ((st = checkpoint_path(final, op->place.at, op->tag, e)) != SHARD_OK)
+		return st;
+	checkpoint_temporary(path, op->place.at, op->tag);
+	return client_copy(&from, path, &op->made_of, &op->checking, e);
+}
+
 static void run_finish(struct ckpt_op *op)
 {
 	struct err e;
@@ -283,7 +305,11 @@ static void run_finish(struct ckpt_op *op)
 	CHECK(op->kind == CKPT_SAVE);
 	if ((op->st = ckpt_place_open(&op->place, false, &op->why)) != SHARD_OK)
 		return;
-	op->st = checkpoint_finish(op->place.at, op->tag, &op->made_of, &op->why);
+	op->st = take_client(op, &e);
+	if (op->st != SHARD_OK && !op->checking.cancel) /* Otherwise the loop has said why. */
+		op->why = e;
+	if (op->st == SHARD_OK)
+		op->st = checkpoint_finish(op->place.at, op->tag, &op->made_of, &op->why);
 	if (op->st == SHARD_OK)
 		/* Not earlier, because training waited until now. */
 		checkpoint_sweep(op->place.at, op->name);
@@ -361,9 +387,12 @@ static enum shard_status replaces_own(struct ckpt_op *op)
 
 static void run_begin(struct ckpt_op *op)
 {
+	const struct client_from from = client_of(op);
 	char path[CHECKPOINT_PATH_MAX];
 
 	CHECK(op->kind == CKPT_SAVE);
+	if (op->client[0] != 0 && (op->st = client_look(&from, &op->why)) != SHARD_OK)
+		return;
 	if ((op->st = ckpt_place_open(&op->place, true, &op->why)) != SHARD_OK)
 		return;
 	op->st = replaces_own(op);
@@ -439,18 +468,28 @@ static void save_end(struct ckpt_op *op)
 static const struct ckpt_doing saves = {
 	.end = save_end, .beat = save_beat, .held = save_held, .part_is = part_is};
 
-enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const char *dir,
-				  const char *tag, uint32_t keep, bool fresh, bool anywhere,
-				  struct err *e)
+static enum shard_status client_ok(const char *client, struct err *e)
 {
+	if (client == NULL || (client[0] == '/' && strlen(client) < CHECKPOINT_PATH_MAX) ||
+	    client[0] == 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "client folder %.200s: choose an absolute path of at most %d bytes", client,
+		       CHECKPOINT_PATH_MAX - 1);
+}
+
+enum shard_status ckpt_save_begin(struct model *m, const struct caller *a,
+				  const struct ckpt_wish *wish, struct err *e)
+{
+	const char *tag = wish->tag;
 	struct ckpt_place place;
 	char own[CHECKPOINT_PATH_MAX];
 	struct ckpt_op *op;
-	enum shard_status st = ckpt_dir(own, dir, m->set.checkpoint_dir, m->name, e);
+	enum shard_status st = ckpt_dir(own, wish->dir, m->set.checkpoint_dir, m->name, e);
 
 	CHECK(server_leads(m->server));
-	if (st != SHARD_OK ||
-	    (st = ckpt_place_set(&place, m->server, own, anywhere, 0, e)) != SHARD_OK)
+	if (st != SHARD_OK || (st = client_ok(wish->client, e)) != SHARD_OK ||
+	    (st = ckpt_place_set(&place, m->server, own, wish->anywhere, 0, e)) != SHARD_OK)
 		return st;
 	if (tag != NULL && tag[0] != 0 && !checkpoint_tag_ok(tag))
 		return err_set(e, SHARD_BAD_ARG,
@@ -463,8 +502,10 @@ enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const
 	op->asked = a != NULL;
 	if (a != NULL)
 		op->requester = *a;
-	op->keep = keep;
-	op->fresh = fresh;
+	op->keep = wish->keep;
+	op->fresh = wish->fresh;
+	snprintf(op->client, sizeof(op->client), "%s", wish->client != NULL ? wish->client : "");
+	op->uid = wish->client_uid;
 	op->place = place;
 	snprintf(op->dir, sizeof(op->dir), "%s", own);
 	snprintf(op->tag, sizeof(op->tag), "%s", tag != NULL ? tag : "");
@@ -479,11 +520,24 @@ static enum shard_status save_here(struct server *s, const struct caller *a,
 				   const Shard__Save *body, struct err *e)
 {
 	struct model *m = model_by_name(s, body->name);
+	const struct ckpt_wish wish = {.dir = body->dir,
+				       .tag = body->tag,
+				       .client = body->client,
+				       .client_uid = body->cred != NULL ? body->cred->uid : 0,
+				       .fresh = body->fresh,
+				       .anywhere = ckpt_anywhere(s, body->cred)};
 
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
-	return ckpt_save_begin(m, a, body->dir, body->tag, 0, body->fresh,
-			       ckpt_anywhere(s, body->cred), e);
+	if (body->client[0] != 0 && !wish.anywhere &&
+	    (body->cred == NULL || !body->cred->known || body->cred->uid == 0))
+		return err_set(
+			e, SHARD_DENIED,
+			"client folder %.300s: the daemon has to know whose the files are: "
+			"ask over a unix socket, and as root on the node that coordinates, or set "
+			"[cluster] trust_remote_root",
+			body->client);
+	return ckpt_save_begin(m, a, &wish, e);
 }
 
 enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h,
@@ -501,6 +555,12 @@ enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h
 		return save_here(s, &a, &body, e);
 	if (lead_known(s, e) != SHARD_OK)
 		return e->status;
+	if (body.client[0] != 0 && !peer_takes_client(s->peer[server_coordinator(s)]))
+		return err_set(
+			e, SHARD_UNSUPPORTED,
+			"client folder %.300s: node %s coordinates, and its release does not "
+			"know of such folders: upgrade it",
+			body.client, members_name(s, server_coordinator(s)));
 	return call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 

@@ -73,6 +73,7 @@ struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
 bool peer_op_of_chunk(uint16_t op);
 bool peer_takes_nodes(const struct peer *p);   /* Does its release know of nodes that join? */
 bool peer_knows_members(const struct peer *p); /* Of models that began without some nodes? */
+bool peer_takes_client(const struct peer *p);  /* Of files of trainers in a checkpoint? */
 /* Has the node been away for lost_timeout, as far as this process knows? */
 bool peer_given_up(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.

@@ -7,6 +7,7 @@
  * system says, and what was there stays under its name. Nothing but a checkpoint is ever replaced
  * or removed. */
 #include "ckpt/checkpoint.h"
+#include "ckpt/client.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/part_impl.h"
 
@@ -143,7 +144,7 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 		st = may_replace(final, model, e);
 	if (st != SHARD_OK)
 		return st;
-	folder_temporary(path, dir, tag);
+	checkpoint_temporary(path, dir, tag);
 	if ((st = make_room(path, model, e)) != SHARD_OK)
 		return st;
 	if (mkdir(path, 0700) != 0)
@@ -184,7 +185,7 @@ void checkpoint_abandon(const char *dir, const char *tag)
 
 	if (checkpoint_path(path, dir, tag, NULL) != SHARD_OK)
 		return;
-	folder_temporary(path, dir, tag);
+	checkpoint_temporary(path, dir, tag);
 	(void)folder_remove(path, NULL);
 }
 
@@ -258,6 +259,14 @@ static void widen(const char *dir, const char *name, mode_t mode)
 	close(fd);
 }
 
+static bool give_group(const char *path, const char *name, const struct manifest *m)
+{
+	char file[CHECKPOINT_PATH_MAX + 96];
+
+	snprintf(file, sizeof(file), "%s/%s", path, name);
+	return lchown(file, (uid_t)-1, m->owner_gid) == 0;
+}
+
 /* Returns whether the daemon's group may read the files that the model's group may read. Where that
  * is possible, the folder is given to the model's group. */
 static bool group_is_owners(const char *path, const struct manifest *m)
@@ -266,14 +275,17 @@ static bool group_is_owners(const char *path, const struct manifest *m)
 		return true;
 	if (!m->owner_known || chown(path, (uid_t)-1, m->owner_gid) != 0)
 		return false;
-	for (uint32_t i = 0; i < m->files_nr; i++) {
-		char file[CHECKPOINT_PATH_MAX + 96];
+	for (uint32_t i = 0; i < m->files_nr; i++)
+		if (!give_group(path, m->files[i].name, m))
+			return false;
+	for (uint32_t i = 0; i < m->client_nr; i++) {
+		char name[sizeof(CLIENT_FOLDER) + sizeof(m->client[i].name)];
 
-		snprintf(file, sizeof(file), "%s/%s", path, m->files[i].name);
-		if (lchown(file, (uid_t)-1, m->owner_gid) != 0)
+		snprintf(name, sizeof(name), CLIENT_FOLDER "/%s", m->client[i].name);
+		if (!give_group(path, name, m))
 			return false;
 	}
-	return true;
+	return m->client_nr == 0 || give_group(path, CLIENT_FOLDER, m);
 }
 
 /* Files are made for the daemon alone. The group may read them where the model's mode lets it. A
@@ -290,6 +302,14 @@ static void let_read(const char *path, const struct manifest *m)
 	}
 	for (uint32_t i = 0; i < m->files_nr; i++)
 		widen(path, m->files[i].name, file);
+	for (uint32_t i = 0; i < m->client_nr; i++) {
+		char name[sizeof(CLIENT_FOLDER) + sizeof(m->client[i].name)];
+
+		snprintf(name, sizeof(name), CLIENT_FOLDER "/%s", m->client[i].name);
+		widen(path, name, file);
+	}
+	if (m->client_nr > 0)
+		widen(path, CLIENT_FOLDER, folder);
 	widen(path, MANIFEST_NAME, file);
 	widen(path, ".", folder);
 }
@@ -410,7 +430,7 @@ enum shard_status checkpoint_finish(const char *dir, const char *tag, struct man
 
 	if (st != SHARD_OK)
 		return st;
-	folder_temporary(path, dir, tag);
+	checkpoint_temporary(path, dir, tag);
 	if (m->created[0] == 0) {
 		time_t now = time(NULL);
 		struct tm tm;

@@ -18,6 +18,8 @@ void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step);
 enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
 				  struct err *e);
 
+/* DIR/.TAG.tmp, where it is written. */
+void checkpoint_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag);
 /* Makes the folder and those above it, durably. */
 enum shard_status checkpoint_make_dir(const char *dir, struct err *e);
 /* Makes DIR if it is missing, and DIR/.TAG.tmp anew. path gets its name. SHARD_EXISTS: DIR/TAG is
@@ -38,6 +40,9 @@ void checkpoint_abandon(const char *dir, const char *tag); /* Removes DIR/.TAG.t
 struct checkpoint_found {
 	char tag[CHECKPOINT_TAG_MAX + 1], name[65], created[32];
 	uint64_t step, bytes;
+	uint64_t client_bytes; /* Of the files of trainers, which are not in bytes. */
+	uint32_t client_nr;
+	char client_why[256];    /* What is wrong with these; empty: their lengths are right. */
 	struct manifest_run run; /* 0 where the manifest cannot be read. */
 	/* complete: the manifest is valid and all files have its lengths. */
 	bool complete, latest;

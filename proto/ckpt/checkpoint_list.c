@@ -4,6 +4,7 @@
  * of the files are checked. Their bytes are not (part_verify() does that). It fails where the
  * folder cannot be read. A damaged checkpoint is listed as not complete. */
 #include "ckpt/checkpoint.h"
+#include "ckpt/client.h"
 #include "ckpt/folder_impl.h"
 
 #include "base/check.h"
@@ -39,7 +40,7 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 {
 	char path[CHECKPOINT_PATH_MAX];
 	struct manifest *m;
-	struct err e = {.text = ""};
+	struct err e = {.text = ""}, client;
 	struct stat s;
 	enum shard_status st;
 	bool ours = true;
@@ -58,6 +59,11 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 		for (uint32_t i = 0; i < m->files_nr; i++)
 			f->bytes += m->files[i].bytes;
 		ours = !model || strcmp(model, m->name) == 0;
+		f->client_nr = m->client_nr;
+		f->client_bytes = client_bytes(m);
+		if (client_lengths(path, m, &client) != SHARD_OK)
+			snprintf(f->client_why, sizeof(f->client_why), "%.*s",
+				 (int)sizeof(f->client_why) - 1, client.text);
 		f->complete = checkpoint_lengths(path, m, &e) == SHARD_OK;
 		manifest_free(&m);
 	} else {
@@ -192,7 +198,7 @@ static enum shard_status drop_held(const char *dir, const char *tag, const char 
 	enum shard_status st;
 	int held;
 
-	folder_temporary(aside, dir, tag);
+	checkpoint_temporary(aside, dir, tag);
 	held = folder_hold(aside);
 	if (held < 0 && errno == EWOULDBLOCK)
 		return SHARD_OK;

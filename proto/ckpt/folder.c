@@ -3,6 +3,7 @@
  * follows a symbolic link below the folder that it was given. Removal takes only the files of a
  * checkpoint. A folder that holds anything else stays as it is, and the error names it. It fails
  * with what the file system says. */
+#include "ckpt/client.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
 
@@ -74,7 +75,7 @@ enum shard_status folder_make(const char *path, struct err *e)
 	return SHARD_OK;
 }
 
-void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag)
+void checkpoint_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag)
 {
 	snprintf(path, CHECKPOINT_PATH_MAX, "%s/.%s.tmp", dir, tag);
 }
@@ -118,8 +119,48 @@ static bool claims(int dir)
 	return n == (ssize_t)sizeof(begin) - 1 && memcmp(text, begin, sizeof(begin) - 1) == 0;
 }
 
+/* The folder of the files of trainers has plain files with their names, and nothing else. Looks, or
+ * removes all of it. SHARD_OK also if there is none. */
+static enum shard_status client_folder(int dir, const char *path, bool remove, struct err *e)
+{
+	int fd = openat(dir, CLIENT_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	enum shard_status st = SHARD_OK;
+	const struct dirent *entry;
+	struct stat s;
+
+	if (d == NULL) {
+		st = fd < 0 && errno == ENOENT ? SHARD_OK : failed(e, path, "cannot be looked at");
+		if (fd >= 0)
+			close(fd);
+		return st;
+	}
+	while (st == SHARD_OK && (entry = readdir(d)) != NULL) {
+		const char *name = entry->d_name;
+
+		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+		    strncmp(name, ".nfs", 4) == 0)
+			continue;
+		if (fstatat(fd, name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode) ||
+		    !client_name_ok(name))
+			st = err_set(e, SHARD_EXISTS,
+				     "%s: is no checkpoint, " CLIENT_FOLDER
+				     "/%.64s in it is no file of trainers: choose another tag or "
+				     "folder, or remove it",
+				     path, name);
+		else if (remove && unlinkat(fd, name, 0) != 0)
+			st = failed(e, path, "cannot be emptied");
+	}
+	closedir(d);
+	if (st == SHARD_OK && remove && unlinkat(dir, CLIENT_FOLDER, AT_REMOVEDIR) != 0 &&
+	    errno != ENOENT)
+		st = failed(e, path, "cannot be emptied");
+	return st;
+}
+
 /* Refuses a folder unless all of it belongs to a checkpoint. It must have only names of a
- * checkpoint, only plain files, and one file that says that it is a checkpoint. */
+ * checkpoint, only plain files, but for the folder of the files of trainers, and one file that says
+ * that it is a checkpoint. */
 static enum shard_status look(DIR *d, const char *path, struct err *e)
 {
 	bool said = claims(dirfd(d)), any = false;
@@ -135,6 +176,14 @@ static enum shard_status look(DIR *d, const char *path, struct err *e)
 			continue; /* .nfs* is a file that was removed while it was open. */
 		if (fstatat(dirfd(d), name, &s, AT_SYMLINK_NOFOLLOW) != 0)
 			return failed(e, path, "cannot be looked at");
+		if (S_ISDIR(s.st_mode) && strcmp(name, CLIENT_FOLDER) == 0) {
+			enum shard_status st = client_folder(dirfd(d), path, false, e);
+
+			if (st != SHARD_OK)
+				return st;
+			any = true;
+			continue;
+		}
 		if (!S_ISREG(s.st_mode))
 			return err_set(e, SHARD_EXISTS,
 				       "%s: is no checkpoint, %.64s in it is no plain file: choose "
@@ -162,7 +211,10 @@ static enum shard_status look(DIR *d, const char *path, struct err *e)
 static enum shard_status empty(DIR *d, const char *path, bool last, struct err *e)
 {
 	const struct dirent *entry;
+	enum shard_status st;
 
+	if (!last && (st = client_folder(dirfd(d), path, true, e)) != SHARD_OK)
+		return st;
 	rewinddir(d);
 	while ((entry = readdir(d))) {
 		const char *name = entry->d_name;

@@ -32,8 +32,6 @@ enum shard_status folder_put_text(const char *path, const char *temporary, const
 enum shard_status folder_put_draft(const char *temporary, const char *text,
 				   struct err *e); /* Written and synced, but not renamed. */
 enum shard_status folder_get_text(const char *path, char *text, size_t room, struct err *e);
-void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir,
-		      const char *tag); /* DIR/.TAG.tmp. */
 /* Locks (flock) the file that says whose the folder is, so that checkpoint_sweep() of another
  * process spares it. The lock lasts until the descriptor is closed or this process ends in any way.
  * -1 and errno: EWOULDBLOCK: another process has it. ENOENT: no file says whose the folder is.

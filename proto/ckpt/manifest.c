@@ -81,13 +81,13 @@ static json_t *tensors_of(const struct manifest *m)
 	return tensors;
 }
 
-static json_t *files_of(const struct manifest *m)
+static json_t *files_of(const struct part_file *list, uint32_t nr)
 {
 	json_t *files = json_array();
 
-	for (uint32_t i = 0; i < m->files_nr; i++) {
-		const struct part_file *p = &m->files[i];
-		char *sums = malloc(p->sums_nr * 16ull + 1);
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct part_file *p = &list[i];
+		char *sums = calloc(p->sums_nr * 16ull + 1, 1);
 
 		for (uint32_t s = 0; sums && s < p->sums_nr; s++)
 			snprintf(sums + 16ull * s, 17, "%016" PRIx64, p->sums[s]);
@@ -125,11 +125,11 @@ static json_t *json_of(const struct manifest *m)
 		m->created, "name", m->name, "run_id", m->run_id, "step", (json_int_t)m->step,
 		"applied", (json_int_t)m->applied, "skipped_in_row", (json_int_t)m->skipped_in_row,
 		"scaler", scaler_of(m), "tune", tune_of(m));
-	json_t *rest =
-		json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "settings", m->settings,
-			  "optimizer", m->optimizer, "image", dtype_name(m->image), "grad",
-			  dtype_name(m->grad), "kinds", kinds_of(m), "groups", groups_of(m),
-			  "tensors", tensors_of(m), "files", files_of(m), "blobs", blobs_of(m));
+	json_t *rest = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "settings",
+				 m->settings, "optimizer", m->optimizer, "image",
+				 dtype_name(m->image), "grad", dtype_name(m->grad), "kinds",
+				 kinds_of(m), "groups", groups_of(m), "tensors", tensors_of(m),
+				 "files", files_of(m->files, m->files_nr), "blobs", blobs_of(m));
 
 	if (m->owner_known)
 		json_object_set_new(root, "owner",
@@ -142,6 +142,8 @@ static json_t *json_of(const struct manifest *m)
 			json_sprintf("%016" PRIx64 "%016" PRIx64, m->run.id[0], m->run.id[1]));
 		json_object_set_new(root, "line", hex(m->run.line));
 	}
+	if (m->client_nr > 0)
+		json_object_set_new(root, "client", files_of(m->client, m->client_nr));
 	if (m->has_mode)
 		json_object_set_new(root, "mode", json_sprintf("%04o", m->mode));
 	if (!root || !rest || json_object_update(root, rest) != 0) {

@@ -65,6 +65,9 @@ struct manifest {
 	uint32_t files_nr;
 	struct manifest_blob *blobs;
 	uint32_t blobs_nr;
+	/* Files that trainers gave (client.h), by their names. header_bytes is 0. */
+	struct part_file *client;
+	uint32_t client_nr;
 	uint64_t sum; /* Of the file, when it was read or written. */
 };
 

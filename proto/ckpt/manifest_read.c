@@ -4,6 +4,7 @@
  * checked for its place, type and range. A file may come from anybody, so memory stays a small
  * multiple of its size. It fails with SHARD_PROTOCOL and names the file and the member. Nothing is
  * guessed. A later version of the format is refused, too. */
+#include "ckpt/client.h"
 #include "ckpt/manifest.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
@@ -306,38 +307,62 @@ static void take_group(struct reader *r, struct manifest *m, const json_t *j)
 				     take_copy(r, j, "groups", "settings", MANIFEST_SETTINGS_MAX)};
 }
 
-static void take_file(struct reader *r, struct manifest *m, const json_t *j)
+/* header_min: the shortest header that such a file can have. */
+static void take_pieces(struct reader *r, struct part_file *f, const json_t *j, const char *where,
+			uint64_t header_min)
 {
-	struct part_file *f = &m->files[m->files_nr++];
-	const char *name = take_text(r, j, "files", "name", sizeof(f->name) - 1);
+	const char *name = take_text(r, j, where, "name", sizeof(f->name) - 1);
 	const char *sums = json_string_value(json_object_get(j, "sums"));
 	size_t digits = sums ? strlen(sums) : 0;
 
 	snprintf(f->name, sizeof(f->name), "%s", name);
 	if (f->name[0] == 0 || f->name[0] == '.' || strchr(f->name, '/') ||
 	    strcmp(f->name, MANIFEST_NAME) == 0)
-		wrong(r, "files", "name", "is no name of a file in this folder");
-	f->bytes = take_u64(r, j, "files", "bytes");
-	f->header_bytes = take_u64(r, j, "files", "header_bytes");
-	f->piece_bytes = take_u32(r, j, "files", "piece_bytes");
+		wrong(r, where, "name", "is no name of a file in this folder");
+	f->bytes = take_u64(r, j, where, "bytes");
+	f->header_bytes = take_u64(r, j, where, "header_bytes");
+	f->piece_bytes = take_u32(r, j, where, "piece_bytes");
 	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES ||
-	    f->piece_bytes % PART_ALIGN || f->header_bytes < 10 || f->header_bytes > f->bytes ||
-	    f->bytes > 1ull << 62 || digits % 16 ||
+	    f->piece_bytes % PART_ALIGN || f->header_bytes < header_min ||
+	    f->header_bytes > f->bytes || f->bytes > 1ull << 62 || digits % 16 ||
 	    digits / 16 !=
 		    (f->bytes + f->piece_bytes - 1) / (f->piece_bytes ? f->piece_bytes : 1)) {
-		wrong(r, "files", f->name, "contradicts itself: bytes, header, pieces and sums");
+		wrong(r, where, f->name, "contradicts itself: bytes, header, pieces and sums");
 		return;
 	}
-	if (!(f->sums = malloc(digits / 2))) {
+	if (!(f->sums = malloc(digits / 2 + 1))) {
 		no_memory(r);
 		return;
 	}
 	for (f->sums_nr = 0; f->sums_nr < digits / 16; f->sums_nr++)
 		if (!take_hex(sums + (size_t)f->sums_nr * 16, &f->sums[f->sums_nr]))
-			wrong(r, "files", "sums", "are no hexadecimal digits");
-	for (const struct part_file *other = m->files; other < f; other++)
-		if (strcmp(other->name, f->name) == 0)
-			wrong(r, "files", f->name, "is there twice");
+			wrong(r, where, "sums", "are no hexadecimal digits");
+}
+
+static void not_twice(struct reader *r, const struct part_file *all, const struct part_file *f,
+		      const char *where)
+{
+	for (; all < f; all++)
+		if (strcmp(all->name, f->name) == 0)
+			wrong(r, where, f->name, "is there twice");
+}
+
+static void take_file(struct reader *r, struct manifest *m, const json_t *j)
+{
+	struct part_file *f = &m->files[m->files_nr++];
+
+	take_pieces(r, f, j, "files", 10);
+	not_twice(r, m->files, f, "files");
+}
+
+static void take_client(struct reader *r, struct manifest *m, const json_t *j)
+{
+	struct part_file *f = &m->client[m->client_nr++];
+
+	take_pieces(r, f, j, "client", 0);
+	not_twice(r, m->client, f, "client");
+	if (!client_name_ok(f->name) || f->header_bytes != 0)
+		wrong(r, "client", "name", "is no name of a file of trainers");
 }
 
 static void take_blob(struct reader *r, struct manifest *m, const json_t *j)
@@ -357,13 +382,14 @@ static void take_blob(struct reader *r, struct manifest *m, const json_t *j)
 		wrong(r, "blobs", "offset", "lies outside of its file, or its sum is none");
 }
 
-enum { GROUPS, TENSORS, FILES, BLOBS, LISTS };
+enum { GROUPS, TENSORS, FILES, BLOBS, CLIENT, LISTS };
 
 /* The members of a manifest. Those after the lists are small. */
 static const char *const keys[] = {[GROUPS] = "groups",
 				   [TENSORS] = "tensors",
 				   [FILES] = "files",
 				   [BLOBS] = "blobs",
+				   [CLIENT] = "client",
 				   "format",
 				   "version",
 				   "release",
@@ -400,6 +426,9 @@ static void take_lists(struct reader *r, struct manifest *m, const struct scan_m
 	if (r->st == SHARD_OK)
 		take_list(r, &list[BLOBS], MANIFEST_BLOBS_MAX, sizeof(*m->blobs),
 			  (void **)&m->blobs, take_blob, m);
+	if (r->st == SHARD_OK && list[CLIENT].value.at != NULL)
+		take_list(r, &list[CLIENT], CLIENT_FILES_MAX, sizeof(*m->client),
+			  (void **)&m->client, take_client, m);
 }
 
 /* Collects the small members in one object. NULL: one of them is wrong. */
@@ -601,11 +630,14 @@ void manifest_free(struct manifest **m)
 	}
 	for (uint32_t i = 0; i < x->files_nr; i++)
 		part_file_free(&x->files[i]);
+	for (uint32_t i = 0; i < x->client_nr; i++)
+		part_file_free(&x->client[i]);
 	free(x->settings);
 	free(x->optimizer);
 	free(x->tensors);
 	free(x->groups);
 	free(x->files);
 	free(x->blobs);
+	free(x->client);
 	free(x);
 }

@@ -6,6 +6,7 @@
  * consistent. */
 // covers: proto/ckpt/safetensors.c proto/ckpt/manifest_read.c proto/ckpt/manifest_scan.c
 #include "base/check.h"
+#include "ckpt/client.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 #include "wire/xxh.h"
@@ -68,6 +69,12 @@ static void fuzz_manifest(const uint8_t *data, size_t bytes)
 	for (uint32_t i = 0; i < m->blobs_nr; i++) {
 		CHECK(m->blobs[i].file < m->files_nr);
 		CHECK(manifest_blob(dir, m, i, blob, &e) != SHARD_OK);
+	}
+	for (uint32_t i = 0; i < m->client_nr; i++) {
+		const struct part_file *f = &m->client[i];
+
+		CHECK(client_name_ok(f->name));
+		CHECK(f->sums_nr == (f->bytes + f->piece_bytes - 1) / f->piece_bytes);
 	}
 	manifest_free(&m);
 	free(text);

@@ -2,6 +2,7 @@
 /* Writes and reads the small checkpoints of ckpts.h. Tests of files call it. The model has tensors
  * of 1 to some thousands of elements with awkward names. The step is the salt of the values, so
  * that a load that takes one checkpoint for another is noticed. A wrong element ends the test. */
+#include "ckpt/client.h"
 #include "lib/ckpts.h"
 
 #include "base/check.h"
@@ -101,6 +102,13 @@ enum shard_status ckpts_write(const char *path, struct manifest *m, int nodes, u
 	return st;
 }
 
+static const char *given;
+
+void ckpts_give(const char *folder)
+{
+	given = folder;
+}
+
 static enum shard_status save(const char *dir, const char *model, uint64_t id, uint64_t step,
 			      int nodes, uint64_t chunk, struct err *e)
 {
@@ -114,7 +122,12 @@ static enum shard_status save(const char *dir, const char *model, uint64_t id, u
 	m.run = (struct manifest_run){{id, id}, id};
 	st = checkpoint_begin(path, dir, tag, model, &held, e);
 	if (st == SHARD_OK) {
+		const struct client_from from = {.path = given, .anyones = true};
+		struct part_progress p = {.cancel = false};
+
 		st = ckpts_write(path, &m, nodes, chunk, step, e);
+		if (st == SHARD_OK && given != NULL)
+			st = client_copy(&from, path, &m, &p, e);
 		if (st == SHARD_OK)
 			st = checkpoint_finish(dir, tag, &m, e);
 		if (st != SHARD_OK)
@@ -186,6 +199,8 @@ enum shard_status ckpts_load(const char *dir, const char *tag, const char *model
 	}
 	if (st == SHARD_OK)
 		st = part_verify(path, m->files, m->files_nr, NULL, e);
+	if (st == SHARD_OK)
+		st = client_verify(path, m, &(struct part_progress){.cancel = false}, e);
 	manifest_free(&m);
 	return st;
 }

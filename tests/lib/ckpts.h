@@ -29,6 +29,9 @@ enum shard_status ckpts_save_of(const char *dir, const char *model, uint64_t id,
  * functions say. A wrong element ends the test. */
 enum shard_status ckpts_load(const char *dir, const char *tag, const char *model, uint64_t run,
 			     struct err *e);
+/* From now on saves have the files of this folder in `client`, and loads compare them with their
+ * sums. NULL: saves have none. */
+void ckpts_give(const char *folder);
 void ckpts_free(struct manifest *m);
 void ckpts_folder(char dir[64]); /* Makes a new folder. */
 void ckpts_remove(const char *dir);

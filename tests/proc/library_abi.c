@@ -78,6 +78,12 @@ AT(shard_step, rank, 24, 4);
 AT(shard_step, world_size, 28, 4);
 AT(shard_step, loss_scale, 32, 8);
 
+IS(shard_save_opts, 32);
+AT(shard_save_opts, size, 0, 8);
+AT(shard_save_opts, dir, 8, 8);
+AT(shard_save_opts, tag, 16, 8);
+AT(shard_save_opts, client, 24, 8);
+
 IS(shard_kept, 40);
 AT(shard_kept, size, 0, 8);
 AT(shard_kept, base, 8, 8);

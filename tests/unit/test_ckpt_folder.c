@@ -158,8 +158,9 @@ static void check_whole(const char *dir, uint64_t older, uint64_t newer, uint32_
 
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
 	for (uint32_t i = 0; i < nr; i++)
-		if (!found[i].complete)
-			fail_msg("crash at call %u: %s: %s", at, found[i].tag, found[i].why);
+		if (!found[i].complete || found[i].client_why[0] != 0)
+			fail_msg("crash at call %u: %s: %s%s", at, found[i].tag, found[i].why,
+				 found[i].client_why);
 	free(found);
 	MUST(checkpoint_newest(dir, "gpt", UINT64_MAX, tag, &step, &e));
 	if (step != older && step != newer)
@@ -222,6 +223,22 @@ static void test_crash_same_tag(void **state)
 {
 	(void)state;
 	walk(5, 5);
+}
+
+/* The same with files of trainers in both. */
+static void test_crash_client(void **state)
+{
+	char folder[64];
+
+	(void)state;
+	ckpts_folder(folder);
+	make_file(folder, "rank0.pt", "generator");
+	make_file(folder, "buffers.safetensors", "");
+	ckpts_give(folder);
+	walk(5, 9);
+	walk(5, 5);
+	ckpts_give(NULL);
+	ckpts_remove(folder);
 }
 
 static bool in_memory;
@@ -631,12 +648,19 @@ static void test_over_damage(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_crash),          cmocka_unit_test(test_crash_same_tag),
-		cmocka_unit_test(test_no_exchange),    cmocka_unit_test(test_full_disk),
-		cmocka_unit_test(test_list_and_prune), cmocka_unit_test(test_sweep),
-		cmocka_unit_test(test_whose),          cmocka_unit_test(test_over_damage),
-		IN_MEMORY(test_late_failure),          cmocka_unit_test(test_new_folders_last),
-		cmocka_unit_test(test_foreign),        cmocka_unit_test(test_modes),
+		cmocka_unit_test(test_crash),
+		cmocka_unit_test(test_crash_same_tag),
+		cmocka_unit_test_setup_teardown(test_crash_client, to_memory, from_memory),
+		cmocka_unit_test(test_no_exchange),
+		cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_list_and_prune),
+		cmocka_unit_test(test_sweep),
+		cmocka_unit_test(test_whose),
+		cmocka_unit_test(test_over_damage),
+		IN_MEMORY(test_late_failure),
+		cmocka_unit_test(test_new_folders_last),
+		cmocka_unit_test(test_foreign),
+		cmocka_unit_test(test_modes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
