@@ -90,7 +90,7 @@ static enum shard_status define_send(struct request *r, const struct shard_spec 
 		t[i].shape = shapes + 8 * (size_t)i;
 		t[i].n_shape = s->tensors[i].ndim;
 		t[i].group = s->tensors[i].group;
-		t[i].flags = s->tensors[i].flags;
+		t[i].flags = layout_flags(&s->tensors[i], s->image);
 		tp[i] = &t[i];
 	}
 	for (uint32_t i = 0; i < s->groups_nr; i++) {

@@ -245,13 +245,13 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
 enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to,
 			     struct err *e)
 {
-	uint64_t elem = dtype_bytes(m->spec.image), bytes, at;
+	uint64_t bytes, at;
 	uint32_t part = WIRE_PART(h->flags), c = h->chunk, slot;
 
 	if (c >= m->layout->chunks_nr)
 		return err_set(e, SHARD_PROTOCOL, "image chunk %u of \"%s\", which has %u", c,
 			       m->spec.name, m->layout->chunks_nr);
-	bytes = layout_chunk_elems(m->layout, c) * elem;
+	bytes = layout_image_bytes(m->layout, c, 1);
 	at = (uint64_t)part * WIRE_PART_BYTES;
 	if (at >= bytes ||
 	    h->body_bytes != (bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES))
@@ -276,13 +276,13 @@ enum shard_status image_part(struct shard_model *m, const struct wire_head *h, v
 	atomic_store_explicit(&m->own_version[(size_t)slot * m->layout->chunks_nr + c], NONE,
 			      memory_order_relaxed);
 	*to = (char *)m->image.base + slot * m->image_half +
-	      (uint64_t)c * m->layout->chunk_elems * elem + at;
+	      layout_image_at(m->layout, layout_chunk_start(m->layout, c)) + at;
 	return SHARD_OK;
 }
 
 void image_part_came(struct shard_model *m, const struct wire_head *h)
 {
-	uint64_t bytes = layout_chunk_elems(m->layout, h->chunk) * dtype_bytes(m->spec.image);
+	uint64_t bytes = layout_image_bytes(m->layout, h->chunk, 1);
 
 	m->pulled_bytes += h->body_bytes;
 	if (++m->own_part[h->chunk] * (uint64_t)WIRE_PART_BYTES < bytes)
@@ -317,8 +317,7 @@ static bool stable(struct shard_model *m, uint64_t version, uint64_t *open)
 static bool pull_copy(struct shard_model *m, const struct ticket *t)
 {
 	const struct layout_tensor *x = &m->layout->tensor[t->tensor];
-	uint64_t at = x->offset + t->first, end = at + t->count, from = dtype_bytes(m->spec.image),
-		 to = dtype_bytes(t->dtype);
+	uint64_t at = x->offset + t->first, end = at + t->count, to = dtype_bytes(t->dtype);
 	char *dst = t->dst;
 
 	for (uint64_t n; at < end; at += n, dst += n * to) {
@@ -336,8 +335,8 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 			return false;
 		dtype_convert(dst, t->dtype,
 			      (const char *)m->image.base + m->image_data + slot * m->image_half +
-				      at * from,
-			      m->spec.image, n);
+				      layout_image_at(m->layout, at),
+			      x->image, n);
 		/* The bytes are read before the version and the counter are read again. */
 		atomic_thread_fence(memory_order_acquire);
 		if (atomic_load_explicit(v, memory_order_relaxed) != before ||
@@ -416,7 +415,7 @@ const void *shard_image(shard_model *m, uint32_t tensor)
 		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->spec.name,
 			  m->layout->tensors_nr);
 	else
-		p = image_base(m) + m->layout->tensor[tensor].offset * dtype_bytes(m->spec.image);
+		p = image_base(m) + layout_image_at(m->layout, m->layout->tensor[tensor].offset);
 	client_leave(m->client);
 	return p;
 }

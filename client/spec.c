@@ -41,7 +41,7 @@ enum shard_status spec_init(struct spec *out, struct layout **layout, const stru
 	enum shard_status rc = spec_check(s, e);
 
 	if (rc == SHARD_OK)
-		rc = layout_init(layout, s->tensors, s->tensors_nr, s->groups_nr, 0, e);
+		rc = layout_init(layout, s->tensors, s->tensors_nr, s->groups_nr, s->image, 0, e);
 	if (rc != SHARD_OK)
 		return rc;
 	strcpy(out->name, s->name);
@@ -58,10 +58,9 @@ static enum shard_status tensor_of_wire(struct shard_tensor *t, const Shard__Ten
 		return err_set(e, SHARD_PROTOCOL,
 			       "shardd says that tensor \"%.200s\" has %zu dimensions", w->name,
 			       w->n_shape);
-	*t = (struct shard_tensor){.name = w->name,
-				   .ndim = (uint32_t)w->n_shape,
-				   .group = w->group,
-				   .flags = w->flags};
+	*t = (struct shard_tensor){
+		.name = w->name, .ndim = (uint32_t)w->n_shape, .group = w->group};
+	layout_flags_take(t, w->flags);
 	for (size_t d = 0; d < w->n_shape; d++)
 		t->shape[d] = w->shape[d];
 	return SHARD_OK;

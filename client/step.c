@@ -213,7 +213,7 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 		m->begun = m->offered;
 	if (!m->client->tcp && m->begun.id.step != before)
 		/* The image that is read in place now. */
-		m->pulled_bytes += m->layout->elems * dtype_bytes(m->spec.image);
+		m->pulled_bytes += m->layout->image_bytes;
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight == SHARD_NO_SAMPLES ? 0 : o->weight;
 	m->adds.micro_steps = o->micro_steps && m->weight > 0 ? o->micro_steps : 1;

@@ -202,7 +202,7 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r,
 {
 	const struct layout *l = m->layout;
 	uint64_t arena = l->elems * dtype_bytes(m->spec.grad) + m->staleness * m->arena_half;
-	uint64_t image = l->elems * dtype_bytes(m->spec.image) + m->staleness * m->image_half;
+	uint64_t image = l->image_bytes + m->staleness * m->image_half;
 	enum shard_status rc;
 
 	if (r->fds_nr != 2)
@@ -313,7 +313,7 @@ static enum shard_status join_send(struct shard_model *m, int rank_hint, struct 
 	if (r == NULL)
 		return SHARD_SYSTEM;
 	m->arena_half = shm_half_bytes(m->layout->elems * dtype_bytes(m->spec.grad));
-	m->image_half = shm_half_bytes(m->layout->elems * dtype_bytes(m->spec.image));
+	m->image_half = shm_half_bytes(m->layout->image_bytes);
 	if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
 		request_free(r);
 		return join_failed(m, &e);

@@ -157,7 +157,7 @@ static enum shard_status open_model(struct replay *r, struct err *e)
 	r->grad_bytes = dtype_bytes(m->grad);
 	if (chunk < LAYOUT_ALIGN || (chunk & (chunk - 1)) != 0 || !(r->predivide > 0))
 		return err_set(e, SHARD_PROTOCOL, "%s: the settings of the model are wrong", from);
-	st = layout_init(&r->layout, m->tensors, m->tensors_nr, m->groups_nr, chunk, e);
+	st = layout_init(&r->layout, m->tensors, m->tensors_nr, m->groups_nr, m->image, chunk, e);
 	if (st == SHARD_OK)
 		st = sort_names(r, e);
 	if (st != SHARD_OK)

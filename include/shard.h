@@ -235,7 +235,7 @@ enum shard_dtype {
 
 /* What there is of each element of a model. */
 enum shard_kind {
-	/* The parameters as trainers read them, in the model's image dtype. */
+	/* The parameters as trainers read them, in the image dtype of the tensor. */
 	SHARD_IMAGE = 1,
 	/* The fp32 weights that the optimizer updates. */
 	SHARD_MASTER,
@@ -305,7 +305,13 @@ struct shard_tensor {
 	/* Elements in each dimension; none is 0. */
 	uint64_t shape[8];
 	/* Must be zero. */
-	uint64_t reserved[4];
+	uint64_t reserved[3];
+	/* What trainers read of this tensor, if that is not shard_spec.image: an enum shard_dtype,
+	 * as SHARD_F32 for the norms and the router of a bf16 model. 0: as the model. Gradients are
+	 * of the model's grad dtype in any case. */
+	uint32_t image;
+	/* Must be zero. */
+	uint32_t reserved_32;
 };
 
 /* Tensors that share settings. */
@@ -330,7 +336,7 @@ struct shard_spec {
 	const struct shard_group *groups;
 	/* How many groups there are, 0 to 16. With 0 all tensors are in one. */
 	uint32_t groups_nr;
-	/* What trainers read. */
+	/* What trainers read, of the tensors that do not say otherwise. */
 	enum shard_dtype image;
 	/* What trainers push. */
 	enum shard_dtype grad;
@@ -345,8 +351,9 @@ struct shard_info {
 	size_t size;
 	/* Its name, which lives as long as the handle. */
 	const char *name;
-	/* Where it begins in the element space, in elements: the distance from the base that
-	 * shard_region() gives is this times the size of an element. */
+	/* Where it begins in the element space, in elements. In SHARD_GRAD, the distance from the
+	 * base that shard_region() gives is this times the size of an element. Tensors with an
+	 * image dtype of their own come after all others. */
 	uint64_t offset;
 	/* Its elements. */
 	uint64_t numel;
@@ -358,6 +365,13 @@ struct shard_info {
 	uint32_t ndim;
 	/* Elements in each of them. */
 	uint64_t shape[8];
+	/* The type of its elements in the image. 0: the library is older than this field, and it is
+	 * shard_spec.image. */
+	uint32_t image;
+	/* Reserved. */
+	uint32_t reserved;
+	/* Where it begins in SHARD_IMAGE, in bytes from the base that shard_region() gives. */
+	uint64_t image_offset;
 };
 
 /* Who trains, as one trainer sees it. */
@@ -751,8 +765,8 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  *	enum shard_status open_model(shard_client *c, const float *const w[2], shard_model **m)
  *	{
  *		static const struct shard_tensor tensors[] = {
- *			{"linear.weight", 2, 0, 0, {256, 512}, {0}},
- *			{"linear.bias", 1, 1, 0, {256}, {0}},
+ *			{.name = "linear.weight", .ndim = 2, .shape = {256, 512}},
+ *			{.name = "linear.bias", .ndim = 1, .group = 1, .shape = {256}},
  *		};
  *		static const struct shard_group groups[] = {
  *			{"decay", NULL},
@@ -1845,11 +1859,12 @@ SHARD_API enum shard_status shard_result(shard_model *model, shard_ticket ticket
  * shard_image - where the parameters of a tensor are read
  *
  * DESCRIPTION
- * Read-only memory in the model's image dtype. Between shard_begin() and the caller's own
- * shard_commit() it has the weights that the step before left, with max_staleness = 1 those that
- * the step before that left, and does not change. Ask again after each begin. When the connection
- * is over or the model is lost it is still memory, until shard_detach() or shard_leave(), and with
- * shard_keep() for longer. Who has not joined reads with shard_read().
+ * Read-only memory in the image dtype of the tensor, which is the model's if shard_tensor.image
+ * does not say otherwise. Between shard_begin() and the caller's own shard_commit() it has the
+ * weights that the step before left, with max_staleness = 1 those that the step before that left,
+ * and does not change. Ask again after each begin. When the connection is over or the model is lost
+ * it is still memory, until shard_detach() or shard_leave(), and with shard_keep() for longer. Who
+ * has not joined reads with shard_read().
  *
  * ARGUMENTS
  * model: the model, joined.

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "manage.h"
+#include "wire/dtype.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -158,9 +159,10 @@ static json_t *tensor_json(const struct shard_info *t)
 
 	for (uint32_t d = 0; d < t->ndim; d++)
 		json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-	return json_pack("{s:s, s:o, s:I, s:i, s:b}", "name", t->name, "shape", shape, "numel",
+	return json_pack("{s:s, s:o, s:I, s:i, s:b, s:s}", "name", t->name, "shape", shape, "numel",
 			 (json_int_t)t->numel, "group", (int)t->group, "frozen",
-			 (t->flags & SHARD_FROZEN) != 0);
+			 (t->flags & SHARD_FROZEN) != 0, "image",
+			 dtype_name((enum shard_dtype)t->image));
 }
 
 static enum shard_status tensors(shard_client *c, const char *name, json_t **out)

@@ -177,10 +177,9 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		const Shard__Tensor *t = op->spec->tensors[i];
 
-		c->tensors[i] = (struct shard_tensor){.name = t->name,
-						      .ndim = (uint32_t)t->n_shape,
-						      .group = t->group,
-						      .flags = t->flags};
+		c->tensors[i] = (struct shard_tensor){
+			.name = t->name, .ndim = (uint32_t)t->n_shape, .group = t->group};
+		layout_flags_take(&c->tensors[i], t->flags);
 		if (t->n_shape > 0)
 			memcpy(c->tensors[i].shape, t->shape, t->n_shape * sizeof(t->shape[0]));
 	}

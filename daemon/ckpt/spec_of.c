@@ -25,7 +25,7 @@ static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, 
 		t[i].shape = c->tensors[i].shape;
 		t[i].n_shape = c->tensors[i].ndim;
 		t[i].group = c->tensors[i].group;
-		t[i].flags = c->tensors[i].flags;
+		t[i].flags = layout_flags(&c->tensors[i], c->image);
 		tp[i] = &t[i];
 	}
 	for (uint32_t i = 0; i < c->groups_nr; i++) {
@@ -172,12 +172,15 @@ enum shard_status ckpt_restore_compare(const struct model *m, const struct manif
 	if (t == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to compare a layout");
 	memcpy(t, c->tensors, c->tensors_nr * sizeof(*t));
-	for (uint32_t i = 0; import && i < c->tensors_nr && i < m->layout->tensors_nr; i++) {
+	for (uint32_t i = 0; i < c->tensors_nr && i < m->layout->tensors_nr; i++) {
+		t[i].image = m->layout->tensor[i].image; /* Every image is made of the masters. */
+		if (!import)
+			continue;
 		t[i].group = m->layout->tensor[i].group;
 		t[i].flags = m->layout->tensor[i].flags;
 	}
 	st = layout_init(&there, t, c->tensors_nr, import ? m->set.groups_nr : c->groups_nr,
-			 m->layout->chunk_elems, e);
+			 m->image, m->layout->chunk_elems, e);
 	free(t);
 	if (st != SHARD_OK)
 		return st;

@@ -359,6 +359,8 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		return err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	st = spec_replicas(s, d->spec->name, set, members, e);
 	if (st == SHARD_OK)
+		st = spec_may_travel(s, d->spec, e);
+	if (st == SHARD_OK)
 		st = spec_may_fit(s, d->spec, set, members, e);
 	if (st == SHARD_OK)
 		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, members, e);

@@ -142,9 +142,9 @@ static void image_sent(struct model *m)
 
 /* --- the image on its way out --- */
 
-static uint32_t image_bytes(const struct model *m)
+static uint32_t image_bytes(const struct model *m, uint32_t chunk)
 {
-	return m->image_bytes;
+	return layout_image_elem(m->layout, chunk);
 }
 
 static const uint8_t *image_at(const struct model *m, uint32_t slot, uint32_t chunk)
@@ -517,8 +517,9 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 	uint32_t part = WIRE_PART(h->flags), slot;
 
 	*to = STREAM_DISCARD;
-	if (h->chunk >= m->layout->chunks_nr || part >= data_parts(m, h->chunk, m->image_bytes) ||
-	    h->body_bytes != data_part_bytes(m, h->chunk, m->image_bytes, part))
+	if (h->chunk >= m->layout->chunks_nr ||
+	    part >= data_parts(m, h->chunk, image_bytes(m, h->chunk)) ||
+	    h->body_bytes != data_part_bytes(m, h->chunk, image_bytes(m, h->chunk), part))
 		return err_set(e, SHARD_PROTOCOL,
 			       "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part,
 			       h->body_bytes, h->chunk, m->name);
@@ -547,7 +548,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 		return SHARD_OK; /* Its beginning was missed. The chunk is asked for again. */
 	data_flow_add(&m->image_in, h->body_bytes);
 	images_heard(m, h->chunk);
-	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, m->image_bytes))
+	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, image_bytes(m, h->chunk)))
 		return SHARD_OK;
 	if (decided)
 		m->img.lacking--;

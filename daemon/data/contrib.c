@@ -265,8 +265,9 @@ static bool contribution_route(const struct send_queue *o, uint32_t slot, uint32
 			       absent_from(m, chunk, NULL, 0), out);
 }
 
-static uint32_t grad_bytes(const struct model *m)
+static uint32_t grad_bytes(const struct model *m, uint32_t chunk)
 {
+	(void)chunk;
 	return m->grad_bytes;
 }
 

@@ -82,9 +82,9 @@ struct model {
 	struct layout *layout;
 	struct model_settings set;
 	enum shard_dtype grad, image;
-	uint32_t grad_bytes, image_bytes; /* Per element. */
-	struct placement place;           /* Who holds each chunk. model/model.c: with each view. */
-	struct model_tables tables;       /* Owner: model/tables.c. */
+	uint32_t grad_bytes;        /* Per element. */
+	struct placement place;     /* Who holds each chunk. model/model.c: with each view. */
+	struct model_tables tables; /* Owner: model/tables.c. */
 	const char **node_names;
 	struct store *store;
 	struct tier *tier; /* It does the arithmetic on the chunks held here. */

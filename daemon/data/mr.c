@@ -72,11 +72,7 @@ static uint32_t runs_of(const struct model *m, uint16_t node, struct mr_run run[
 
 static size_t run_bytes(const struct model *m, const struct mr_run *run)
 {
-	uint32_t last = run->first + run->chunks - 1;
-
-	return (layout_chunk_start(m->layout, last) + layout_chunk_elems(m->layout, last) -
-		layout_chunk_start(m->layout, run->first)) *
-	       m->image_bytes;
+	return layout_image_bytes(m->layout, run->first, run->chunks);
 }
 
 static bool want_image(const struct mr *g, uint16_t node, struct mr_item *i)
@@ -128,7 +124,7 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 		if (slot > m->set.max_staleness || g->held[self] == 0)
 			return false;
 		i->base = store_image(m->store, slot, 0);
-		i->bytes = m->layout->elems * m->image_bytes;
+		i->bytes = m->layout->image_bytes;
 		return true;
 	}
 	if (i->kind < MR_ARENA)

@@ -45,9 +45,7 @@ static enum shard_status take_image(const struct mr *g, const Shard__Region *r, 
 
 	if (r->image > g->m->set.max_staleness || r->chunks == 0 || end > l->chunks_nr)
 		return bad(g, r, "there are no such chunks", e);
-	bytes = (layout_chunk_start(l, (uint32_t)end - 1) +
-		 layout_chunk_elems(l, (uint32_t)end - 1) - layout_chunk_start(l, r->first)) *
-		g->m->image_bytes;
+	bytes = layout_image_bytes(l, r->first, r->chunks);
 	if (r->bytes < bytes)
 		return bad(g, r, "too few for them", e);
 	if (to->images_nr == NR(to->image))
@@ -220,9 +218,8 @@ bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32
 		if (at->image != slot || chunk < at->run.first ||
 		    chunk - at->run.first >= at->run.chunks)
 			continue;
-		out->remote = at->address + (layout_chunk_start(l, chunk) -
-					     layout_chunk_start(l, at->run.first)) *
-						    m->image_bytes;
+		out->remote = at->address + layout_image_at(l, layout_chunk_start(l, chunk)) -
+			      layout_image_at(l, layout_chunk_start(l, at->run.first));
 		out->rkey = at->rkey;
 		return true;
 	}

@@ -268,7 +268,6 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 	k->store = (struct store_conf){.name = m->name,
 				       .layout = m->layout,
 				       .optim = m->set.optim,
-				       .image = m->image,
 				       .grad = m->grad,
 				       .place = m->place,
 				       .self = s->self,

@@ -7,6 +7,7 @@
 #include "model/spec.h"
 
 #include "base/check.h"
+#include "link/peer.h"
 #include "model/placing.h"
 #include "wire/control.h"
 #include "wire/layout.h"
@@ -26,10 +27,9 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 	for (size_t i = 0; i < spec->n_tensors && st == SHARD_OK; i++) {
 		const Shard__Tensor *in = spec->tensors[i];
 
-		tensors[i] = (struct shard_tensor){.name = in->name,
-						   .ndim = (uint32_t)in->n_shape,
-						   .group = in->group,
-						   .flags = in->flags};
+		tensors[i] = (struct shard_tensor){
+			.name = in->name, .ndim = (uint32_t)in->n_shape, .group = in->group};
+		layout_flags_take(&tensors[i], in->flags);
 		if (in->n_shape > LAYOUT_DIMS_MAX)
 			st = err_set(e, SHARD_BAD_ARG,
 				     "tensor \"%s\" has %zu dimensions: at most %d", in->name,
@@ -39,7 +39,7 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 	}
 	if (st == SHARD_OK)
 		st = layout_init(out, tensors, (uint32_t)spec->n_tensors, (uint32_t)spec->n_groups,
-				 chunk_elems, e);
+				 (enum shard_dtype)spec->image, chunk_elems, e);
 	free(tensors);
 	return st;
 }
@@ -62,34 +62,37 @@ static bool count_elems(uint64_t *out, const Shard__Tensor *t)
 bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *spec,
 		 uint32_t chunk_elems)
 {
-	uint64_t elems = 0, segments = 0, chunks, n;
+	uint64_t elems_of[DTYPE_NR + 1] = {0}, elems = 0, segments = 0, n;
 
 	*all_trained = true;
+	*counts = (struct layout){.tensors_nr = (uint32_t)spec->n_tensors};
+	if (!dtype_ok(spec->image))
+		return false;
 	for (size_t i = 0; i < spec->n_tensors; i++) {
+		struct shard_tensor t = {.image = 0};
+		uint64_t *at;
+
+		layout_flags_take(&t, spec->tensors[i]->flags);
+		at = &elems_of[t.image ? t.image : spec->image];
 		if (!count_elems(&n, spec->tensors[i]))
 			return false;
-		segments += (elems + n - 1) / chunk_elems - elems / chunk_elems + 1;
-		elems += (n + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+		segments += (*at + n - 1) / chunk_elems - *at / chunk_elems + 1;
+		n = (n + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+		*at += n;
+		elems += n;
 		if (elems > LAYOUT_ELEMS_MAX)
 			return false;
-		*all_trained = *all_trained && !(spec->tensors[i]->flags & SHARD_FROZEN);
+		*all_trained = *all_trained && !(t.flags & SHARD_FROZEN);
 	}
-	chunks = (elems + chunk_elems - 1) / chunk_elems;
-	if (chunks == 0 || chunks > LAYOUT_CHUNKS_MAX || spec->n_tensors > LAYOUT_TENSORS_MAX)
-		return false;
-	*counts = (struct layout){.tensors_nr = (uint32_t)spec->n_tensors,
-				  .elems = elems,
-				  .chunk_elems = chunk_elems,
-				  .chunks_nr = (uint32_t)chunks,
-				  .segments_nr = (uint32_t)segments};
-	return true;
+	counts->segments_nr = (uint32_t)segments;
+	return elems > 0 && spec->n_tensors <= LAYOUT_TENSORS_MAX &&
+	       layout_regions(counts, (enum shard_dtype)spec->image, elems_of, chunk_elems);
 }
 
 enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 			       const struct model_settings *set, uint64_t members, struct err *e)
 {
 	struct store_conf conf = {.optim = set->optim,
-				  .image = (enum shard_dtype)spec->image,
 				  .grad = (enum shard_dtype)spec->grad,
 				  .self = s->self,
 				  .nodes_nr = s->nodes_nr,
@@ -295,6 +298,34 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 		       m->id, m->name, node, why.text);
 }
 
+static const char *own_image(const Shard__Spec *spec)
+{
+	for (size_t i = 0; i < spec->n_tensors; i++) {
+		struct shard_tensor t;
+
+		layout_flags_take(&t, spec->tensors[i]->flags);
+		if (t.image != 0 && t.image != spec->image)
+			return spec->tensors[i]->name;
+	}
+	return NULL;
+}
+
+enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spec, struct err *e)
+{
+	const char *tensor = own_image(spec);
+
+	for (uint16_t n = 0; n < s->nodes_nr && tensor != NULL; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows_images(p))
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "tensor \"%.200s\" has an image dtype of its own, which "
+				       "node %s (release %s) does not know: install %s there",
+				       tensor, members_name(s, n), p->release, SHARD_RELEASE);
+	}
+	return SHARD_OK;
+}
+
 void *spec_copy(const ProtobufCMessage *msg)
 {
 	size_t bytes = protobuf_c_message_get_packed_size(msg);
@@ -393,7 +424,6 @@ enum shard_status spec_read(struct model *m, struct err *e)
 			       "a definition with dtypes %u and %u and %zu groups", spec->grad,
 			       spec->image, spec->n_groups);
 	m->grad_bytes = (uint32_t)dtype_bytes(m->grad);
-	m->image_bytes = (uint32_t)dtype_bytes(m->image);
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
 	m->name = strdup(spec->name);

@@ -29,16 +29,18 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 	const struct layout *l = conf->layout;
 	size_t grad = dtype_bytes(conf->grad);
 
-	*s = (struct store_sizes){.held_elems = s->held_elems, .trained_elems = s->trained_elems};
+	*s = (struct store_sizes){.held_elems = s->held_elems,
+				  .trained_elems = s->trained_elems,
+				  .held_image = s->held_image};
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
 	s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
-		s->sums = pages((l->elems - s->held_elems) * grad);
+		s->sums = pages((l->stored - s->held_elems) * grad);
 	if (conf->warm && conf->staleness > 0)
-		s->images = 2 * pages(s->held_elems * dtype_bytes(conf->image));
-	s->image_half = shm_half_bytes(l->elems * dtype_bytes(conf->image));
+		s->images = 2 * pages(s->held_image);
+	s->image_half = shm_half_bytes(l->image_bytes);
 	s->arena_half = shm_half_bytes(l->elems * grad);
 	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) +
 		   s->image_half * (conf->staleness + 1);
@@ -54,6 +56,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		if (!store_conf_first(conf, c))
 			continue;
 		s->held_elems += layout_chunk_elems(l, c);
+		s->held_image += layout_image_bytes(l, c, 1);
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
 	}
 	sizes_of(s, conf);
@@ -184,22 +187,28 @@ static bool all_alike(const struct store_conf *conf, const uint64_t *capacity)
 	return true;
 }
 
-/* The last chunk, which may be short, may be among those of any node. One copy of each chunk lies
- * on equal nodes in turn, so that there it is known. */
+/* The chunks that are short, of which each image dtype has at most one, may be among those of any
+ * node. One copy of each chunk lies on equal nodes in turn, so that there it is known. */
 static uint64_t least_elems(const struct store_conf *conf, uint32_t copies,
 			    const uint64_t *capacity)
 {
 	const struct layout *l = conf->layout;
-	uint32_t last = l->chunks_nr - 1;
-	uint64_t held = least_chunks(conf, copies, capacity);
-	bool has_last = held > 0;
+	bool in_turn = copies == 1 && all_alike(conf, capacity);
+	uint64_t held = least_chunks(conf, copies, capacity), all, gap;
 
-	if (copies == 1 && all_alike(conf, capacity)) {
-		held = conf->self <= last ? (last - conf->self) / conf->nodes_nr + 1 : 0;
-		has_last = last % conf->nodes_nr == conf->self;
+	if (in_turn)
+		held = conf->self < l->chunks_nr
+			       ? (l->chunks_nr - 1 - conf->self) / conf->nodes_nr + 1
+			       : 0;
+	all = held * l->chunk_elems;
+	for (uint32_t r = 0, last; r < l->regions_nr; r++) {
+		last = (r + 1 < l->regions_nr ? l->region[r + 1].chunk : l->chunks_nr) - 1;
+		if (in_turn && last % conf->nodes_nr != conf->self)
+			continue;
+		gap = l->chunk_elems - layout_chunk_elems(l, last);
+		all = all > gap ? all - gap : 0;
 	}
-	held *= l->chunk_elems;
-	return has_last ? held - ((uint64_t)l->chunks_nr * l->chunk_elems - l->elems) : held;
+	return all;
 }
 
 void budget_least(struct budget_need *need, const struct store_conf *conf, uint32_t copies,

@@ -35,11 +35,23 @@ static void bit_set(uint8_t *bits, uint32_t chunk, bool on)
 		(uint8_t)((bits[chunk / 8] & ~(1u << chunk % 8)) | (unsigned)on << chunk % 8);
 }
 
-static uint32_t elem_bytes(const struct store_conf *conf, enum store_region what)
+static uint32_t elem_bytes(const struct store_conf *conf, enum store_region what, uint32_t chunk)
 {
 	return what == STORE_STATE    ? sizeof(float)
-	       : what == STORE_IMAGES ? (uint32_t)dtype_bytes(conf->image)
+	       : what == STORE_IMAGES ? layout_image_elem(conf->layout, chunk)
 				      : (uint32_t)dtype_bytes(conf->grad);
+}
+
+/* Of the chunk that has the largest elements. */
+static uint32_t elem_bytes_max(const struct store_conf *conf, enum store_region what)
+{
+	const struct layout *l = conf->layout;
+	uint32_t most = 0;
+
+	for (uint32_t r = 0; r < l->regions_nr; r++)
+		if (elem_bytes(conf, what, l->region[r].chunk) > most)
+			most = elem_bytes(conf, what, l->region[r].chunk);
+	return most;
 }
 
 /* How many arrays a region has at most of a chunk in its room. */
@@ -64,7 +76,7 @@ static uint32_t arrays_max(const struct store_conf *conf, enum store_region what
 static uint64_t step_bytes(const struct store_conf *conf, enum store_region what, bool parked)
 {
 	return up(arrays_max(conf, what, parked) *
-			  up(conf->layout->chunk_elems * (uint64_t)elem_bytes(conf, what),
+			  up(conf->layout->chunk_elems * (uint64_t)elem_bytes_max(conf, what),
 			     PAGE_BYTES),
 		  STEP_BYTES);
 }
@@ -79,9 +91,11 @@ uint64_t store_room_bytes(const struct store_conf *conf, enum store_region what)
 uint64_t store_room_huge(const struct store_conf *conf, enum store_region what)
 {
 	const struct layout *l = conf->layout;
-	uint32_t whole = l->chunks_nr - (layout_chunk_elems(l, l->chunks_nr - 1) < l->chunk_elems);
+	/* Where there are several image dtypes, those of the first. */
+	uint32_t whole = l->regions_nr > 1 ? l->region[1].chunk : l->chunks_nr;
 
-	return l->chunk_elems * (uint64_t)elem_bytes(conf, what) % STEP_BYTES == 0
+	whole -= layout_chunk_elems(l, whole - 1) < l->chunk_elems;
+	return l->chunk_elems * (uint64_t)elem_bytes(conf, what, 0) % STEP_BYTES == 0
 		       ? whole * step_bytes(conf, what, conf->warm != NULL)
 		       : 0;
 }
@@ -99,7 +113,7 @@ static uint32_t arrays(const struct store_conf *conf, enum store_region what, ui
 
 static uint64_t array_bytes(const struct store_conf *conf, enum store_region what, uint32_t chunk)
 {
-	return up(layout_chunk_elems(conf->layout, chunk) * (uint64_t)elem_bytes(conf, what),
+	return up(layout_chunk_elems(conf->layout, chunk) * (uint64_t)elem_bytes(conf, what, chunk),
 		  PAGE_BYTES);
 }
 
@@ -162,7 +176,7 @@ static bool inner(const struct store *st, enum store_region what, void *at, uint
 		  struct run *run)
 {
 	uint64_t bytes = layout_chunk_elems(st->conf.layout, chunk) *
-			 (uint64_t)elem_bytes(&st->conf, what),
+			 (uint64_t)elem_bytes(&st->conf, what, chunk),
 		 first = (uint64_t)((char *)at - (char *)st->region[what].base),
 		 from = up(first, PAGE_BYTES), end = (first + bytes) / PAGE_BYTES * PAGE_BYTES;
 

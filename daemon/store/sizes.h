@@ -9,6 +9,7 @@
 struct store_sizes {
 	uint64_t held_elems;    /* The elements of the chunks that this node holds. */
 	uint64_t trained_elems; /* The elements of those chunks in which not all is frozen. */
+	uint64_t held_image;    /* The bytes of the image of those chunks. */
 	/* In fp32. moment is one state tensor of the optimizer, for trained_elems. */
 	uint64_t master, moment;
 	uint64_t slot;    /* The contribution of one other node to the chunks held here. */

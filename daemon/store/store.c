@@ -108,7 +108,7 @@ bool store_conf_first(const struct store_conf *conf, uint32_t chunk)
 
 static void index_chunks(struct store *st)
 {
-	uint64_t held = 0, trained = 0, other = 0;
+	uint64_t held = 0, trained = 0, other = 0, image = 0;
 
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
 		uint32_t n = layout_chunk_elems(st->conf.layout, c);
@@ -121,7 +121,9 @@ static void index_chunks(struct store *st)
 		if (store_conf_first(&st->conf, c)) {
 			st->first[c / 8] |= (uint8_t)(1u << c % 8);
 			st->held_at[c] = held;
+			st->image_at[c] = image;
 			held += n;
+			image += layout_image_bytes(st->conf.layout, c, 1);
 			if (layout_trained(st->conf.layout, c)) {
 				st->moment_at[c] = trained;
 				trained += n;
@@ -131,7 +133,8 @@ static void index_chunks(struct store *st)
 			other += n;
 		}
 	}
-	CHECK(held == st->sizes.held_elems && trained == st->sizes.trained_elems);
+	CHECK(held == st->sizes.held_elems && trained == st->sizes.trained_elems &&
+	      image == st->sizes.held_image);
 }
 
 static struct image_head *image_head(const struct store *st)
@@ -171,7 +174,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	struct store *st;
 
 	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && conf->staleness <= 1 &&
-	      dtype_ok(conf->image) && dtype_ok(conf->grad));
+	      dtype_ok(conf->grad));
 	st = calloc(1, sizeof(*st) + conf->local_world * sizeof(st->arena[0]));
 	if (!st)
 		return err_set(e, SHARD_SYSTEM, "no memory for model \"%s\"", conf->name);
@@ -180,13 +183,14 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->held_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->moment_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
+	st->image_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->held = calloc(chunks_nr / 8 + 1, 1);
 	st->first = calloc(chunks_nr / 8 + 1, 1);
 	st->given = calloc(chunks_nr / 8 + 1, 1);
 	st->first_nodes = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
 	st->parked = conf->warm != NULL;
-	if (!st->held_at || !st->moment_at || !st->else_at || !st->held || !st->first ||
-	    !st->given) {
+	if (!st->held_at || !st->moment_at || !st->else_at || !st->image_at || !st->held ||
+	    !st->first || !st->given) {
 		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"",
 			     conf->name);
 		goto err_store;
@@ -235,6 +239,7 @@ void store_free(struct store **stp)
 	free(st->held_at);
 	free(st->moment_at);
 	free(st->else_at);
+	free(st->image_at);
 	free(st->held);
 	free(st->first);
 	free(st->given);
@@ -305,8 +310,10 @@ void *store_first_sum(const struct store *st, uint32_t chunk)
 
 void *store_first_image(const struct store *st, uint32_t chunk, uint32_t slot)
 {
-	return first_in(st, STORE_IMAGES, slot * (st->sizes.images / 2), chunk,
-			dtype_bytes(st->conf.image));
+	return st->held_at[chunk] == NOT_HELD
+		       ? NULL
+		       : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
+				 st->image_at[chunk];
 }
 
 bool store_has_room(const struct store *st)
@@ -360,7 +367,7 @@ void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
 
 	CHECK(slot <= conf->staleness);
 	return (char *)st->image.base + image_head(st)->data_offset + slot * st->sizes.image_half +
-	       layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
+	       layout_image_at(conf->layout, layout_chunk_start(conf->layout, chunk));
 }
 
 const struct shm *store_region(const struct store *st, enum store_region what)
@@ -380,7 +387,7 @@ void *store_first_slots(const struct store *st, uint16_t node, uint64_t *bytes)
 
 void *store_first_sums(const struct store *st, uint64_t *bytes)
 {
-	*bytes = (st->conf.layout->elems - st->sizes.held_elems) * dtype_bytes(st->conf.grad);
+	*bytes = (st->conf.layout->stored - st->sizes.held_elems) * dtype_bytes(st->conf.grad);
 	return *bytes > 0 && st->sizes.sums > 0
 		       ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced
 		       : NULL;
@@ -397,7 +404,7 @@ static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
 
 static size_t chunk_image_bytes(const struct store *st, uint32_t chunk)
 {
-	return layout_chunk_elems(st->conf.layout, chunk) * dtype_bytes(st->conf.image);
+	return layout_image_bytes(st->conf.layout, chunk, 1);
 }
 
 void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk)
@@ -661,12 +668,15 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	float *at;
 
 	if (kind == SHARD_IMAGE) {
+		uint32_t chunk = (uint32_t)(first / st->conf.layout->chunk_elems);
+		enum shard_dtype image;
+
 		if ((rc = check_inside_chunk(st, first, count, e)) != SHARD_OK)
 			return rc;
-		const char *base = store_image(st, st->newest,
-					       (uint32_t)(first / st->conf.layout->chunk_elems));
-		base += (first & (st->conf.layout->chunk_elems - 1)) * dtype_bytes(st->conf.image);
-		dtype_convert(dst, SHARD_F32, base, st->conf.image, count);
+		const char *base = store_image(st, st->newest, chunk);
+		image = layout_image(st->conf.layout, chunk);
+		base += (first & (st->conf.layout->chunk_elems - 1)) * dtype_bytes(image);
+		dtype_convert(dst, SHARD_F32, base, image, count);
 		return SHARD_OK;
 	}
 	if ((rc = store_range(st, kind, first, count, &at, e)) == SHARD_OK)
@@ -750,7 +760,8 @@ void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;
 	const float *master = store_master(st, chunk);
-	size_t size = dtype_bytes(st->conf.image);
+	enum shard_dtype dt = layout_image(l, chunk);
+	size_t size = dtype_bytes(dt);
 
 	for (uint32_t i = 0; i <= st->conf.staleness; i++) {
 		char *image = store_image(st, i, chunk);
@@ -761,8 +772,8 @@ void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 			/* No step writes a frozen tensor, so every image must have it from the
 			 * start. */
 			if (i == slot || layout_frozen(l, s))
-				dtype_convert(image + g->start * size, st->conf.image,
-					      master + g->start, SHARD_F32, g->n);
+				dtype_convert(image + g->start * size, dt, master + g->start,
+					      SHARD_F32, g->n);
 		}
 	}
 }

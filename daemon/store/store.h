@@ -27,7 +27,7 @@ struct store_conf {
 	const char *name;            /* The name of the model, for texts. */
 	const struct layout *layout; /* It outlives the store. */
 	const struct optim_row *optim;
-	enum shard_dtype image, grad;
+	enum shard_dtype grad;  /* The layout knows the dtypes of the image. */
 	struct placement place; /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
 	/* Which chunks, a bit for each, and how many nodes the memory was made for, if that was an

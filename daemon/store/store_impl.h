@@ -37,6 +37,9 @@ struct store {
 	uint64_t *moment_at;
 	/* [chunks_nr] The first element, among the other chunks, or NOT_HELD. */
 	uint64_t *else_at;
+	/* [chunks_nr] The first byte of its image among those of the chunks that the store was made
+	 * with. */
+	uint64_t *image_at;
 	/* [chunks_nr / 8] A bit for each chunk. held: it is held here now. first: the store was
 	 * made with it. given: it gave its pages back (of those in first), or was given at all. */
 	uint8_t *held, *first, *given;

@@ -21,9 +21,10 @@ struct ram {
 	const struct tiles *tiles;
 	struct exec exec;
 	reduce_fn *reduce;
-	optim_apply *kernel;
-	optim_apply_undo *kernel_undo;
-	uint32_t grad_bytes, image_bytes;
+	/* By the dtype of a chunk's image. */
+	optim_apply *kernel[DTYPE_NR + 1];
+	optim_apply_undo *kernel_undo[DTYPE_NR + 1];
+	uint32_t grad_bytes;
 };
 
 struct job {
@@ -150,11 +151,14 @@ static enum shard_status ram_sum(struct tier *t, const struct tier_sum *s,
 
 static struct tile_update update_of(const struct ram *r, const struct tier_apply *a)
 {
+	enum shard_dtype image;
+
 	CHECK(a->chunk < r->layout->chunks_nr && store_holds(r->store, a->chunk) && a->slot < 2);
+	image = layout_image(r->layout, a->chunk);
 	return (struct tile_update){.layout = r->layout,
 				    .chunk = a->chunk,
 				    .grad_bytes = r->grad_bytes,
-				    .image_bytes = r->image_bytes,
+				    .image_bytes = (uint32_t)dtype_bytes(image),
 				    .args = a->args,
 				    .zero = a->zero,
 				    .grad = a->grad,
@@ -162,8 +166,8 @@ static struct tile_update update_of(const struct ram *r, const struct tier_apply
 					       store_state(r->store, a->chunk, 0),
 					       store_state(r->store, a->chunk, 1)},
 				    .image = store_image(r->store, a->slot, a->chunk),
-				    .kernel = r->kernel,
-				    .kernel_undo = r->kernel_undo};
+				    .kernel = r->kernel[image],
+				    .kernel_undo = r->kernel_undo[image]};
 }
 
 /* Updates the chunk in one pass, in memory that ends with the process. */
@@ -305,10 +309,12 @@ enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf,
 			  .tiles = conf->tiles,
 			  .exec = conf->exec,
 			  .reduce = reduce_kernel(conf->isa, s->grad),
-			  .kernel = optim_kernel(s->optim, conf->isa, s->grad, s->image),
-			  .kernel_undo = optim_kernel_undo(s->optim, conf->isa, s->grad, s->image),
-			  .grad_bytes = dtype_bytes(s->grad),
-			  .image_bytes = dtype_bytes(s->image)};
+			  .grad_bytes = dtype_bytes(s->grad)};
+	for (int d = 1; d <= DTYPE_NR; d++) {
+		r->kernel[d] = optim_kernel(s->optim, conf->isa, s->grad, (enum shard_dtype)d);
+		r->kernel_undo[d] =
+			optim_kernel_undo(s->optim, conf->isa, s->grad, (enum shard_dtype)d);
+	}
 	*out = &r->tier;
 	return SHARD_OK;
 }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "wire/dtype.h"
+#include "wire/layout.h"
 #include "wire/xxh.h"
 
 #include <errno.h>
@@ -76,7 +77,7 @@ static json_t *tensors_of(const struct manifest *m)
 		json_array_append_new(tensors,
 				      json_pack("{s:s, s:o, s:I, s:I}", "name", t->name, "shape",
 						shape, "group", (json_int_t)t->group, "flags",
-						(json_int_t)t->flags));
+						(json_int_t)layout_flags(t, m->image)));
 	}
 	return tensors;
 }

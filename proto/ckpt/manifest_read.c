@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "wire/dtype.h"
+#include "wire/layout.h"
 #include "wire/xxh.h"
 
 #include <errno.h>
@@ -279,7 +280,7 @@ static void take_tensor(struct reader *r, struct manifest *m, const json_t *j)
 
 	t->name = take_copy(r, j, "tensors", "name", 255);
 	t->group = take_u32(r, j, "tensors", "group");
-	t->flags = take_u32(r, j, "tensors", "flags");
+	layout_flags_take(t, take_u32(r, j, "tensors", "flags"));
 	if (t->group >= (m->groups_nr ? m->groups_nr : 1) || (t->flags & ~(uint32_t)SHARD_FROZEN))
 		wrong(r, "tensors", "group", "or its flags are none that there are");
 	if (!t->name || t->name[0] == 0 || !json_is_array(shape) ||

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define IMAGE_SHIFT 8 /* Of the dtype in the flags of messages. */
+
 static uint64_t align_up(uint64_t n)
 {
 	return (n + LAYOUT_ALIGN - 1) & ~(uint64_t)(LAYOUT_ALIGN - 1);
@@ -56,6 +58,17 @@ static enum shard_status check_shape(const struct shard_tensor *t, uint64_t *num
 	return SHARD_OK;
 }
 
+uint32_t layout_flags(const struct shard_tensor *t, enum shard_dtype model)
+{
+	return t->flags | (t->image != (uint32_t)model ? t->image << IMAGE_SHIFT : 0);
+}
+
+void layout_flags_take(struct shard_tensor *t, uint32_t flags)
+{
+	t->image = flags >> IMAGE_SHIFT & 3;
+	t->flags = flags & ~(3u << IMAGE_SHIFT);
+}
+
 static enum shard_status check_tensor(const struct shard_tensor *t, uint32_t index,
 				      uint32_t groups_nr, struct err *e)
 {
@@ -71,6 +84,13 @@ static enum shard_status check_tensor(const struct shard_tensor *t, uint32_t ind
 		return err_set(e, SHARD_BAD_ARG,
 			       "tensor \"%s\": flags 0x%x: only SHARD_FROZEN (0x%x) is known",
 			       t->name, t->flags, (unsigned)SHARD_FROZEN);
+	if (t->image != 0 && !dtype_ok(t->image))
+		return err_set(e, SHARD_BAD_ARG,
+			       "tensor \"%s\": image dtype %u: choose SHARD_F32, SHARD_BF16, "
+			       "SHARD_F16, or 0 for that of the model",
+			       t->name, t->image);
+	if (t->reserved_32 != 0)
+		return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": reserved_32 is not zero", t->name);
 	for (uint32_t i = 0; i < NR(t->reserved); i++)
 		if (t->reserved[i])
 			return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": reserved[%u] is not zero",
@@ -109,6 +129,7 @@ static enum shard_status place_tensors(struct layout *l, const struct shard_tens
 				       uint32_t groups_nr, struct err *e)
 {
 	enum shard_status st;
+	uint64_t elems_of[DTYPE_NR + 1] = {0};
 	size_t names_bytes = 0;
 	char *name;
 
@@ -127,10 +148,12 @@ static enum shard_status place_tensors(struct layout *l, const struct shard_tens
 			return st;
 		t->name = strcpy(name, from[i].name);
 		name += strlen(name) + 1;
-		t->offset = l->elems;
 		t->ndim = from[i].ndim;
 		t->group = from[i].group;
 		t->flags = from[i].flags;
+		t->image = from[i].image ? (enum shard_dtype)from[i].image : l->image;
+		t->offset = elems_of[t->image]; /* From the first one of that dtype on. */
+		elems_of[t->image] += align_up(t->numel);
 		memcpy(t->shape, from[i].shape, t->ndim * sizeof(t->shape[0]));
 		l->numel += t->numel;
 		l->elems += align_up(t->numel);
@@ -146,7 +169,8 @@ static void cut_tensors(struct layout *l)
 {
 	uint32_t s = 0, chunk = 0;
 
-	for (uint32_t i = 0; i < l->tensors_nr; i++) {
+	for (uint32_t k = 0; k < l->tensors_nr; k++) {
+		uint32_t i = l->order[k];
 		const struct layout_tensor *t = &l->tensor[i];
 
 		for (uint64_t at = t->offset; at < t->offset + t->numel; s++) {
@@ -167,18 +191,83 @@ static void cut_tensors(struct layout *l)
 	l->chunk_segment[chunk] = s;
 }
 
+bool layout_regions(struct layout *l, enum shard_dtype image, const uint64_t elems_of[DTYPE_NR + 1],
+		    uint32_t chunk_elems)
+{
+	uint64_t at = 0, chunks;
+
+	l->image = image;
+	l->stored = l->image_bytes = l->regions_nr = 0;
+	for (int d = 0; d <= DTYPE_NR; d++) {
+		enum shard_dtype dt = d == 0 ? image : (enum shard_dtype)d;
+
+		if ((d > 0 && dt == image) || elems_of[dt] == 0)
+			continue;
+		at = (at + chunk_elems - 1) / chunk_elems * chunk_elems;
+		l->region[l->regions_nr++] =
+			(struct layout_region){.chunk = (uint32_t)(at / chunk_elems),
+					       .first = at,
+					       .end = at + elems_of[dt],
+					       .byte = l->image_bytes,
+					       .image = dt};
+		at += elems_of[dt];
+		l->stored += elems_of[dt];
+		l->image_bytes += elems_of[dt] * dtype_bytes(dt);
+	}
+	if (l->regions_nr == 0)
+		l->region[l->regions_nr++] = (struct layout_region){.image = image};
+	l->elems = at;
+	chunks = (at + chunk_elems - 1) / chunk_elems;
+	if (chunks > LAYOUT_CHUNKS_MAX)
+		return false;
+	l->chunk_elems = chunk_elems;
+	l->chunks_nr = (uint32_t)chunks;
+	return true;
+}
+
+/* Where a dtype stands among the regions. regions_nr: it has no element. */
+static uint32_t region_of(const struct layout *l, enum shard_dtype dt)
+{
+	uint32_t r = 0;
+
+	while (r < l->regions_nr && l->region[r].image != dt)
+		r++;
+	return r;
+}
+
+/* Makes offsets of what place_tensors() counted for each dtype by itself, and the order. */
+static void order_tensors(struct layout *l)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t r = 0; r <= l->regions_nr; r++)
+		for (uint32_t i = 0; i < l->tensors_nr; i++) {
+			if (region_of(l, l->tensor[i].image) != r)
+				continue;
+			l->tensor[i].offset += r < l->regions_nr ? l->region[r].first : l->elems;
+			l->order[nr++] = i;
+		}
+	CHECK(nr == l->tensors_nr);
+}
+
 enum shard_status layout_cut(struct layout *l, uint32_t chunk_elems, struct err *e)
 {
-	uint64_t chunks = (l->elems + chunk_elems - 1) / chunk_elems, segments = 0;
+	uint64_t elems_of[DTYPE_NR + 1] = {0}, segments = 0;
 
 	CHECK(l->chunk_elems == 0 && chunk_elems >= LAYOUT_ALIGN &&
 	      (chunk_elems & (chunk_elems - 1)) == 0);
-	if (chunks > LAYOUT_CHUNKS_MAX)
+	for (uint32_t i = 0; i < l->tensors_nr; i++)
+		elems_of[l->tensor[i].image] += align_up(l->tensor[i].numel);
+	if (!layout_regions(l, l->image, elems_of, chunk_elems))
 		return err_set(e, SHARD_RANGE,
 			       "%llu elements in chunks of %u are %llu chunks, at most %u are "
 			       "possible: raise chunk_elems",
 			       (unsigned long long)l->elems, chunk_elems,
-			       (unsigned long long)chunks, LAYOUT_CHUNKS_MAX);
+			       (unsigned long long)((l->elems + chunk_elems - 1) / chunk_elems),
+			       LAYOUT_CHUNKS_MAX);
+	if ((l->order = calloc(l->tensors_nr, sizeof(*l->order))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %u tensors", l->tensors_nr);
+	order_tensors(l);
 	for (uint32_t i = 0; i < l->tensors_nr; i++) {
 		uint64_t at = l->tensor[i].offset, last = at + l->tensor[i].numel - 1;
 
@@ -186,23 +275,22 @@ enum shard_status layout_cut(struct layout *l, uint32_t chunk_elems, struct err 
 	}
 	l->segment = calloc(segments, sizeof(*l->segment));
 	l->segment_tensor = calloc(segments, sizeof(*l->segment_tensor));
-	l->chunk_segment = calloc(chunks + 1, sizeof(*l->chunk_segment));
+	l->chunk_segment = calloc((size_t)l->chunks_nr + 1, sizeof(*l->chunk_segment));
 	if (!l->segment || !l->segment_tensor || !l->chunk_segment)
-		return err_set(e, SHARD_SYSTEM, "no memory for %llu chunks",
-			       (unsigned long long)chunks);
-	l->chunk_elems = chunk_elems;
-	l->chunks_nr = (uint32_t)chunks;
+		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", l->chunks_nr);
 	l->segments_nr = (uint32_t)segments; /* At most chunks + tensors. */
 	cut_tensors(l);
 	return SHARD_OK;
 }
 
 enum shard_status layout_init(struct layout **out, const struct shard_tensor *tensors,
-			      uint32_t tensors_nr, uint32_t groups_nr, uint32_t chunk_elems,
-			      struct err *e)
+			      uint32_t tensors_nr, uint32_t groups_nr, enum shard_dtype image,
+			      uint32_t chunk_elems, struct err *e)
 {
 	enum shard_status st;
 	struct layout *l;
+
+	CHECK(dtype_ok(image));
 
 	if (tensors_nr == 0 || tensors_nr > LAYOUT_TENSORS_MAX)
 		return err_set(e, SHARD_BAD_ARG, "%u tensors: a model has 1 to %u", tensors_nr,
@@ -211,6 +299,7 @@ enum shard_status layout_init(struct layout **out, const struct shard_tensor *te
 	if (!l)
 		goto no_memory;
 	l->tensors_nr = tensors_nr;
+	l->image = image;
 	l->tensor = calloc(tensors_nr, sizeof(*l->tensor));
 	if (!l->tensor)
 		goto no_memory;
@@ -236,16 +325,55 @@ void layout_free(struct layout **lp)
 		return;
 	free(l->names);
 	free(l->tensor);
+	free(l->order);
 	free(l->segment);
 	free(l->segment_tensor);
 	free(l->chunk_segment);
 	free(l);
 }
 
+static const struct layout_region *region_at(const struct layout *l, uint64_t chunk)
+{
+	uint32_t r = l->regions_nr - 1;
+
+	while (r > 0 && chunk < l->region[r].chunk)
+		r--;
+	return &l->region[r];
+}
+
+enum shard_dtype layout_image(const struct layout *l, uint32_t chunk)
+{
+	CHECK(chunk < l->chunks_nr);
+	return region_at(l, chunk)->image;
+}
+
+uint32_t layout_image_elem(const struct layout *l, uint32_t chunk)
+{
+	return (uint32_t)dtype_bytes(layout_image(l, chunk));
+}
+
+uint64_t layout_image_at(const struct layout *l, uint64_t element)
+{
+	const struct layout_region *r = region_at(l, element / l->chunk_elems);
+
+	CHECK(element >= r->first && element <= r->end);
+	return r->byte + (element - r->first) * dtype_bytes(r->image);
+}
+
+uint64_t layout_image_bytes(const struct layout *l, uint32_t chunk, uint32_t chunks)
+{
+	uint32_t last = chunk + chunks - 1;
+
+	CHECK(chunks > 0 && chunks <= l->chunks_nr && chunk <= l->chunks_nr - chunks);
+	return layout_image_at(l, layout_chunk_start(l, last)) +
+	       (uint64_t)layout_chunk_elems(l, last) * layout_image_elem(l, last) -
+	       layout_image_at(l, layout_chunk_start(l, chunk));
+}
+
 uint32_t layout_chunk_elems(const struct layout *l, uint32_t chunk)
 {
 	CHECK(chunk < l->chunks_nr);
-	uint64_t left = l->elems - layout_chunk_start(l, chunk);
+	uint64_t left = region_at(l, chunk)->end - layout_chunk_start(l, chunk);
 	return left < l->chunk_elems ? (uint32_t)left : l->chunk_elems;
 }
 
@@ -280,20 +408,21 @@ bool layout_trained(const struct layout *l, uint32_t chunk)
 
 uint32_t layout_tensor_at(const struct layout *l, uint64_t element)
 {
-	/* The last tensor that starts at or before element is in [low, high). */
-	uint32_t low = 0, high = l->tensors_nr;
+	/* The last tensor, in element order, that starts at or before element is in [low, high). */
+	uint32_t low = 0, high = l->tensors_nr, i;
 
 	if (element >= l->elems)
 		return UINT32_MAX;
 	while (high - low > 1) {
 		uint32_t mid = low + (high - low) / 2;
 
-		if (l->tensor[mid].offset <= element)
+		if (l->tensor[l->order[mid]].offset <= element)
 			low = mid;
 		else
 			high = mid;
 	}
-	return element - l->tensor[low].offset < l->tensor[low].numel ? low : UINT32_MAX;
+	i = l->order[low];
+	return element - l->tensor[i].offset < l->tensor[i].numel ? i : UINT32_MAX;
 }
 
 enum shard_status layout_range(const struct layout *l, uint64_t first, uint64_t count,
@@ -343,6 +472,9 @@ static enum shard_status compare_tensor(const struct layout_tensor *a,
 	if (a->flags != b->flags)
 		return err_set(e, SHARD_MISMATCH, "tensor \"%s\": flags 0x%x here, 0x%x %s",
 			       a->name, a->flags, b->flags, name);
+	if (a->image != b->image)
+		return err_set(e, SHARD_MISMATCH, "tensor \"%s\": image %s here, %s %s", a->name,
+			       dtype_name(a->image), dtype_name(b->image), name);
 	return SHARD_OK;
 }
 

@@ -26,7 +26,9 @@ AT(shard_tensor, ndim, 8, 4);
 AT(shard_tensor, group, 12, 4);
 AT(shard_tensor, flags, 16, 4);
 AT(shard_tensor, shape, 24, 64);
-AT(shard_tensor, reserved, 88, 32);
+AT(shard_tensor, reserved, 88, 24);
+AT(shard_tensor, image, 112, 4);
+AT(shard_tensor, reserved_32, 116, 4);
 
 IS(shard_group, 16);
 AT(shard_group, name, 0, 8);
@@ -43,7 +45,7 @@ AT(shard_spec, image, 44, 4);
 AT(shard_spec, grad, 48, 4);
 AT(shard_spec, settings, 56, 8);
 
-IS(shard_info, 112);
+IS(shard_info, 128);
 AT(shard_info, size, 0, 8);
 AT(shard_info, name, 8, 8);
 AT(shard_info, offset, 16, 8);
@@ -52,6 +54,9 @@ AT(shard_info, group, 32, 4);
 AT(shard_info, flags, 36, 4);
 AT(shard_info, ndim, 40, 4);
 AT(shard_info, shape, 48, 64);
+AT(shard_info, image, 112, 4);
+AT(shard_info, reserved, 116, 4);
+AT(shard_info, image_offset, 120, 8);
 
 IS(shard_world, 56);
 AT(shard_world, size, 0, 8);

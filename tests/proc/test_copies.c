@@ -38,6 +38,15 @@ static const struct shard_tensor tensors[TENSORS] = {
 	{.name = "frozen", .ndim = 1, .flags = SHARD_FROZEN, .shape = {2100}},
 	{.name = "last", .ndim = 1, .shape = {20000}},
 };
+static const struct shard_tensor own[TENSORS] = {
+	{.name = "wide", .ndim = 1, .shape = {150001}},
+	{.name = "a", .ndim = 1, .shape = {64}, .image = SHARD_F32},
+	{.name = "one", .ndim = 1, .shape = {1}},
+	{.name = "mid", .ndim = 2, .shape = {50, 100}, .image = SHARD_F16},
+	{.name = "few", .ndim = 1, .shape = {3}, .image = SHARD_F32},
+	{.name = "frozen", .ndim = 1, .flags = SHARD_FROZEN, .shape = {2100}, .image = SHARD_F32},
+	{.name = "last", .ndim = 1, .shape = {20000}, .image = SHARD_F32},
+};
 enum { FROZEN = 5 };
 
 struct how {
@@ -48,6 +57,7 @@ struct how {
 	uint32_t chunk;
 	bool absent, bad; /* bad: some gradients are not finite. */
 	const char *settings, *net;
+	bool own; /* Some tensors have an image dtype of their own. */
 };
 
 struct training;
@@ -66,6 +76,11 @@ struct training {
 	float *all[INPROC_NODES_MAX][KINDS + 1]; /* As each node reads it. The last is the image. */
 	uint64_t in_bytes, want_bytes;           /* Of the last step. */
 };
+
+static enum shard_dtype image_of(const struct how *h, uint32_t t)
+{
+	return h->own && own[t].image != 0 ? (enum shard_dtype)own[t].image : h->image;
+}
 
 static uint64_t numel(uint32_t t)
 {
@@ -104,7 +119,7 @@ static void spec_of(const struct training *t, struct shard_spec *s, char setting
 	settings_of(t, settings);
 	*s = (struct shard_spec){.size = sizeof(*s),
 				 .name = "m",
-				 .tensors = tensors,
+				 .tensors = t->how->own ? own : tensors,
 				 .tensors_nr = TENSORS,
 				 .image = t->how->image,
 				 .grad = t->how->grad,
@@ -125,7 +140,8 @@ static void write_weights(shard_model *m, float plus)
 static void push(struct rank *r, shard_model *m, uint64_t step, uint32_t t)
 {
 	const struct how *h = r->of->how;
-	size_t in = dtype_bytes(h->image), out = dtype_bytes(h->grad);
+	enum shard_dtype dt = image_of(h, t);
+	size_t in = dtype_bytes(dt), out = dtype_bytes(h->grad);
 	const char *image = shard_image(m, t);
 	char *g = shard_grad(m, t);
 
@@ -133,7 +149,7 @@ static void push(struct rank *r, shard_model *m, uint64_t step, uint32_t t)
 	for (uint64_t i = 0; i < numel(t); i++) {
 		float w;
 
-		dtype_convert(&w, SHARD_F32, image + i * in, h->image, 1);
+		dtype_convert(&w, SHARD_F32, image + i * in, dt, 1);
 		w = gradient(h, step, r->nr, t, i, w);
 		dtype_convert(g + i * out, h->grad, &w, SHARD_F32, 1);
 	}
@@ -270,11 +286,15 @@ static uint64_t figure(struct inproc_node *n, const char *key)
 static void count_bytes(struct training *t)
 {
 	const struct model *m = model_of(&t->cluster.node[0]);
-	uint64_t p = 0, g = dtype_bytes(t->how->grad), i = dtype_bytes(t->how->image);
+	uint64_t p = 0, g = dtype_bytes(t->how->grad), i = 0; /* i: all of the image. */
 	uint32_t nodes = t->how->nodes, with = 0;
 
-	for (uint32_t s = 0; s < m->layout->segments_nr; s++)
-		p += layout_frozen(m->layout, s) ? 0 : m->layout->segment[s].n;
+	for (uint32_t s = 0; s < m->layout->segments_nr; s++) {
+		uint64_t of = layout_frozen(m->layout, s) ? 0 : m->layout->segment[s].n;
+
+		p += of;
+		i += of * dtype_bytes(image_of(t->how, m->layout->segment_tensor[s]));
+	}
 	for (uint32_t n = 0; n < nodes; n++) {
 		with += t->how->ranks[n] > 0;
 		t->in_bytes += figure(&t->cluster.node[n], "contrib_in_bytes") +
@@ -282,7 +302,7 @@ static void count_bytes(struct training *t)
 			       figure(&t->cluster.node[n], "image_in_bytes");
 	}
 	t->want_bytes = p * with * g * (nodes - 1) / nodes + p * (t->copies - 1) * g +
-			p * (nodes - t->copies) * i;
+			i * (nodes - t->copies);
 }
 
 static void run(struct training *t, const struct how *h, uint32_t copies)
@@ -335,7 +355,18 @@ static void same_as_one_copy(void **state)
 }
 
 static const struct how hows[] = {
-	{"two nodes", 2, {1, 1}, 2, SHARD_BF16, SHARD_BF16, 1024, false, false, "clip=0.5", NULL},
+	{"two nodes",
+	 2,
+	 {1, 1},
+	 2,
+	 SHARD_BF16,
+	 SHARD_BF16,
+	 1024,
+	 false,
+	 false,
+	 "clip=0.5",
+	 NULL,
+	 false},
 	{"two nodes, several ranks, absent tensors",
 	 2,
 	 {3, 2},
@@ -346,7 +377,8 @@ static const struct how hows[] = {
 	 true,
 	 false,
 	 "clip=0.25",
-	 NULL},
+	 NULL,
+	 false},
 	{"two nodes, one chunk",
 	 2,
 	 {1, 1},
@@ -357,7 +389,8 @@ static const struct how hows[] = {
 	 true,
 	 true,
 	 NULL,
-	 NULL},
+	 NULL,
+	 false},
 	{"two nodes, ranks on the second only",
 	 2,
 	 {0, 2},
@@ -368,7 +401,8 @@ static const struct how hows[] = {
 	 true,
 	 true,
 	 NULL,
-	 NULL},
+	 NULL,
+	 false},
 	{"two nodes, not finite",
 	 2,
 	 {2, 1},
@@ -379,7 +413,8 @@ static const struct how hows[] = {
 	 true,
 	 true,
 	 "loss_scale=1 max_skips=0",
-	 NULL},
+	 NULL,
+	 false},
 	{"two nodes, delayed",
 	 2,
 	 {1, 2},
@@ -390,7 +425,8 @@ static const struct how hows[] = {
 	 true,
 	 true,
 	 "max_staleness=1 clip=0.5",
-	 NULL},
+	 NULL,
+	 false},
 	{"three nodes, two copies",
 	 3,
 	 {1, 1, 1},
@@ -401,7 +437,8 @@ static const struct how hows[] = {
 	 false,
 	 false,
 	 "clip=0.5",
-	 NULL},
+	 NULL,
+	 false},
 	{"three nodes, two copies, ranks on two of them",
 	 3,
 	 {2, 0, 1},
@@ -412,7 +449,8 @@ static const struct how hows[] = {
 	 false,
 	 true,
 	 NULL,
-	 "connections = 3"},
+	 "connections = 3",
+	 false},
 	{"three nodes, two copies, delayed",
 	 3,
 	 {2, 1, 1},
@@ -423,7 +461,36 @@ static const struct how hows[] = {
 	 true,
 	 true,
 	 "max_staleness=1",
-	 NULL},
+	 NULL,
+	 false},
+	{.name = "two nodes, own image dtypes",
+	 .nodes = 2,
+	 .ranks = {2, 1},
+	 .copies = 2,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_BF16,
+	 .chunk = 1024,
+	 .settings = "clip=0.5",
+	 .own = true},
+	{.name = "three nodes, own image dtypes",
+	 .nodes = 3,
+	 .ranks = {1, 1, 1},
+	 .copies = 2,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_F32,
+	 .chunk = 1024,
+	 .settings = "clip=0.5",
+	 .own = true},
+	{.name = "three nodes, own image dtypes, delayed",
+	 .nodes = 3,
+	 .ranks = {2, 0, 1},
+	 .copies = 2,
+	 .image = SHARD_F16,
+	 .grad = SHARD_BF16,
+	 .chunk = 16384,
+	 .absent = true,
+	 .settings = "max_staleness=1",
+	 .own = true},
 	{"three nodes, two copies, large chunks",
 	 3,
 	 {1, 2, 1},
@@ -434,7 +501,8 @@ static const struct how hows[] = {
 	 true,
 	 false,
 	 "clip=0.5 predivide=3",
-	 NULL},
+	 NULL,
+	 false},
 	{"three nodes, three copies",
 	 3,
 	 {1, 1, 1},
@@ -445,13 +513,14 @@ static const struct how hows[] = {
 	 false,
 	 false,
 	 NULL,
-	 NULL},
+	 NULL,
+	 false},
 };
 
 /* --- saves --- */
 
 static const struct how saved = {"saved", 2,    {1, 1}, 2,    SHARD_F32, SHARD_BF16,
-				 4096,    true, false,  NULL, NULL};
+				 4096,    true, false,  NULL, NULL,      false};
 
 static void train_in(struct training *t)
 {

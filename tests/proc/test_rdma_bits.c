@@ -29,6 +29,14 @@ static const struct shard_tensor tensors[TENSORS] = {
 	{.name = "few", .ndim = 1, .shape = {3}},
 	{.name = "last", .ndim = 1, .shape = {20000}},
 };
+static const struct shard_tensor own[TENSORS] = {
+	{.name = "wide", .ndim = 1, .shape = {150001}},
+	{.name = "a", .ndim = 1, .shape = {64}, .image = SHARD_F32},
+	{.name = "one", .ndim = 1, .shape = {1}},
+	{.name = "mid", .ndim = 2, .shape = {50, 100}, .image = SHARD_F16},
+	{.name = "few", .ndim = 1, .shape = {3}, .image = SHARD_F32},
+	{.name = "last", .ndim = 1, .shape = {20000}, .image = SHARD_F32},
+};
 
 struct how {
 	const char *name;
@@ -37,6 +45,7 @@ struct how {
 	uint32_t chunk;
 	bool absent;
 	const char *settings, *net;
+	bool own; /* Some tensors have an image dtype of their own. */
 };
 
 struct training;
@@ -53,6 +62,11 @@ struct training {
 	struct rank rank[RANKS_MAX];
 	float *master, *image[INPROC_NODES_MAX];
 };
+
+static enum shard_dtype image_of(const struct how *h, uint32_t t)
+{
+	return h->own && own[t].image != 0 ? (enum shard_dtype)own[t].image : h->image;
+}
 
 static uint64_t numel(uint32_t t)
 {
@@ -88,7 +102,7 @@ static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
 		 "timeout=20s %s",
 		 world, world, h->ranks, h->chunk, h->settings ? h->settings : "");
 	s.name = "m";
-	s.tensors = tensors;
+	s.tensors = h->own ? own : tensors;
 	s.tensors_nr = TENSORS;
 	s.image = h->image;
 	s.grad = h->grad;
@@ -110,7 +124,8 @@ static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
 static void push(struct rank *r, shard_model *m, uint64_t step, uint32_t t)
 {
 	const struct how *h = r->of->how;
-	size_t in = dtype_bytes(h->image), out = dtype_bytes(h->grad);
+	enum shard_dtype dt = image_of(h, t);
+	size_t in = dtype_bytes(dt), out = dtype_bytes(h->grad);
 	const char *image = shard_image(m, t);
 	char *g = shard_grad(m, t);
 
@@ -118,7 +133,7 @@ static void push(struct rank *r, shard_model *m, uint64_t step, uint32_t t)
 	for (uint64_t i = 0; i < numel(t); i++) {
 		float w;
 
-		dtype_convert(&w, SHARD_F32, image + i * in, h->image, 1);
+		dtype_convert(&w, SHARD_F32, image + i * in, dt, 1);
 		w = gradient(step, r->nr, t, i, w);
 		dtype_convert(g + i * out, h->grad, &w, SHARD_F32, 1);
 	}
@@ -236,24 +251,51 @@ static void equal_bits(void **state)
 }
 
 static const struct how hows[] = {
-	{"bf16", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, NULL},
-	{"fp32, two local ranks", 2, 2, SHARD_F32, SHARD_F32, 8192, false, "clip=0.5", NULL},
+	{"bf16", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, NULL, false},
+	{"fp32, two local ranks", 2, 2, SHARD_F32, SHARD_F32, 8192, false, "clip=0.5", NULL, false},
 	{"fp16 gradients, bf16 image", 2, 1, SHARD_BF16, SHARD_F16, 65536, false, "loss_scale=1",
-	 NULL},
-	{"absent tensors", 2, 2, SHARD_F32, SHARD_BF16, 1024, true, NULL, NULL},
-	{"one chunk", 2, 1, SHARD_F32, SHARD_F32, 1u << 20, true, NULL, NULL},
-	{"three nodes", 3, 1, SHARD_F32, SHARD_F32, 16384, true, NULL, "rdma_queue_pairs = 3"},
+	 NULL, false},
+	{"absent tensors", 2, 2, SHARD_F32, SHARD_BF16, 1024, true, NULL, NULL, false},
+	{"one chunk", 2, 1, SHARD_F32, SHARD_F32, 1u << 20, true, NULL, NULL, false},
+	{"three nodes", 3, 1, SHARD_F32, SHARD_F32, 16384, true, NULL, "rdma_queue_pairs = 3",
+	 false},
 	{"three nodes, two ranks, one queue pair", 3, 2, SHARD_BF16, SHARD_BF16, 4096, false, NULL,
-	 "rdma_queue_pairs = 1"},
-	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL},
+	 "rdma_queue_pairs = 1", false},
+	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL, false},
 	{"stale, three nodes", 3, 1, SHARD_BF16, SHARD_BF16, 4096, false, "max_staleness=1",
-	 "connections = 2"},
-	{"two copies", 2, 2, SHARD_F32, SHARD_BF16, 4096, true, "replicas=2 clip=0.5", NULL},
+	 "connections = 2", false},
+	{"two copies", 2, 2, SHARD_F32, SHARD_BF16, 4096, true, "replicas=2 clip=0.5", NULL, false},
 	{"three nodes, two copies", 3, 1, SHARD_BF16, SHARD_BF16, 8192, true,
-	 "replicas=2 max_staleness=1", "connections = 2\nrdma_queue_pairs = 3"},
-	{"three nodes, three copies", 3, 1, SHARD_F32, SHARD_F32, 65536, false, "replicas=3", NULL},
+	 "replicas=2 max_staleness=1", "connections = 2\nrdma_queue_pairs = 3", false},
+	{"three nodes, three copies", 3, 1, SHARD_F32, SHARD_F32, 65536, false, "replicas=3", NULL,
+	 false},
+	{.name = "own image dtypes",
+	 .nodes = 2,
+	 .ranks = 2,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_BF16,
+	 .chunk = 4096,
+	 .own = true},
+	{.name = "three nodes, own image dtypes, stale",
+	 .nodes = 3,
+	 .ranks = 1,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_F32,
+	 .chunk = 1024,
+	 .absent = true,
+	 .settings = "max_staleness=1",
+	 .own = true},
+	{.name = "three nodes, two copies, own image dtypes",
+	 .nodes = 3,
+	 .ranks = 1,
+	 .image = SHARD_F16,
+	 .grad = SHARD_BF16,
+	 .chunk = 16384,
+	 .settings = "replicas=2",
+	 .net = "rdma_queue_pairs = 3",
+	 .own = true},
 	{"no sums", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL,
-	 "rdma_checksum = no\nrdma_busy_poll_us = 20"},
+	 "rdma_checksum = no\nrdma_busy_poll_us = 20", false},
 };
 
 int main(void)

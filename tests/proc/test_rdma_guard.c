@@ -56,7 +56,7 @@ static bool in_its_image(const struct model *m, uint16_t peer, const struct ibv_
 {
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		struct range chunk = {store_image(m->store, 0, c),
-				      layout_chunk_elems(m->layout, c) * m->image_bytes};
+				      layout_image_bytes(m->layout, c, 1)};
 
 		if (place_holds(&m->place, c, peer) && inside(mr, chunk))
 			return true;

@@ -204,17 +204,22 @@ static void test_counts(void **state)
 		list[i] = &tensor[i];
 	}
 	spec.tensors = list;
-	for (uint32_t nr = 1; nr <= NR(sizes); nr++)
+	for (uint32_t k = 2; k < 2 * NR(sizes) + 2; k++)
 		for (uint32_t chunk = 64; chunk <= 1u << 18; chunk *= 4) {
+			uint32_t nr = k / 2, own = k % 2 ? nr % 4 << 8 : 0;
 			struct layout counts, *l;
 			bool all_trained;
 
 			spec.n_tensors = nr;
-			tensor[nr - 1].flags = nr % 2 ? SHARD_FROZEN : 0;
+			tensor[nr - 1].flags = (nr % 2 ? SHARD_FROZEN : 0) | own;
 			assert_true(spec_counts(&counts, &all_trained, &spec, chunk));
 			assert_int_equal(spec_layout(&l, &spec, chunk, &e), SHARD_OK);
 			assert_int_equal(counts.tensors_nr, l->tensors_nr);
 			assert_int_equal(counts.elems, l->elems);
+			assert_int_equal(counts.stored, l->stored);
+			assert_int_equal(counts.image_bytes, l->image_bytes);
+			assert_memory_equal(counts.region, l->region, sizeof(l->region));
+			assert_int_equal(counts.regions_nr, l->regions_nr);
 			assert_int_equal(counts.chunks_nr, l->chunks_nr);
 			assert_int_equal(counts.segments_nr, l->segments_nr);
 			assert_int_equal(counts.chunk_elems, l->chunk_elems);

@@ -163,8 +163,17 @@ static void test_bad_specs(void **state)
 	tensor[1].flags = 8;
 	bad_spec(&t, &good, "flags 0x8");
 	tensor[1].flags = 0;
-	tensor[1].reserved[3] = 1;
-	bad_spec(&t, &good, "reserved[3]");
+	tensor[1].flags = SHARD_BF16 << 8; /* As messages have the image dtype. */
+	bad_spec(&t, &good, "flags 0x200");
+	tensor[1].flags = 0;
+	tensor[1].image = 4;
+	bad_spec(&t, &good, "tensor \"b\": image dtype 4");
+	tensor[1].image = 0;
+	tensor[1].reserved_32 = 1;
+	bad_spec(&t, &good, "reserved_32");
+	tensor[1].reserved_32 = 0;
+	tensor[1].reserved[2] = 1;
+	bad_spec(&t, &good, "reserved[2]");
 	fake_lock(f);
 	assert_int_equal(f->frames[OP_DEFINE], 0); /* Nothing was sent. */
 	fake_unlock(f);

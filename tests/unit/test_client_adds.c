@@ -24,7 +24,7 @@ static struct layout *layout_make(void)
 	struct layout *l = NULL;
 	struct err e;
 
-	assert_int_equal(layout_init(&l, tensors, NR(tensors), 0, 0, &e), SHARD_OK);
+	assert_int_equal(layout_init(&l, tensors, NR(tensors), 0, SHARD_BF16, 0, &e), SHARD_OK);
 	return l;
 }
 

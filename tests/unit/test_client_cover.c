@@ -46,7 +46,7 @@ static void model_init(struct model *m)
 	struct err e;
 
 	memset(m, 0, sizeof(*m));
-	assert_int_equal(layout_init(&m->layout, tensors, TENSORS, 0, 0, &e), SHARD_OK);
+	assert_int_equal(layout_init(&m->layout, tensors, TENSORS, 0, SHARD_BF16, 0, &e), SHARD_OK);
 	assert_int_equal(layout_cut(m->layout, 1024, &e), SHARD_OK);
 	assert_int_equal(cover_init(&m->cover, m->layout, &e), SHARD_OK);
 	m->pushed = calloc(m->layout->elems, 1);

@@ -196,7 +196,6 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {m->params}};
 	struct store_conf conf = {.name = "m",
 				  .optim = optim_find(optimizer),
-				  .image = image,
 				  .grad = grad,
 				  .nodes_nr = (uint16_t)m->nodes,
 				  .local_world = m->local,
@@ -210,7 +209,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	uint64_t most = 0;
 	struct err e;
 
-	assert_int_equal(layout_init(&l, &t, 1, 0, m->chunk_elems, &e), SHARD_OK);
+	assert_int_equal(layout_init(&l, &t, 1, 0, image, m->chunk_elems, &e), SHARD_OK);
 	owner = calloc(l->chunks_nr, sizeof(*owner));
 	assert_non_null(owner);
 	for (uint32_t c = 0; c < l->chunks_nr; c++)

@@ -31,7 +31,7 @@ static struct layout *laid(const struct shard_tensor *t, uint32_t nr, uint32_t g
 	struct layout *l = NULL;
 	struct err e = {.text = ""};
 
-	if (layout_init(&l, t, nr, groups_nr, CE, &e) != SHARD_OK)
+	if (layout_init(&l, t, nr, groups_nr, SHARD_BF16, CE, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 	return l;
 }
@@ -101,7 +101,7 @@ static void refuse_one(struct shard_tensor t, uint32_t groups_nr, const char *wa
 	struct layout *l = NULL;
 	struct err e = {.text = ""};
 
-	if (layout_init(&l, two, 2, groups_nr, CE, &e) == SHARD_OK)
+	if (layout_init(&l, two, 2, groups_nr, SHARD_BF16, CE, &e) == SHARD_OK)
 		fail_msg("expected: %s", want);
 	if (strcmp(e.text, want) != 0)
 		fail_msg("\"%s\", expected \"%s\"", e.text, want);
@@ -116,7 +116,7 @@ static void refused_layouts(void **state)
 	struct err e;
 
 	(void)state;
-	assert_int_equal(layout_init(&l, three, 0, 0, CE, &e), SHARD_BAD_ARG);
+	assert_int_equal(layout_init(&l, three, 0, 0, SHARD_BF16, CE, &e), SHARD_BAD_ARG);
 	t.name = "a";
 	refuse_one(t, 0, "tensor \"a\" is there twice, as 0 and as 1");
 	t.name = "";
@@ -144,6 +144,14 @@ static void refused_layouts(void **state)
 	t.reserved[2] = 1;
 	refuse_one(t, 0, "tensor \"x\": reserved[2] is not zero");
 	t.reserved[2] = 0;
+	t.image = 4;
+	refuse_one(t, 0,
+		   "tensor \"x\": image dtype 4: choose SHARD_F32, SHARD_BF16, SHARD_F16, or 0 for "
+		   "that of the model");
+	t.image = 0;
+	t.reserved_32 = 1;
+	refuse_one(t, 0, "tensor \"x\": reserved_32 is not zero");
+	t.reserved_32 = 0;
 	t.ndim = 9;
 	refuse_one(t, 0, "tensor \"x\": 9 dimensions, at most 8 are possible");
 	t.ndim = 2;
@@ -214,7 +222,6 @@ static struct made make(uint16_t self, uint16_t nodes_nr, uint32_t local_world, 
 		.name = "gpt",
 		.layout = m.layout,
 		.optim = optim_find(optim),
-		.image = SHARD_BF16,
 		.grad = SHARD_BF16,
 		.self = self,
 		.nodes_nr = nodes_nr,
@@ -268,14 +275,13 @@ static void budget_bound(void **state)
 	for (uint16_t nodes = 1; nodes <= 5; nodes++) {
 		for (uint16_t self = 0; self < nodes; self++) {
 			struct made m = make(self, nodes, 2, "adamw");
-			const struct layout counts = {.tensors_nr = m.layout->tensors_nr,
-						      .elems = m.layout->elems,
-						      .chunk_elems = m.layout->chunk_elems,
-						      .chunks_nr = m.layout->chunks_nr,
-						      .segments_nr = m.layout->segments_nr};
+			struct layout counts = *m.layout;
 			struct store_conf conf = m.conf;
 			struct budget_need need, least;
 
+			counts.tensor = NULL; /* Counts alone. */
+			counts.segment = NULL;
+			counts.segment_tensor = counts.chunk_segment = counts.order = NULL;
 			for (uint32_t c = 0; c < counts.chunks_nr; c++)
 				m.owner[c] = (uint16_t)(c % nodes);
 			m.conf.place = place_of(m.owner, NULL, counts.chunks_nr);
@@ -624,7 +630,7 @@ static void no_memory(void **state)
 		store_free(&m.store);
 	}
 	for (fault_begin(&f); fault_next(&f);) {
-		enum shard_status st = layout_init(&l, three, 3, 2, CE, &e);
+		enum shard_status st = layout_init(&l, three, 3, 2, SHARD_BF16, CE, &e);
 
 		assert_int_equal(st, fault_end(&f) ? SHARD_SYSTEM : SHARD_OK);
 		layout_free(&l);

@@ -187,7 +187,7 @@ static void meta_begin(struct kept_meta *k)
 	struct err e;
 
 	memset(k, 0, sizeof(*k));
-	assert_int_equal(layout_init(&k->layout, &tensor, 1, 1, 1024, &e), SHARD_OK);
+	assert_int_equal(layout_init(&k->layout, &tensor, 1, 1, SHARD_BF16, 1024, &e), SHARD_OK);
 	assert_int_equal(k->layout->chunks_nr, CHUNKS);
 	k->conf = lone_conf(C, 9);
 	c.layout = k->layout;

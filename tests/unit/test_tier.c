@@ -117,7 +117,6 @@ static struct bench *bench(bool tiles)
 	struct bench *b = calloc(1, sizeof(*b));
 	struct store_conf conf = {.name = "m",
 				  .optim = optim_find("adamw"),
-				  .image = SHARD_F32,
 				  .grad = SHARD_F32,
 				  .nodes_nr = 1,
 				  .local_world = 1,
@@ -126,7 +125,7 @@ static struct bench *bench(bool tiles)
 	struct err e = {.text = ""};
 
 	assert_non_null(b);
-	if (layout_init(&b->layout, tensors, 3, 2, CE, &e) != SHARD_OK)
+	if (layout_init(&b->layout, tensors, 3, 2, SHARD_F32, CE, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 	assert_int_equal(b->layout->chunks_nr, CHUNKS);
 	conf.layout = b->layout;
