@@ -8,7 +8,7 @@ $(B)/dumpcmp: $(B)/tests/demo/dumpcmp.o $(B)/tests/lib/compare.o
 $(B)/lossbound: $(B)/tests/demo/lossbound.o $(GPT_A) $(PROTO_A)
 	$(link) $^ -lm
 $(B)/tests/unit/test_gpt_reference: | $(B)/reference # It reads the symbols of that.
-$(B)/tests/proc/test_exact: | $(B)/shardd $(B)/gpt $(DEMO) # It runs all of these.
+$(B)/tests/proc/test_exact $(B)/tests/proc/test_own_dtypes: | $(B)/shardd $(B)/gpt $(DEMO) # It runs all of these.
 
 # A failed recipe makes GNU make exit with 2, and in question mode with 1, which is what BREAK=1
 # promises. Lines with $(MAKE) run in either mode, and the make inside must not be in question mode.

@@ -18,6 +18,7 @@ enum {
 	OPT_SEQ,
 	OPT_STEPS,
 	OPT_DTYPE,
+	OPT_NORM_DTYPE,
 	OPT_GRAD_DTYPE,
 	OPT_ADDRESS,
 	OPT_RANK_HINT,
@@ -44,6 +45,8 @@ static const struct argp_option options[] = {
 	{"seed", OPT_SEED, "N", 0, "Of initial weights and samples (1)", 1},
 	{"dtype", OPT_DTYPE, "TYPE", 0,
 	 "Parameters as trainers read them: fp32, bf16 or fp16 (bf16)", 2},
+	{"norm-dtype", OPT_NORM_DTYPE, "TYPE", 0,
+	 "Layer norms as trainers read them: fp32, bf16 or fp16 (as --dtype)", 2},
 	{"grad-dtype", OPT_GRAD_DTYPE, "TYPE", 0, "Gradients: fp32, bf16 or fp16 (as --dtype)", 2},
 	{"settings", OPT_SETTINGS, "TEXT", 0,
 	 "Settings of the model: \"optimizer=adamw lr=6e-3 clip=1.0\"", 2},
@@ -166,6 +169,9 @@ static error_t model_option(int key, char *arg, struct argp_state *s, struct cli
 	case OPT_DTYPE:
 		c->image = element_type(s, "--dtype", arg);
 		return 0;
+	case OPT_NORM_DTYPE:
+		c->norms = element_type(s, "--norm-dtype", arg);
+		return 0;
 	case OPT_GRAD_DTYPE:
 		c->grad = element_type(s, "--grad-dtype", arg);
 		return 0;
@@ -252,4 +258,11 @@ void cli_parse(struct cli *cli, int argc, char **argv, const char *doc,
 	argp_parse(&argp, argc, argv, 0, NULL, &inputs);
 	if (!cli->grad)
 		cli->grad = cli->image;
+	if (!cli->norms)
+		cli->norms = cli->image;
+}
+
+enum shard_dtype cli_image(const struct cli *cli, const char *tensor)
+{
+	return strstr(tensor, "ln_") != NULL ? cli->norms : cli->image;
 }

@@ -16,9 +16,9 @@ struct cli {
 	struct transformer_shape shape;
 	uint64_t batch; /* Sequences per step, of all ranks together. */
 	uint64_t steps, seed;
-	uint64_t break_step, die_step; /* 0: none. */
-	uint64_t save_every;           /* In steps. 0: never. */
-	enum shard_dtype image, grad;
+	uint64_t break_step, die_step;       /* 0: none. */
+	uint64_t save_every;                 /* In steps. 0: never. */
+	enum shard_dtype image, norms, grad; /* norms: of layer norms, in place of image. */
 	int32_t rank_hint;
 	uint32_t world_min, world_max; /* 0: as the daemon is configured. */
 };
@@ -28,6 +28,9 @@ struct cli {
  * parsers of these options get more_input and not cli. */
 void cli_parse(struct cli *cli, int argc, char **argv, const char *doc,
 	       const struct argp_child *more, void *more_input);
+
+/* What trainers read of the tensor of this name. */
+enum shard_dtype cli_image(const struct cli *cli, const char *tensor);
 
 /* For further options: reads a whole number from min to max, and exits through argp_error() if text
  * is none. */

@@ -65,6 +65,7 @@ static enum shard_status define(struct gpt *g, int *created)
 		tensors[i].name = t->tensors[i].name;
 		tensors[i].ndim = t->tensors[i].ndim;
 		memcpy(tensors[i].shape, t->tensors[i].shape, sizeof(t->tensors[i].shape));
+		tensors[i].image = cli_image(&g->cli, t->tensors[i].name);
 	}
 	if (g->cli.world_min)
 		snprintf(worlds, sizeof(worlds), "min_world=%u max_world=%u ", g->cli.world_min,
@@ -206,7 +207,7 @@ static enum shard_status load_image(struct gpt *g)
 
 		if (!image)
 			return SHARD_BAD_STATE;
-		transformer_load(&g->net, i, image, g->cli.image);
+		transformer_load(&g->net, i, image, cli_image(&g->cli, g->net.tensors[i].name));
 	}
 	return SHARD_OK;
 }

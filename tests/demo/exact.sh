@@ -9,6 +9,7 @@
 # DAEMONS="a,b a": daemons are killed with -9 in mid-run, here both of them and then the first one,
 # each time EVERY=n steps (15) after the time before. They come back with what they held. Their
 # trainers end and are started again.
+# TCP=1: the trainers reach their daemons over TCP.
 # WORKERS=n: so many workers for each daemon. OUT=FOLDER keeps what was dumped and the logs there.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
@@ -25,12 +26,14 @@ ranks=$((${on%,*} + ${on#*,}))
 run=(--data "$dir/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --steps 6 --world $ranks "$@")
 trainer() # K LOG
 {
-	local node extra=()
+	local node port address extra=()
 
 	node=$([ "$1" -lt "${on%,*}" ] && echo a || echo b)
+	port=port_$node
+	address=$([ "${TCP:-}" = 1 ] && echo "tcp://127.0.0.1:${!port}" || echo "unix:$dir/$node.sock")
 	[ "${BREAK:-}" = 1 ] && [ "$1" = $((ranks - 1)) ] && extra=(--break 3)
 	[ "${KILL:-}" = "$1" ] && [ ! -e "$dir/died" ] && extra+=(--die 5)
-	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "unix:$dir/$node.sock" --log "$2" \
+	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "$address" --log "$2" \
 		--dump "$dir/daemons" "${extra[@]}"
 }
 

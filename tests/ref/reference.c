@@ -35,7 +35,8 @@ struct state {
 	/* With max_staleness = 1 this is the image of the step before, on which trainers
 	 * compute. */
 	void *old;
-	uint64_t start; /* The first element in the model's element space. */
+	enum shard_dtype dtype; /* Of the image. */
+	uint64_t start;         /* The first element in the model's element space. */
 };
 
 struct reference {
@@ -48,6 +49,7 @@ struct reference {
 	struct transformer net;
 	struct data data;
 	struct state *state;
+	uint32_t *order; /* The tensors as they lie in the element space. */
 	FILE *log;
 	uint64_t applied, skipped_in_row;
 	uint32_t rank; /* The rank whose backward runs. */
@@ -61,23 +63,48 @@ static enum shard_status no_memory(struct reference *r)
 	return err_set(&r->err, SHARD_SYSTEM, "no memory for the model's state");
 }
 
+/* Tensors whose image has another type than the model's come behind all others, from a chunk of
+ * their own on. */
+static enum shard_status place(struct reference *r)
+{
+	const uint64_t chunk = (uint64_t)r->conf.chunk_elems;
+	uint64_t end = 0;
+	uint32_t nr = 0;
+
+	if (!(r->state = calloc(r->net.tensors_nr, sizeof(*r->state))) ||
+	    !(r->order = calloc(r->net.tensors_nr, sizeof(*r->order))))
+		return no_memory(r);
+	for (int others = 0; others < 2; others++) {
+		if (others && nr < r->net.tensors_nr)
+			end = (end + chunk - 1) / chunk * chunk;
+		for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+			struct state *s = &r->state[i];
+
+			s->dtype = cli_image(&r->cli, r->net.tensors[i].name);
+			if ((s->dtype != r->cli.image) != others)
+				continue;
+			s->start = end;
+			end = (end + r->net.tensors[i].numel + TENSOR_ALIGN - 1) / TENSOR_ALIGN *
+			      TENSOR_ALIGN;
+			r->order[nr++] = i;
+		}
+	}
+	return SHARD_OK;
+}
+
 static enum shard_status allocate(struct reference *r)
 {
-	uint64_t start = 0;
-
-	if (!(r->state = calloc(r->net.tensors_nr, sizeof(*r->state))))
-		return no_memory(r);
+	if (place(r) != SHARD_OK)
+		return r->err.status;
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
 		const uint64_t n = r->net.tensors[i].numel;
 
-		s->start = start;
-		start = (start + n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
 		s->master = calloc(n, sizeof(float));
 		s->moment[0] = calloc(n, sizeof(float));
 		s->moment[1] = calloc(n, sizeof(float));
-		s->image = calloc(n, dtype_bytes(r->cli.image));
-		s->old = calloc(n, dtype_bytes(r->cli.image));
+		s->image = calloc(n, dtype_bytes(s->dtype));
+		s->old = calloc(n, dtype_bytes(s->dtype));
 		if (!s->master || !s->moment[0] || !s->moment[1] || !s->image || !s->old)
 			return no_memory(r);
 		for (uint32_t k = 0; k < r->history.size_max; k++) {
@@ -85,8 +112,8 @@ static enum shard_status allocate(struct reference *r)
 				return no_memory(r);
 		}
 		transformer_initial(&r->net, i, r->cli.seed, s->master);
-		dtype_convert(s->image, r->cli.image, s->master, SHARD_F32, n);
-		memcpy(s->old, s->image, n * dtype_bytes(r->cli.image));
+		dtype_convert(s->image, s->dtype, s->master, SHARD_F32, n);
+		memcpy(s->old, s->image, n * dtype_bytes(s->dtype));
 	}
 	return SHARD_OK;
 }
@@ -102,6 +129,7 @@ static void release(struct reference *r)
 			free(s->old);
 	}
 	free(r->state);
+	free(r->order);
 	transformer_deinit(&r->net);
 	data_deinit(&r->data);
 	history_deinit(&r->history);
@@ -158,7 +186,7 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
 		transformer_load(&r->net, i,
 				 r->conf.max_staleness == 1 ? r->state[i].old : r->state[i].image,
-				 r->cli.image);
+				 r->state[i].dtype);
 	*weight_sum = 0;
 	for (r->rank = 0; r->rank < ranks; r->rank++) {
 		uint64_t first, count;
@@ -211,7 +239,8 @@ static double square(const struct reference *r, bool *finite)
 	uint64_t current = 0;
 
 	*finite = true;
-	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+	for (uint32_t k = 0; k < r->net.tensors_nr; k++) {
+		const uint32_t i = r->order[k];
 		const struct state *s = &r->state[i];
 		const uint64_t n = r->net.tensors[i].numel;
 
@@ -233,11 +262,10 @@ static double square(const struct reference *r, bool *finite)
 
 static void apply(struct reference *r, const struct optim_args *a)
 {
-	optim_apply *kernel =
-		optim_scalar.apply[r->conf.optimizer][r->cli.grad - 1][r->cli.image - 1];
-
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
+		optim_apply *kernel =
+			optim_scalar.apply[r->conf.optimizer][r->cli.grad - 1][s->dtype - 1];
 		float *second = r->conf.states_nr > 1 ? s->moment[1] : NULL;
 
 		kernel(a, r->net.tensors[i].numel, s->grad[0], s->master, s->moment[0], second,
@@ -261,7 +289,7 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	/* Whatever happens to this step, the next one computes on this image. */
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
 		memcpy(r->state[i].old, r->state[i].image,
-		       r->net.tensors[i].numel * dtype_bytes(r->cli.image));
+		       r->net.tensors[i].numel * dtype_bytes(r->state[i].dtype));
 	reduce(r);
 	res->loss_scale = r->scale.scale;
 	res->attempts = 1;
