@@ -32,8 +32,8 @@ enum { TAG, DTYPE, SIZE, FORCE };
 
 const struct argp_option ctl_export_options[] = {
 	{"tag", CTL_KEY + TAG, "TAG", 0, "the checkpoint (default: the newest complete one)", 0},
-	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "fp32, bf16 or fp16 (default: as the model's image)",
-	 0},
+	{"dtype", CTL_KEY + DTYPE, "TYPE", 0,
+	 "fp32, bf16 or fp16 (default: as the image of each tensor)", 0},
 	{"max-shard-size", CTL_KEY + SIZE, "SIZE", 0,
 	 "of one file, as in 5GB or 500MiB (default: 5GB)", 0},
 	{"force", CTL_KEY + FORCE, NULL, 0, "replace an older export", 0},
@@ -45,9 +45,10 @@ struct job {
 	bool force;
 	char path[CHECKPOINT_PATH_MAX]; /* The folder of the checkpoint. */
 	struct manifest *m;
-	enum shard_dtype dtype;
+	enum shard_dtype dtype; /* 0: each tensor has that of its image. */
 	uint64_t shard_bytes, total;
 	uint32_t shards_nr, *shard; /* `shard` is the shard of each tensor. */
+	uint32_t *order;            /* The tensors as they lie in the files. */
 	float *batch;
 	char *piece;
 	struct bar bar;
@@ -62,6 +63,15 @@ static uint64_t elems_of(const struct shard_tensor *t)
 	for (uint32_t d = 0; d < t->ndim; d++)
 		n *= t->shape[d];
 	return n;
+}
+
+static enum shard_dtype dtype_of(const struct job *j, uint32_t tensor)
+{
+	const struct shard_tensor *t = &j->m->tensors[tensor];
+
+	if (j->dtype)
+		return j->dtype;
+	return t->image ? (enum shard_dtype)t->image : j->m->image;
 }
 
 static bool take_size(const char *text, uint64_t *bytes)
@@ -92,17 +102,35 @@ static void path_of(const struct job *j, const char *name, bool draft,
 		 draft ? ".tmp" : "");
 }
 
+/* Readers map the files, so each element lies at a multiple of its size: the tensors of fp32 come
+ * first in each shard. */
+static void order(struct job *j)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t first = 0, end; first < j->m->tensors_nr; first = end) {
+		for (end = first; end < j->m->tensors_nr && j->shard[end] == j->shard[first];)
+			end++;
+		for (int narrow = 0; narrow < 2; narrow++)
+			for (uint32_t i = first; i < end; i++)
+				if ((dtype_of(j, i) != SHARD_F32) == narrow)
+					j->order[nr++] = i;
+	}
+	CHECK(nr == j->m->tensors_nr);
+}
+
 /* Deals the tensors to shards in their order. A new shard begins where the next tensor does not
  * fit. */
 static bool deal(struct job *j)
 {
 	uint64_t used = 0;
 
-	if (!(j->shard = calloc(j->m->tensors_nr, sizeof(*j->shard))))
+	if (!(j->shard = calloc(j->m->tensors_nr, sizeof(*j->shard))) ||
+	    !(j->order = calloc(j->m->tensors_nr, sizeof(*j->order))))
 		return false;
 	j->shards_nr = 1;
 	for (uint32_t i = 0; i < j->m->tensors_nr; i++) {
-		uint64_t bytes = elems_of(&j->m->tensors[i]) * dtype_bytes(j->dtype);
+		uint64_t bytes = elems_of(&j->m->tensors[i]) * dtype_bytes(dtype_of(j, i));
 
 		if (used > 0 && used + bytes > j->shard_bytes) {
 			j->shards_nr++;
@@ -112,6 +140,7 @@ static bool deal(struct job *j)
 		j->total += bytes;
 		j->shard[i] = j->shards_nr - 1;
 	}
+	order(j);
 	return true;
 }
 
@@ -132,8 +161,9 @@ static bool put(struct job *j, int fd, const char *path, const void *from, size_
 	return true;
 }
 
+/* dtype: of all tensors of the batch. */
 static bool put_batch(struct job *j, int fd, const char *path, const struct part_run *runs,
-		      uint32_t runs_nr, uint64_t elems)
+		      uint32_t runs_nr, uint64_t elems, enum shard_dtype dtype)
 {
 	if (runs_nr == 0)
 		return true;
@@ -142,9 +172,9 @@ static bool put_batch(struct job *j, int fd, const char *path, const struct part
 		return false;
 	for (uint64_t at = 0; at < elems; at += PIECE_ELEMS) {
 		size_t n = elems - at < PIECE_ELEMS ? (size_t)(elems - at) : PIECE_ELEMS,
-		       bytes = n * dtype_bytes(j->dtype);
+		       bytes = n * dtype_bytes(dtype);
 
-		dtype_convert(j->piece, j->dtype, j->batch + at, SHARD_F32, n);
+		dtype_convert(j->piece, dtype, j->batch + at, SHARD_F32, n);
 		if (!put(j, fd, path, j->piece, bytes))
 			return false;
 		bar_set(&j->bar, j->done += bytes);
@@ -152,17 +182,26 @@ static bool put_batch(struct job *j, int fd, const char *path, const struct part
 	return true;
 }
 
-/* Writes the tensors from first to end - 1. Their runs are gathered into batches. */
+/* Writes the tensors from first to end - 1. Their runs are gathered into batches of one dtype. */
 static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first, uint32_t end)
 {
+	enum shard_dtype dtype = dtype_of(j, j->order[first]);
 	struct part_run runs[256];
 	uint32_t nr = 0;
 	uint64_t elems = 0;
 
-	for (uint32_t i = first; i < end; i++) {
+	for (uint32_t k = first; k < end; k++) {
+		uint32_t i = j->order[k];
 		const struct shard_tensor *t = &j->m->tensors[i];
 		uint64_t all = elems_of(t);
 
+		if (dtype_of(j, i) != dtype) {
+			if (!put_batch(j, fd, path, runs, nr, elems, dtype))
+				return false;
+			nr = 0;
+			elems = 0;
+			dtype = dtype_of(j, i);
+		}
 		for (uint64_t at = 0, n; at < all; at += n) {
 			n = all - at < BATCH_ELEMS - elems ? all - at : BATCH_ELEMS - elems;
 			runs[nr++] =
@@ -170,13 +209,13 @@ static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first,
 			elems += n;
 			if (nr < NR(runs) && elems < BATCH_ELEMS)
 				continue;
-			if (!put_batch(j, fd, path, runs, nr, elems))
+			if (!put_batch(j, fd, path, runs, nr, elems, dtype))
 				return false;
 			nr = 0;
 			elems = 0;
 		}
 	}
-	return put_batch(j, fd, path, runs, nr, elems);
+	return put_batch(j, fd, path, runs, nr, elems, dtype);
 }
 
 static bool make_header(struct job *j, uint32_t first, uint32_t end, void **header, size_t *bytes)
@@ -191,15 +230,16 @@ static bool make_header(struct job *j, uint32_t first, uint32_t end, void **head
 		err_set(&j->e, SHARD_SYSTEM, "no memory");
 		return false;
 	}
-	for (uint32_t i = first; i < end; i++) {
-		struct safetensors_entry *x = &entry[i - first];
+	for (uint32_t k = first; k < end; k++) {
+		uint32_t i = j->order[k];
+		struct safetensors_entry *x = &entry[k - first];
 		const struct shard_tensor *t = &j->m->tensors[i];
 
 		x->name = t->name;
-		strcpy(x->dtype_name, names[j->dtype]);
+		strcpy(x->dtype_name, names[dtype_of(j, i)]);
 		x->ndim = t->ndim;
 		memcpy(x->shape, t->shape, sizeof(x->shape));
-		x->bytes = elems_of(t) * dtype_bytes(j->dtype);
+		x->bytes = elems_of(t) * dtype_bytes(dtype_of(j, i));
 	}
 	st = safetensors_make(header, bytes, entry, end - first, metadata, 1, &j->e);
 	free(entry);
@@ -362,6 +402,15 @@ static enum ctl_exit check_out(struct job *j)
 	return CTL_OK;
 }
 
+/* What all tensors have, or "mixed". */
+static const char *dtypes(const struct job *j)
+{
+	for (uint32_t i = 1; i < j->m->tensors_nr; i++)
+		if (dtype_of(j, i) != dtype_of(j, 0))
+			return "mixed";
+	return dtype_name(dtype_of(j, 0));
+}
+
 static enum ctl_exit run(struct job *j, bool json)
 {
 	bool ok = deal(j);
@@ -383,11 +432,11 @@ static enum ctl_exit run(struct job *j, bool json)
 		printf("{\"model\": \"%s\", \"step\": %llu, \"tensors\": %u, \"files\": %u, "
 		       "\"dtype\": \"%s\", \"bytes\": %llu}\n",
 		       j->m->name, (unsigned long long)j->m->step, j->m->tensors_nr, j->shards_nr,
-		       dtype_name(j->dtype), (unsigned long long)j->total);
+		       dtypes(j), (unsigned long long)j->total);
 	else
 		printf("%s, step %llu: %u tensors as %s in %u file%s in %s\n", j->m->name,
-		       (unsigned long long)j->m->step, j->m->tensors_nr, dtype_name(j->dtype),
-		       j->shards_nr, j->shards_nr == 1 ? "" : "s", j->out);
+		       (unsigned long long)j->m->step, j->m->tensors_nr, dtypes(j), j->shards_nr,
+		       j->shards_nr == 1 ? "" : "s", j->out);
 	return CTL_OK;
 }
 
@@ -420,12 +469,11 @@ enum ctl_exit ctl_export(const struct ctl_options *o)
 	    checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK ||
 	    checkpoint_fits(j.path, j.m, &j.e) != SHARD_OK)
 		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
-	if (!j.dtype)
-		j.dtype = j.m->image;
 	rc = check_out(&j);
 	if (rc == CTL_OK)
 		rc = run(&j, o->json);
 	free(j.shard);
+	free(j.order);
 	free(j.batch);
 	free(j.piece);
 	manifest_free(&j.m);

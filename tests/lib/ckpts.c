@@ -18,6 +18,8 @@
 const uint64_t ckpts_elems[CKPTS_TENSORS] = {1, 63, 64, 65, 1000, 4097, 7};
 const char *const ckpts_names[CKPTS_TENSORS] = {
 	"a", "h.0.w[3]", "h.0.\"b\"\\", "gr\xc3\xbc\xc3\x9f/e", "h.1.w", "h.1.w.bias", "z:z"};
+const enum shard_dtype ckpts_images[CKPTS_TENSORS] = {SHARD_BF16, SHARD_F32,  SHARD_BF16, SHARD_F32,
+						      SHARD_F16,  SHARD_BF16, SHARD_F32};
 const enum shard_kind ckpts_kinds[CKPTS_KINDS] = {SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ};
 
 float ckpts_value(uint64_t salt, int kind, int tensor, uint64_t element)
@@ -46,8 +48,10 @@ static void fill(struct manifest *m, const char *model, uint64_t step)
 	m->tensors_nr = CKPTS_TENSORS;
 	m->tensors = calloc(CKPTS_TENSORS, sizeof(*m->tensors));
 	for (int i = 0; i < CKPTS_TENSORS; i++)
-		m->tensors[i] = (struct shard_tensor){
-			.name = strdup(ckpts_names[i]), .ndim = 1, .shape = {ckpts_elems[i]}};
+		m->tensors[i] = (struct shard_tensor){.name = strdup(ckpts_names[i]),
+						      .ndim = 1,
+						      .shape = {ckpts_elems[i]},
+						      .image = ckpts_images[i]};
 	m->files = calloc(16, sizeof(*m->files));
 	m->blobs = calloc(CKPTS_BLOBS, sizeof(*m->blobs));
 }

@@ -11,6 +11,7 @@ enum { CKPTS_TENSORS = 7, CKPTS_KINDS = 3, CKPTS_BLOBS = 2 };
 
 extern const uint64_t ckpts_elems[CKPTS_TENSORS];
 extern const char *const ckpts_names[CKPTS_TENSORS];
+extern const enum shard_dtype ckpts_images[CKPTS_TENSORS]; /* The model's is SHARD_BF16. */
 extern const enum shard_kind ckpts_kinds[CKPTS_KINDS];
 
 float ckpts_value(uint64_t salt, int kind, int tensor, uint64_t element);

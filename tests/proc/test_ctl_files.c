@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests `shardctl import` and `export` on files that other tools never write: weights that are not
- * numbers, and the rest of an older export. exchange.sh reads what they write with the package of
- * Hugging Face. */
+ * numbers, the rest of an older export, and tensors of several types. exchange.sh reads what they
+ * write with the package of Hugging Face. */
 #include "base/check.h"
+#include "ckpt/safetensors.h"
 #include "lib/ckpts.h"
 #include "lib/tool.h"
+#include "wire/dtype.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -118,6 +120,69 @@ static void test_export_again(void **state)
 	ckpts_remove(dir);
 }
 
+/* Checks one file of an export, whose tensors have the types of the image. Readers map it, so each
+ * element lies at a multiple of its size. Returns how many tensors it has. */
+static uint32_t own_types(const char *path)
+{
+	static uint8_t file[1 << 17], want[1 << 15];
+	static float w[8192];
+	struct safetensors *s;
+	FILE *f = fopen(path, "re");
+	uint64_t bytes, head;
+	uint32_t nr;
+	struct err e;
+
+	CHECK(f != NULL);
+	bytes = fread(file, 1, sizeof(file), f);
+	fclose(f);
+	assert_in_range(bytes, 8, sizeof(file) - 1);
+	assert_int_equal(safetensors_header_bytes(file, bytes, path, &head, &e), SHARD_OK);
+	assert_int_equal(safetensors_parse(&s, (char *)file + 8, head, bytes, path, &e), SHARD_OK);
+	for (uint32_t i = 0; i < s->entries_nr; i++) {
+		const struct safetensors_entry *x = &s->entry[i];
+		int t = 0;
+
+		while (strcmp(ckpts_names[t], x->name) != 0)
+			assert_true(++t < CKPTS_TENSORS);
+		assert_int_equal(x->dtype, ckpts_images[t]);
+		assert_int_equal(x->offset % dtype_bytes(x->dtype), 0);
+		for (uint64_t k = 0; k < ckpts_elems[t]; k++)
+			w[k] = ckpts_value(1, 0, t, k);
+		dtype_convert(want, x->dtype, w, SHARD_F32, ckpts_elems[t]);
+		assert_int_equal(x->bytes, ckpts_elems[t] * dtype_bytes(x->dtype));
+		assert_memory_equal(file + x->offset, want, x->bytes);
+	}
+	nr = s->entries_nr;
+	safetensors_free(&s);
+	return nr;
+}
+
+static void test_export_own_types(void **state)
+{
+	char dir[64], out[100], words[300], path[200];
+	uint32_t nr = 0;
+	struct err e;
+
+	(void)state;
+	ckpts_folder(dir);
+	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
+	snprintf(out, sizeof(out), "%s/out", dir);
+	snprintf(words, sizeof(words), "export %s %s --json", dir, out);
+	tool_expect(0, "\"dtype\": \"mixed\"", "shardctl", words);
+	snprintf(path, sizeof(path), "%s/model.safetensors", out);
+	assert_int_equal(own_types(path), CKPTS_TENSORS);
+	snprintf(words, sizeof(words), "export %s %s --max-shard-size 3KB --force", dir, out);
+	tool_expect(0, "7 tensors as mixed in 3 files", "shardctl", words);
+	for (int i = 1; i <= 3; i++) {
+		snprintf(path, sizeof(path), "%s/model-%05d-of-00003.safetensors", out, i);
+		nr += own_types(path);
+	}
+	assert_int_equal(nr, CKPTS_TENSORS);
+	snprintf(words, sizeof(words), "export %s %s --dtype fp32 --force", dir, out);
+	tool_expect(0, "7 tensors as fp32 in 1 file", "shardctl", words);
+	ckpts_remove(dir);
+}
+
 /* An export with --force that cannot rename one of its shards leaves no index, because that of the
  * older export would name new shards beside old ones. */
 static void test_export_stopped(void **state)
@@ -151,6 +216,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nonfinite),
 		cmocka_unit_test(test_export_again),
+		cmocka_unit_test(test_export_own_types),
 		cmocka_unit_test(test_export_stopped),
 	};
 
