@@ -219,13 +219,17 @@ static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, 
 
 	CHECK(got != NULL);
 	for (uint32_t t = 0; t < CREW_TENSORS; at += c->numel[t++]) {
+		uint32_t image = c->tensors[t].image ? c->tensors[t].image : SHARD_BF16;
+		enum shard_dtype dt = kind == SHARD_IMAGE ? (enum shard_dtype)image : SHARD_F32;
 		uint64_t is = step;
 
 		MUST(shard_read(m, kind, t, 0, c->numel[t], SHARD_F32, got, &is));
 		for (uint32_t i = 0; i < c->numel[t]; i++) {
-			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i]))
-						      : want[at + i];
+			float w = want[at + i];
+			uint32_t rounded;
 
+			dtype_convert(&rounded, dt, &w, SHARD_F32, 1);
+			dtype_convert(&w, SHARD_F32, &rounded, dt, 1);
 			if (memcmp(&w, &got[i], sizeof(w)) != 0)
 				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what,
 					 tensors[t].name, i, (unsigned long)step, (double)got[i],
@@ -498,6 +502,15 @@ void crew_larger(struct crew *c, uint32_t scale)
 	}
 	for (uint32_t i = 0; i < c->total; i++)
 		c->p[i] = weight(i);
+}
+
+void crew_own_types(struct crew *c)
+{
+	static const enum shard_dtype own[CREW_TENSORS] = {SHARD_BF16, SHARD_F32, SHARD_F32,
+							   SHARD_F16};
+
+	for (uint32_t t = 0; t < CREW_TENSORS; t++)
+		c->tensors[t].image = own[t];
 }
 
 struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node)

@@ -57,6 +57,8 @@ struct crew {
 void crew_init(struct crew *c, const char *name);
 /* Called after crew_init(): makes the matrices `scale` times as large. */
 void crew_larger(struct crew *c, uint32_t scale);
+/* Called after both: most tensors have an image dtype of their own. */
+void crew_own_types(struct crew *c);
 /* Adds a member with the next rank. The reference sums nodes in the order of their lowest rank. */
 struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node);
 /* With last = UINT64_MAX they train until crew_finish(). */

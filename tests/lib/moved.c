@@ -42,6 +42,8 @@ void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan
 	(*crew)->extra = p->extra;
 	if (p->scale > 1)
 		crew_larger(*crew, p->scale);
+	if (p->own)
+		crew_own_types(*crew);
 	(*crew)->pause_us = p->pause_us != 0 ? p->pause_us : 2000;
 	*c = cluster_make(p->nodes, NULL, p->conf);
 	if (p->between)

@@ -13,6 +13,7 @@ struct moved_plan {
 	const char *conf, *extra; /* Of the nodes, and the settings of the model. */
 	uint32_t scale;           /* So much larger than a crew's model is. */
 	bool warm;
+	bool own;            /* Most tensors have an image dtype of their own. */
 	bool between;        /* Every link leads through a cutter. */
 	bool reconnects;     /* The trainers do, when their daemon comes back. */
 	uint32_t pause_us;   /* Between the steps. 0: 2000. */

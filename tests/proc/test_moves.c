@@ -156,6 +156,23 @@ static void test_staleness(void **state)
 				     .warm = true});
 }
 
+static void test_own_types(void **state)
+{
+	(void)state;
+	in_turn(&(struct moved_plan){.nodes = 3,
+				     .conf = BEAT,
+				     .extra = "replicas=2",
+				     .scale = 4,
+				     .warm = true,
+				     .own = true});
+	in_turn(&(struct moved_plan){.nodes = 3,
+				     .conf = BEAT,
+				     .extra = "replicas=1 max_staleness=1",
+				     .scale = 4,
+				     .warm = true,
+				     .own = true});
+}
+
 static void test_elected(void **state)
 {
 	(void)state;
@@ -609,6 +626,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_three_copies, cleanup),
 		cmocka_unit_test_teardown(test_one_copy, cleanup),
 		cmocka_unit_test_teardown(test_staleness, cleanup),
+		cmocka_unit_test_teardown(test_own_types, cleanup),
 		cmocka_unit_test_teardown(test_elected, cleanup),
 		cmocka_unit_test_teardown(test_drained_is_killed, cleanup),
 		cmocka_unit_test_teardown(test_drained_cold, cleanup),
