@@ -84,35 +84,64 @@ static uint64_t mapped(const struct memory_spec *m, uint64_t bytes)
 	return up(bytes, m->huge && bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES);
 }
 
-/* The elements of the chunks that the fullest node holds. With one copy, chunks go to nodes in
- * turn, so the first node holds most, and the last chunk, which may be shorter, counts as short
- * only where the first node holds it. Of several copies each node holds an equal part, and the
- * fullest one need not hold the last chunk, unless every node holds all of them. */
-static uint64_t held_elems(const struct memory_spec *m, uint64_t chunks, uint64_t last)
-{
-	uint64_t held = (chunks * m->replicas + m->nodes - 1) / m->nodes;
-	bool has_last = m->replicas == 1 ? (chunks - 1) % m->nodes == 0 : held == chunks;
+/* The elements of each image dtype, and their chunks. The last one of each may be shorter. */
+struct shape {
+	uint64_t elems[2], chunks[2], dtypes;
+};
 
-	return held * m->chunk_elems - (has_last ? m->chunk_elems - last : 0);
+/* The alignment may shift every tensor but the first of its dtype by up to 63 elements, and half of
+ * that is counted. */
+static struct shape shape_of(const struct memory_spec *m)
+{
+	struct shape s = {.elems = {m->params - m->wide, m->wide},
+			  .dtypes = m->wide > 0 && m->wide < m->params ? 2 : 1};
+	uint64_t others = m->tensors > s.dtypes ? m->tensors - s.dtypes : 0,
+		 shift = others * (ALIGN_ELEMS / 2);
+
+	s.elems[s.elems[0] == 0] += shift;
+	for (int k = 0; k < 2; k++) {
+		s.elems[k] = up(s.elems[k], ALIGN_ELEMS);
+		s.chunks[k] = (s.elems[k] + m->chunk_elems - 1) / m->chunk_elems;
+	}
+	return s;
 }
 
-/* The alignment may shift every tensor but the
- * first by up to 63 elements, and half of that is counted. */
+/* The elements of the chunks that the fullest node holds. With one copy, chunks go to nodes in
+ * turn, so the first node holds most, and a chunk that is shorter than the others counts as short
+ * only where the first node holds it. Of several copies each node holds an equal part, and the
+ * fullest one need not hold a short chunk, unless every node holds all of them. */
+static uint64_t held_elems(const struct memory_spec *m, const struct shape *s)
+{
+	uint64_t chunks = s->chunks[0] + s->chunks[1], end = 0;
+	uint64_t held = (chunks * m->replicas + m->nodes - 1) / m->nodes, all;
+
+	all = held * m->chunk_elems;
+	for (int k = 0; k < 2; k++) {
+		end += s->chunks[k];
+		if (s->chunks[k] > 0 &&
+		    (m->replicas == 1 ? (end - 1) % m->nodes == 0 : held == chunks))
+			all -= s->chunks[k] * m->chunk_elems - s->elems[k];
+	}
+	return all;
+}
+
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
-	uint64_t elems = up(m->params + (m->tensors - 1) * (ALIGN_ELEMS / 2), ALIGN_ELEMS), last,
-		 held, others, segments;
-	uint64_t grad = m->grad_bytes, copies = m->staleness + 1;
-	uint64_t image = up(elems * m->image_bytes, PAGE_BYTES),
-		 arena = up(elems * grad, PAGE_BYTES);
+	struct shape s = shape_of(m);
+	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, others, segments;
+	/* The elements of another dtype begin a chunk, in arenas too. */
+	uint64_t arena =
+		up((s.elems[1] > 0 ? s.chunks[0] * m->chunk_elems + s.elems[1] : s.elems[0]) * grad,
+		   PAGE_BYTES);
+	uint64_t image = up(s.elems[0] * m->image_bytes + s.elems[1] * sizeof(float), PAGE_BYTES);
 
 	CHECK(m->params > 0 && m->tensors > 0 && m->nodes > 0 && m->local > 0 &&
-	      m->chunk_elems >= ALIGN_ELEMS && m->replicas > 0 && m->replicas <= m->nodes);
-	*out = (struct memory_node){.chunks = (elems + m->chunk_elems - 1) / m->chunk_elems};
-	last = elems - (out->chunks - 1) * m->chunk_elems;
-	held = held_elems(m, out->chunks, last);
-	others = m->local > 1 ? elems - held : 0;
-	segments = m->tensors + out->chunks - 1;
+	      m->wide <= m->params && m->chunk_elems >= ALIGN_ELEMS && m->replicas > 0 &&
+	      m->replicas <= m->nodes);
+	*out = (struct memory_node){.chunks = s.chunks[0] + s.chunks[1]};
+	held = held_elems(m, &s);
+	others = m->local > 1 ? s.elems[0] + s.elems[1] - held : 0;
+	segments = (m->tensors > s.dtypes ? m->tensors : s.dtypes) + out->chunks - s.dtypes;
 	out->held_elems = held;
 	out->bytes[MEMORY_STATE] = mapped(m, up(held * 4, PAGE_BYTES) * (1 + m->states));
 	out->bytes[MEMORY_IMAGE] =
@@ -135,12 +164,18 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 		out->total += out->bytes[i];
 }
 
+/* What they take beside image_bytes of all. */
+static double wide_bytes(const struct memory_spec *m)
+{
+	return (double)m->wide * (4.0 - m->image_bytes);
+}
+
 double memory_device(const struct memory_spec *m, int stage)
 {
 	double psi = (double)m->params, layer = (double)m->layer;
 
 	CHECK(stage >= 1 && stage <= 3);
-	return m->image_bytes * (stage == 3 ? layer : psi) +
+	return m->image_bytes * (stage == 3 ? layer : psi) + wide_bytes(m) +
 	       m->grad_bytes * (stage == 1 ? psi : layer);
 }
 
@@ -170,7 +205,7 @@ double memory_traffic_node(const struct memory_spec *m)
 	double psi = (double)m->params, share = 1.0 / m->nodes;
 
 	return psi * (1 - share) * m->grad_bytes + psi * share * (m->replicas - 1) * m->grad_bytes +
-	       psi * share * (m->nodes - m->replicas) * m->image_bytes;
+	       share * (m->nodes - m->replicas) * (psi * m->image_bytes + wide_bytes(m));
 }
 
 uint32_t memory_update_bytes(const struct memory_spec *m)

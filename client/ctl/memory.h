@@ -12,11 +12,12 @@ struct memory_spec {
 	uint32_t tensors;                 /* At least 1. */
 	uint32_t ranks, nodes, local;     /* `local` is the number of trainers on one node. */
 	uint32_t image_bytes, grad_bytes; /* Per element: 2 or 4. */
-	uint32_t states;                  /* Number of moments of the optimizer. */
-	uint32_t chunk_elems;             /* A power of two. */
-	uint32_t replicas;                /* Nodes that hold each chunk: 1 to nodes. */
-	bool huge;                        /* Mappings end on a huge page. */
-	uint32_t staleness;               /* 0 or 1: the number of extra images and arena halves. */
+	uint64_t wide;        /* Elements with 4 bytes in the image although image_bytes is 2. */
+	uint32_t states;      /* Number of moments of the optimizer. */
+	uint32_t chunk_elems; /* A power of two. */
+	uint32_t replicas;    /* Nodes that hold each chunk: 1 to nodes. */
+	bool huge;            /* Mappings end on a huge page. */
+	uint32_t staleness;   /* 0 or 1: the number of extra images and arena halves. */
 };
 
 /* Counts as the ZeRO paper does: 16-bit parameters have an fp32 master beside their moments. Stage
@@ -54,7 +55,8 @@ struct memory_node {
 const char *memory_item_name(enum memory_item item);
 void memory_node(const struct memory_spec *m, struct memory_node *out);
 /* Bytes on the trainer's device with this system, which has no optimizer state there at any stage
- * (1 to 3). Gradients that need not stay take one layer. */
+ * (1 to 3). Gradients that need not stay take one layer. Elements that are wide in the image always
+ * stay. */
 double memory_device(const struct memory_spec *m, int stage);
 
 /* Bytes of payload per rank. Stage 0 is an all-reduce. */

@@ -20,6 +20,7 @@ enum {
 	NODES,
 	LOCAL,
 	DTYPE,
+	WIDE,
 	GRAD_DTYPE,
 	OPTIMIZER,
 	CHUNK_ELEMS,
@@ -39,6 +40,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "trainers on one node (default: ranks over nodes, rounded up)", 0},
 	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)",
 	 0},
+	{"fp32-params", CTL_KEY + WIDE, "N", 0,
+	 "parameters that are fp32 whatever --dtype is, as norms (default: none)", 0},
 	{"grad-dtype", CTL_KEY + GRAD_DTYPE, "TYPE", 0, "of gradients (default: as --dtype)", 0},
 	{"optimizer", CTL_KEY + OPTIMIZER, "NAME", 0,
 	 "adamw, adam, sgd, adagrad or lion (default: adamw)", 0},
@@ -172,7 +175,8 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 	    !take_count(o, REPLICAS, 64, &replicas) || !take_count(o, TENSORS, 1u << 20, &tensors))
 		return false;
 	m->layer = (m->params + 31) / 32;
-	if (!take_count(o, LAYER, m->params, &m->layer))
+	if (!take_count(o, LAYER, m->params, &m->layer) ||
+	    !take_count(o, WIDE, m->params, &m->wide))
 		return false;
 	if (chunk < 1024 || (chunk & (chunk - 1)) != 0) {
 		ctl_fail(CTL_USAGE, "plan: --chunk-elems %s: choose a power of two from 1024 on",
@@ -205,6 +209,7 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 	if (!take_sizes(o, m) || !take_world(o, m) || !take_dtype(o, DTYPE, &m->image_bytes))
 		return false;
 	m->grad_bytes = m->image_bytes;
+	m->wide = m->image_bytes < sizeof(float) ? m->wide : 0; /* Otherwise they are like all. */
 	return take_dtype(o, GRAD_DTYPE, &m->grad_bytes) &&
 	       (!o->value[OPTIMIZER] || take_optimizer(o->value[OPTIMIZER], &m->states));
 }

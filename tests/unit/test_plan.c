@@ -193,7 +193,9 @@ static void place_copies_of(const struct memory_spec *m, uint16_t *primary, uint
 static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
 			 enum shard_dtype grad)
 {
-	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {m->params}};
+	struct shard_tensor t[2] = {
+		{.name = "w", .ndim = 1, .shape = {m->params - m->wide}},
+		{.name = "n", .ndim = 1, .shape = {m->wide}, .image = SHARD_F32}};
 	struct store_conf conf = {.name = "m",
 				  .optim = optim_find(optimizer),
 				  .grad = grad,
@@ -209,7 +211,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	uint64_t most = 0;
 	struct err e;
 
-	assert_int_equal(layout_init(&l, &t, 1, 0, image, m->chunk_elems, &e), SHARD_OK);
+	assert_int_equal(layout_init(&l, t, m->tensors, 0, image, m->chunk_elems, &e), SHARD_OK);
 	owner = calloc(l->chunks_nr, sizeof(*owner));
 	assert_non_null(owner);
 	for (uint32_t c = 0; c < l->chunks_nr; c++)
@@ -282,6 +284,29 @@ static void budget_rows(void **state)
 			}
 		}
 	}
+}
+
+/* Some elements are fp32 in the image of a 16-bit model. */
+static void budget_of_norms(void **state)
+{
+	static const uint64_t params[] = {129, 5000, 123456, 3u << 20};
+
+	(void)state;
+	for (size_t p = 0; p < NR(params); p++)
+		for (uint32_t nodes = 1; nodes <= 4; nodes++)
+			for (uint32_t k = 0; k < 6; k++) {
+				struct memory_spec m = spec((double)params[p], nodes * 2);
+
+				m.nodes = nodes;
+				m.local = 2;
+				m.tensors = 2;
+				m.wide = k % 3 == 0 ? 1 : k % 3 == 1 ? 65 : params[p] / 2;
+				m.huge = false;
+				m.staleness = k % 2;
+				m.chunk_elems = 1024;
+				m.replicas = k < 3 ? 1 : nodes;
+				check_budget(&m, "adamw", SHARD_BF16, SHARD_BF16);
+			}
 }
 
 static void budget_of_copies(void **state)
@@ -359,7 +384,7 @@ int main(void)
 		cmocka_unit_test(deepspeed),           cmocka_unit_test(rule_of_thumb),
 		cmocka_unit_test(devices_and_traffic), cmocka_unit_test(budget_rows),
 		cmocka_unit_test(many_tensors),        cmocka_unit_test(counts),
-		cmocka_unit_test(budget_of_copies),
+		cmocka_unit_test(budget_of_copies),    cmocka_unit_test(budget_of_norms),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
