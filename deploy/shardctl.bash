@@ -18,7 +18,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
+		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -27,7 +27,7 @@ _shardctl()
 	case $prev in
 	--from) [ "$command" = replay ] && mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--config | --secret | --history) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--dir | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--dir | --client | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
@@ -65,7 +65,7 @@ _shardctl()
 			words="--dry-run --no-wait $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		save)
-			words="--dir --tag --force $common"
+			words="--dir --tag --client --force $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		history)
 			words="--node --from --to $common"
