@@ -20,9 +20,10 @@ import logging
 import math
 import os
 import sys
+import time
 import warnings
 import weakref
-from typing import Any, Iterable, Mapping
+from typing import Any, Mapping
 
 import torch
 
@@ -52,13 +53,20 @@ ZERO_ONLY = {"maximize": False, "amsgrad": False, "lr_decay": 0, "initial_accumu
              "dampening": 0}
 
 
-class _Stale(_c.WorldChanged):
-    """Gradients were computed on weights of an older step than the one that has begun."""
+# The attempt at the step in hand is over, and the training goes on.
+_OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
+# What a daemon that is starting, or nodes that find each other again, answer for a while.
+_COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
+               _c.WORLD_CHANGED, _c.ROLLED_BACK}
+LOOK_S = 0.1  # So often a daemon that is gone is looked for.
 
-    def __init__(self, step: int, weights_of: int | None):
-        super().__init__(_c.WORLD_CHANGED, f"the model is at step {step - 1}, and the weights of "
-                         f"this rank were of step {weights_of}", "SHARD_WORLD_CHANGED")
-        self.step = step
+
+class _Unfit(_c.WorldChanged):
+    """A step has begun, and the gradients at hand are none of it: they were computed on weights of
+    another step, or on samples that are another rank's in this world."""
+
+    def __init__(self, sentence: str):
+        super().__init__(_c.WORLD_CHANGED, sentence, "SHARD_WORLD_CHANGED")
 
 
 class _State(Mapping):
@@ -109,8 +117,11 @@ class Optimizer(torch.optim.Optimizer):
     loss_scale   None, "dynamic" or a number: use opt.scale(loss) then
     params       "image": read-only views of the node's shared image. "copy": own, writable memory
     grads        "push": they leave as backward makes them. "keep": .grad stays until step()
-    on_change    what step() does when a trainer came or went meanwhile. "skip": as after an overflow
-                 nothing is updated, step_was_skipped is True. "raise": shardd.WorldChanged
+    on_change    what step() does when a trainer came or went meanwhile, a node was lost, or the
+                 daemon of this node started again. "skip": as after an overflow nothing is updated,
+                 step_was_skipped is True. "raise": shardd.WorldChanged or RolledBack, and the loop
+                 may go on. "retry": shardd.steps() gives the same samples again, and step() is an
+                 error outside of it. In each case the parameters are the weights of the next step
     init_from    the rank whose initial weights count; default: rank 0 if $RANK is set, else the
                  first one that comes
     checkpoint_dir, checkpoint_every   the daemons save so often, and a new model of this name begins
@@ -147,7 +158,7 @@ class Optimizer(torch.optim.Optimizer):
                             "than one pass or a norm per tensor cannot be kept by shardd")
         for word, value, known in (("params", params, (None, "image", "copy")),
                                    ("grads", grads, ("push", "keep")),
-                                   ("on_change", on_change, ("skip", "raise")),
+                                   ("on_change", on_change, ("skip", "raise", "retry")),
                                    ("resume", resume, ("auto", "never", "must"))):
             if value not in known:
                 raise ValueError(f"shardd.Optimizer: {word} is {value!r}, and can be {known}")
@@ -159,12 +170,20 @@ class Optimizer(torch.optim.Optimizer):
         self.result: Result | None = None
         self.overflow = self.step_was_skipped = False
         self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
+        # What loop.py sets: the shardd.steps() that runs; step, rank and world size that the batch in
+        # hand is for; its backward passes; and what the gradient of a pass is multiplied by.
+        self._loop: Any = None
+        self._share: tuple[int, int, int] | None = None
+        self._passes, self._gain = accumulate, 1.0
+        self._calls = 0  # Of step().
         self._keep = grads == "keep"
         self._module, self._names = module, names
         self._rows: list[_p.Row] = []
         self._row_of: dict[int, _p.Row] = {}
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._session: Session | None = None
+        self._lost_sessions: list[Session] = []  # Their image is what the parameters are yet.
+        self._checkpoints = os.path.abspath(checkpoint_dir) if checkpoint_dir else None
         self._made = False
         self._hooks: list = []
 
@@ -183,8 +202,8 @@ class Optimizer(torch.optim.Optimizer):
         if device != "cpu" and not self._copy:
             raise ValueError(f'shardd.Optimizer: parameters are on {device}, so params="copy"')
         self._unwrap_ddp()
-        self._session = Session(address or default_address(self.name), secret=secret,
-                                timeout=timeout)
+        self._address, self._secret = address or default_address(self.name), secret
+        self._session = Session(self._address, secret=secret, timeout=timeout)
         self._closed = False
         try:
             self._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
@@ -239,7 +258,7 @@ class Optimizer(torch.optim.Optimizer):
                      "Leave DDP out to save its buckets")
 
     def _settings(self, world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more) -> str:
-        size = int(os.environ.get("WORLD_SIZE", 1)) if world is None else world
+        size = _p.hint("WORLD_SIZE", 1) if world is None else world
         low, high = (size, size) if isinstance(size, int) else size
         words: dict[str, Any] = {
             "optimizer": self.kind, "clip": self.clip, "min_world": low, "max_world": high,
@@ -262,7 +281,8 @@ class Optimizer(torch.optim.Optimizer):
         self._scheduled = str(more.get("schedule", "none")) != "none"
         self._groups_known = [_own_settings(g, self.kind) for g in self.param_groups]
         groups = [(f"g{i}", self._group_settings(g)) for i, g in enumerate(self.param_groups)]
-        tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group) for r in self._rows]
+        tensors = self._tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group)
+                                   for r in self._rows]
         text = self._settings(world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more)
         if resume == "must":
             s.attach(self.name)
@@ -274,7 +294,7 @@ class Optimizer(torch.optim.Optimizer):
             log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
                      s.address, len(self._rows), _p.total(self._rows))
         else:
-            self._same_layout(tensors)
+            self._same_layout(s)
             s.wait_for_weights()
             self._weights_of = self._read_weights()
             if resume == "never" and self._weights_of:
@@ -327,8 +347,8 @@ class Optimizer(torch.optim.Optimizer):
                         e.sentence)
             return False
 
-    def _same_layout(self, tensors) -> None:
-        there = self._session.layout()
+    def _same_layout(self, session: Session) -> None:
+        tensors, there = self._tensors, session.layout()
         for a, b in zip(tensors, there):
             if (a.name, a.shape) != (b.name, b.shape):
                 raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {b.name!r} of "
@@ -369,6 +389,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _forget_step(self) -> None:
         self._begun = self._scaled = False
+        self._committing = 0                # The step that commit was called for.
         self._dead: _c.Error | None = None  # Why what backward makes is dropped.
         self._syncing = True
         for r in self._rows:
@@ -380,28 +401,38 @@ class Optimizer(torch.optim.Optimizer):
         s = self._session
         if self._begun:
             return
-        if s.world is None:
-            for r in self._rows:
-                if r.param._version != r.version and not self._base:
-                    raise RuntimeError(
-                        f"shardd: parameter {r.name!r} was written after the Optimizer was made "
-                        "and before its first step. The daemon has the older weights: make the "
-                        "Optimizer after loading or initializing the model")
-            s.join(int(os.environ.get("RANK", -1)))
+        self._join()
         while True:
             try:
                 step = s.begin(self.weight)
                 break
             except (_c.WorldChanged, _c.RolledBack):
                 s.acknowledge()
-        self._begun = True
+        self._begun, self._step = True, step
         if s.arena(0) != self._arena_base:
             self._arena_base = s.arena(0)
             for i, r in enumerate(self._rows):
                 r.arena = _p.view(s.arena(i), r.param, self.grad_dtype)
         if self._weights_of != step - 1:
             # Others went on since these weights were read, so these gradients are of old ones.
-            raise _Stale(step, self._weights_of)
+            raise _Unfit(f"the model is at step {step - 1}, and the weights of this rank were of "
+                         f"step {self._weights_of}")
+        if self._share not in (None, (step, s.world.rank, s.world.world_size)):
+            raise _Unfit(f"this is rank {s.world.rank} of {s.world.world_size} in step {step}, and "
+                         "its samples were those of rank {1} of {2} in step {0}".format(
+                             *self._share))
+
+    def _join(self) -> None:
+        """Joins the world, unless this trainer is in it. $RANK is a hint and no more."""
+        if self._session.world is not None:
+            return
+        for r in self._rows:
+            if r.param._version != r.version and not self._base:
+                raise RuntimeError(
+                    f"shardd: parameter {r.name!r} was written after the Optimizer was made "
+                    "and before its first step. The daemon has the older weights: make the "
+                    "Optimizer after loading or initializing the model")
+        self._session.join(_p.hint("RANK", -1))
 
     def _take(self, i: int, r: _p.Row) -> None:
         """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
@@ -411,13 +442,14 @@ class Optimizer(torch.optim.Optimizer):
                                "opt.scale(loss).backward() in place of loss.backward()")
         if g.is_sparse:
             g = _dense(g, r.name)
+        g = self._weighed(g)
         r.seen += 1
         if r.seen > 1 and r.pushed:
             raise RuntimeError(f"shardd: {r.name!r} gets gradient {r.seen} of this step, and "
-                               f"accumulate is {self.accumulate}: say accumulate={r.seen} or more, "
+                               f"{self._passes} are expected: say accumulate={r.seen} or more, "
                                "wrap all backward passes but the last in opt.no_sync(), or call "
                                "opt.step() between them")
-        last = self._syncing and r.seen >= self.accumulate
+        last = self._syncing and r.seen >= self._passes
         if r.seen == 1 and last or self.grad_dtype is torch.float32:
             if r.seen == 1:
                 r.arena.copy_(g)
@@ -437,6 +469,10 @@ class Optimizer(torch.optim.Optimizer):
                     r.marker = _p.PushedGrad(r.param, r.name)
                 r.param.grad = r.marker
 
+    def _weighed(self, g: torch.Tensor) -> torch.Tensor:
+        """A gradient as it counts in the mean over the global batch of shardd.steps()."""
+        return g if self._gain == 1.0 else g.float() * self._gain
+
     def _scaling(self) -> bool:
         return self._session.loss_scale != 1.0
 
@@ -455,7 +491,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._dead is None:
             try:
                 self._begin()
-            except (_c.WorldChanged, _c.RolledBack) as e:
+            except _OVER as e:
                 self._dead = e
         self._scaled = True
         return loss * self._session.loss_scale
@@ -474,6 +510,12 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("shardd: step(closure) would compute the loss again on new weights, and "
                             "no optimizer of shardd does that. LBFGS cannot be kept by shardd")
         self._alive()
+        self._calls += 1
+        if self._loop is not None:
+            self._loop.stepped()
+        elif self.on_change == "retry":
+            raise RuntimeError('shardd: on_change="retry" gives samples again, and only '
+                               'shardd.steps() can do that: use its loop, or on_change="skip"')
         self._check()
         try:
             if self._dead is None:
@@ -481,10 +523,10 @@ class Optimizer(torch.optim.Optimizer):
                 self._forget_step()
                 return
             change = self._dead
-        except (_c.WorldChanged, _c.RolledBack) as e:
+        except _OVER as e:
             change = e
-        self._start_again(change)
-        if self.on_change == "raise":
+        change = self._follow(change)
+        if self.on_change == "raise" and self.result is None:
             raise change
 
     def _commit(self) -> None:
@@ -501,6 +543,9 @@ class Optimizer(torch.optim.Optimizer):
                 s.push_none(i)
             r.param.grad = None
         self._tell_settings()
+        if self._loop is not None:
+            s.set_blob(self._loop.blob())
+        self._committing = self._step
         try:
             self.result = s.commit(None if self._scheduled else
                                    [float(g["lr"]) for g in self.param_groups])
@@ -509,30 +554,29 @@ class Optimizer(torch.optim.Optimizer):
         self.overflow = self.result.reason == "nonfinite"
         self.step_was_skipped = not self.result.applied
         self.applied += self.result.applied
-        self._weights_of = self.result.step
-        self._refresh()
         if self._scheduled:
             for g in self.param_groups:
                 g["lr"] = self.result.lr
+        self._refresh(self.result.step)
 
     def _take_kept(self, i: int, r: _p.Row) -> None:
         """With grads="keep" .grad is what the user left there."""
         g = r.param.grad
-        r.arena.copy_(_dense(g, r.name) if g.is_sparse else g)
+        r.arena.copy_(self._weighed(_dense(g, r.name) if g.is_sparse else g))
         self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
         r.pushed = True
 
-    def _refresh(self) -> None:
-        """Waits until the image has the weights of the last step, and lets the parameters be it."""
+    def _refresh(self, step: int) -> None:
+        """Waits until the image has the weights of `step`, and lets the parameters be it."""
         s, dtype = self._session, _p.DTYPES[self.dtype]
         plain = [i for i, r in enumerate(self._rows) if self._copy and
                  r.param.device.type == "cpu" and r.param.is_contiguous()]
         for k, i in enumerate(plain):
             r = self._rows[i]
-            ticket = s.pull(i, r.numel, self._weights_of, r.param.data_ptr(), dtype)
+            ticket = s.pull(i, r.numel, step, r.param.data_ptr(), dtype)
             if k % 512 == 511:
                 s.wait(ticket)  # Only 1024 may wait at a time.
-        s.wait(s.pull_all(self._weights_of))
+        s.wait(s.pull_all(step))
         if self._copy:
             self._base = 1
             for i, r in enumerate(self._rows):
@@ -544,29 +588,120 @@ class Optimizer(torch.optim.Optimizer):
             for i, r in enumerate(self._rows):
                 r.param.data = _p.view(s.image(i), r.param, self.dtype)
                 r.address = r.param.data_ptr()
+        self._weights_of = step
 
-    def _start_again(self, change: _c.Error) -> None:
-        """The attempt is over. Where the weights moved on, the parameters follow."""
-        s = self._session
+    def _follow(self, change: _c.Error) -> _c.Error:
+        """The attempt is over. Finds out which step is next, and has the parameters follow where
+        the weights moved on. Returns what to tell the user if on_change is "raise"."""
         for r in self._rows:
             r.param.grad = None
+        before, tried, begun = self._weights_of, self._committing, self._begun
         self._forget_step()
-        self.overflow, self.step_was_skipped, self.result = False, True, None
-        if isinstance(change, _Stale):
-            # The step has begun, and waits for gradients of the weights that it has.
-            self._begun, step = True, change.step
-        else:
-            step = s.acknowledge().step
-        log.info("shardd: step %d begins again: %s", step, s.world.why or change.sentence)
-        if step - 1 != self._weights_of:
-            while not self._begun:
-                try:
-                    step = s.begin(self.weight)
-                    self._begun = True
-                except (_c.WorldChanged, _c.RolledBack):
-                    s.acknowledge()
-            self._weights_of = step - 1
-            self._refresh()
+        told, self._begun = change, begun and isinstance(change, _Unfit)
+        while True:
+            try:
+                if isinstance(change, _c.Closed):
+                    self._reconnect(change)
+                elif not self._begun:
+                    self._session.acknowledge()
+                self._catch_up()
+                break
+            except _OVER as e:
+                change, self._begun = e, False
+        why = self._session.world.why or told.sentence
+        if tried and self.result is not None and self.result.step == tried <= self._weights_of:
+            return told  # It was decided, and only what came after was disturbed.
+        # Where a coordinator was lost, or this node, the others may have committed the step.
+        self.step_was_skipped = not tried or self._weights_of < tried
+        self.overflow, self.result = False, None
+        log.info("shardd: step %d is next: %s", self._weights_of + 1, why)
+        if isinstance(told, _c.Closed):
+            back = self._weights_of < (before or 0)
+            told = (_c.RolledBack if back else _c.WorldChanged)(
+                _c.ROLLED_BACK if back else _c.WORLD_CHANGED,
+                f"{told.sentence}; connected again, step {self._weights_of + 1} is next",
+                "SHARD_ROLLED_BACK" if back else "SHARD_WORLD_CHANGED")
+        return told
+
+    def _catch_up(self) -> None:
+        """Has the parameters be the weights that the next step is computed on."""
+        step = (self._step if self._begun else self._session.world.step) - 1
+        if step != self._weights_of or self._lost_sessions and self._base:
+            self._refresh(step)
+        for s in self._lost_sessions:
+            s.disconnect()
+        self._lost_sessions.clear()
+
+    def _ready(self) -> int:
+        """Joins, and has the parameters be the weights of the last step. Returns the next one.
+
+        For a loop that computes its forward pass afterwards, so that it is on no old weights."""
+        self._alive()
+        change: _c.Error | None = None
+        while True:
+            try:
+                if isinstance(change, _c.Closed):
+                    self._reconnect(change)
+                elif change is not None:
+                    self._session.acknowledge()
+                self._join()
+                self._catch_up()
+                return self._weights_of + 1
+            except _OVER as e:
+                change, self._begun = e, False
+
+    def _reconnect(self, why: _c.Closed) -> None:
+        """The daemon of this node is gone: connects, attaches and joins again when it is back.
+
+        The old connection stays until the parameters are the new image, because they are its
+        memory. Raises what the daemon says, or Closed if it is not back within the timeout."""
+        old, timeout = self._session, self._session.timeout
+        end, last = time.monotonic() + timeout, why
+        hint = old.world.rank if old.world is not None else _p.hint("RANK", -1)
+        log.warning("shardd: %s: connecting again", why.sentence)
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise _c.Closed(_c.CLOSED, f"{why.sentence}; in {timeout:g} s the model was not to "
+                                f"be had again at {self._address}: {last.sentence}",
+                                "SHARD_CLOSED") from last
+            new = None
+            try:
+                new = Session(self._address, secret=self._secret, timeout=left,
+                              connect_timeout=min(left, 5.0))
+                self._attach_again(new)
+                self._same_layout(new)
+                new.join(hint)
+                break
+            except _c.Error as e:
+                if new is not None:
+                    new.disconnect()
+                if e.number not in _COMES_BACK:
+                    raise
+                last = e
+            except BaseException:
+                if new is not None:
+                    new.disconnect()
+                raise
+            time.sleep(min(LOOK_S, max(0.0, left)))
+        new.timeout, new.loss_scale = timeout, old.loss_scale
+        self._session, self._arena_base = new, 0
+        self._lost_sessions.append(old)
+
+    def _attach_again(self, session: Session) -> None:
+        """To the model that this optimizer trains. It is never made anew from first weights."""
+        try:
+            session.attach(self.name)
+        except _c.Error as e:
+            if e.number != _c.NOT_FOUND:
+                raise
+            if self._checkpoints is None:
+                raise _c.Lost(_c.LOST, f"{e.sentence}: the daemon at {self._address} came back "
+                              f"without it. Restore a checkpoint of {self.name!r}, or give "
+                              "checkpoint_dir= so that this is done by itself",
+                              "SHARD_LOST") from e
+            session.restore(self._checkpoints, None, self.name)
+        session.wait_for_weights()
 
     # --- what a user might do wrong ---
 
@@ -611,7 +746,10 @@ class Optimizer(torch.optim.Optimizer):
         """Drops what backward made since the last step. After step() there is nothing to drop."""
         self._alive()
         if any(r.pushed for r in self._rows) and self._dead is None:
-            self._session.abandon("zero_grad() after backward()")
+            try:
+                self._session.abandon("zero_grad() after backward()")
+            except _OVER:
+                pass  # It is over already, and the next call on the model says why.
             self._begun = False
         for r in self._rows:
             r.param.grad, r.seen, r.pushed = None, 0, False
@@ -624,13 +762,13 @@ class Optimizer(torch.optim.Optimizer):
     def rank(self) -> int:
         """This trainer, from 0 on, in the world as it is. Before the first step: $RANK, or 0."""
         w = self._session.world
-        return w.rank if w else int(os.environ.get("RANK", 0))
+        return w.rank if w else _p.hint("RANK", 0)
 
     @property
     def world_size(self) -> int:
         """All trainers in the world as it is. Before the first step: $WORLD_SIZE, or 1."""
         w = self._session.world
-        return w.world_size if w else int(os.environ.get("WORLD_SIZE", 1))
+        return w.world_size if w else _p.hint("WORLD_SIZE", 1)
 
     @property
     def global_step(self) -> int:
@@ -743,7 +881,8 @@ class Optimizer(torch.optim.Optimizer):
                 s.drop(self.name)
         except _c.Error as e:
             log.debug("shardd: at the end: %s", e)
-        s.disconnect()
+        for one in (s, *self._lost_sessions):
+            one.disconnect()
 
     def __enter__(self):
         return self
@@ -752,7 +891,12 @@ class Optimizer(torch.optim.Optimizer):
         self.close(drop=False if kind else None)
 
     def _in_child(self) -> None:
-        """In a forked child: the memory of the library is not mapped there."""
+        """In a forked child: the memory of the library is not mapped there.
+
+        The child must not hold the connection either: the daemon would not notice the end of a
+        trainer that is killed while a DataLoader's worker lives on."""
+        if not self._closed:
+            self._session.disconnect()
         self._closed = True
         if self._base and not self._copy:
             for r in self._rows:
@@ -788,7 +932,7 @@ def _on_grad(owner, i: int, p: torch.Tensor) -> None:
         opt._begin()
         with torch.no_grad():
             opt._take(i, r)
-    except (_c.WorldChanged, _c.RolledBack) as e:
+    except _OVER as e:
         opt._dead = e
         p.grad = None
 

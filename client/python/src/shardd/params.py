@@ -185,6 +185,12 @@ def script_name() -> str:
     return clean.strip("-.")[:64] or "model"
 
 
+def hint(name: str, otherwise: int) -> int:
+    """A number that torchrun or a user left in the environment. Nothing depends on it."""
+    word = os.environ.get(name, "")
+    return int(word) if word.lstrip("-").isdecimal() else otherwise
+
+
 def total(rows: Iterable[Row]) -> int:
     """The elements of all rows."""
     return sum(r.numel for r in rows)

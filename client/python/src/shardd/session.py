@@ -79,6 +79,15 @@ class Result(NamedTuple):
     wait_ms: float
 
 
+def share(global_batch: int, rank: int, world_size: int) -> range:
+    """Which samples of a global batch are a rank's: shard_samples(). It may be none."""
+    w = _c.World(rank=rank, world_size=world_size)
+    first, count = _c.u64(), _c.u64()
+    _c.check(_c.libshard().shard_samples(C.byref(w), global_batch, C.byref(first),
+                                         C.byref(count)))
+    return range(first.value, first.value + count.value)
+
+
 def default_address(name: str) -> str:
     """Where a trainer connects to if nobody says: $SHARD_ADDRESS, the daemon of this node, or a
     private daemon of this user that is started now and shared by all processes that name it."""
@@ -92,18 +101,19 @@ class Session:
     """One connection to a daemon, and the model that it is attached to.
 
     address: unix:/path, tcp://host:port or spawn:NAME. secret: over TCP, the file of the key.
-    timeout: seconds that any call waits.
+    timeout: seconds that any call waits; connect_timeout: that connecting may take.
     Any thread may use it, but one at a time, except for push(), which several may call.
     """
 
-    def __init__(self, address: str, *, secret: str | None = None, timeout: float = 300.0):
+    def __init__(self, address: str, *, secret: str | None = None, timeout: float = 300.0,
+                 connect_timeout: float = 20.0):
         self.lib = _c.libshard()
         self.address, self.timeout = address, timeout
         self.world: World | None = None
         self.loss_scale = 1.0
         self._client, self._model = _c.client(), _c.model()
         self._pid = os.getpid()
-        opts = _c.ConnectOpts(address=address.encode(), timeout_ms=20000,
+        opts = _c.ConnectOpts(address=address.encode(), timeout_ms=max(1, int(1000 * connect_timeout)),
                               secret=secret.encode() if secret else None)
         if address.startswith("spawn:"):
             # A trainer that crashed and starts again has to find its model.
@@ -215,10 +225,7 @@ class Session:
 
     def samples(self, global_batch: int) -> range:
         """Which samples of a global batch are this trainer's in the world as it is."""
-        w = _c.World(rank=self.world.rank, world_size=self.world.world_size)
-        first, count = _c.u64(), _c.u64()
-        _c.check(self.lib.shard_samples(C.byref(w), global_batch, C.byref(first), C.byref(count)))
-        return range(first.value, first.value + count.value)
+        return share(global_batch, self.world.rank, self.world.world_size)
 
     def leave(self, timeout: float) -> None:
         """Leaves the world at a boundary between two steps."""
@@ -273,6 +280,7 @@ class Session:
         _c.patiently(self.timeout, lambda ms: self.lib.shard_result(
             self._model, which, ms, C.byref(r)))
         reason = {_c.APPLIED: "", _c.SKIPPED_NONFINITE: "nonfinite"}.get(r.outcome, "vote")
+        self.world = self.world._replace(step=r.step + 1, why="")
         slowest = -1 if r.slowest_rank == 0xffffffff else r.slowest_rank
         return Result(r.outcome == _c.APPLIED, reason, r.step, r.grad_norm, r.clip_factor,
                       r.weight_sum, r.loss_scale, r.next_loss_scale, r.lr, r.world_size, slowest,
