@@ -27,7 +27,8 @@ _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "S
          "Adagrad": "optimizer", "Lion": "optimizer", "GradScaler": "optimizer",
          "Checkpoint": "checkpoint", "Damaged": "checkpoint", "Initial": "checkpoint",
          "from_checkpoint": "checkpoint", "to_safetensors": "checkpoint",
-         "export_torch": "checkpoint", "export_universal": "checkpoint"}
+         "export_torch": "checkpoint", "export_universal": "checkpoint",
+         "steps": "loop", "Sampler": "loop"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
            "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]

@@ -632,6 +632,7 @@ class Optimizer(torch.optim.Optimizer):
             s.disconnect()
         self._lost_sessions.clear()
 
+    @torch.no_grad()
     def _ready(self) -> int:
         """Joins, and has the parameters be the weights of the last step. Returns the next one.
 
