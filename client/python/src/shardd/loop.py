@@ -181,6 +181,7 @@ class Sampler(torch.utils.data.Sampler):
         self._placed = False  # Whether somebody said where the data begins.
         self._loop: _Loop | None = None
         self._seek: int | None = None
+        self._turn = 0  # Of iterations: an older one that ends late says nothing.
         self._draws: collections.deque[_Draw] = collections.deque()
 
     @property
@@ -217,6 +218,7 @@ class Sampler(torch.utils.data.Sampler):
                                "as many as Optimizer(accumulate=) says")
         opt._ready()
         epoch = self.epoch
+        self._turn = turn = self._turn + 1
         try:
             while True:
                 step = opt.global_step + 1
@@ -242,7 +244,8 @@ class Sampler(torch.utils.data.Sampler):
                     opt._gain = len(cut) * passes * world[1] / total
                     yield [all_of_it[i] for i in cut]
         finally:
-            opt._share, opt._gain = None, 1.0
+            if self._turn == turn:
+                opt._share, opt._gain = None, 1.0
 
     def _ahead(self) -> Iterator[list[int]]:
         """For steps(): lists are drawn as early as the loader likes, and it knows what for."""
