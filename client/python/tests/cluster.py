@@ -91,6 +91,11 @@ lost_timeout = 2s
         self.daemons[node].kill()
         self.daemons[node].wait()
 
+    def forget(self, node):
+        """Takes away what a node kept on disk, while its daemon is dead."""
+        shutil.rmtree(self.dir / f"state-{node}")
+        (self.dir / f"state-{node}").mkdir()
+
     def log(self, node):
         return (self.dir / f"{node}.log").read_text()
 

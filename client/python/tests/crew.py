@@ -31,8 +31,8 @@ class Stopped(Exception):
 class Line:
     """A trainer's end of the pipe."""
 
-    def __init__(self, pipe):
-        self._pipe = pipe
+    def __init__(self, pipe, number):
+        self._pipe, self.number = pipe, number
 
     def say(self, what, **more):
         self._pipe.send({"what": what, **more})
@@ -44,7 +44,7 @@ class Line:
             raise Stopped
 
 
-def _main(pipe, env, path, function, arguments):
+def _main(pipe, number, env, path, function, arguments):
     multiprocessing.set_start_method("fork", force=True)  # As in any other process.
     sys.path[:] = path
     os.environ.update(env)
@@ -52,7 +52,7 @@ def _main(pipe, env, path, function, arguments):
     torch.set_num_threads(1)
     if env.get("TRACE"):
         faulthandler.dump_traceback_later(float(env["TRACE"]), repeat=True)
-    line = Line(pipe)
+    line = Line(pipe, number)
     try:
         function(line, **arguments)
         line.say("end")
@@ -66,7 +66,7 @@ class Member:
         self.crew, self.number = crew, number
         self.pipe, other = _context.Pipe()
         self.process = _context.Process(
-            target=_main, args=(other, {**crew.env, **env}, sys.path, function, arguments),
+            target=_main, args=(other, number, {**crew.env, **env}, sys.path, function, arguments),
             daemon=False)
         self.process.start()
         other.close()

@@ -58,6 +58,12 @@ _OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
 # What a daemon that is starting, or nodes that find each other again, answer for a while.
 _COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
                _c.WORLD_CHANGED, _c.ROLLED_BACK}
+
+
+class _Gone(_c.Closed):
+    """The daemon of this node did not come back in time."""
+
+
 LOOK_S = 0.1  # So often a daemon that is gone is looked for.
 
 
@@ -606,6 +612,8 @@ class Optimizer(torch.optim.Optimizer):
                     self._session.acknowledge()
                 self._catch_up()
                 break
+            except _Gone:
+                raise
             except _OVER as e:
                 change, self._begun = e, False
         why = self._session.world.why or told.sentence
@@ -648,6 +656,8 @@ class Optimizer(torch.optim.Optimizer):
                 self._join()
                 self._catch_up()
                 return self._weights_of + 1
+            except _Gone:
+                raise
             except _OVER as e:
                 change, self._begun = e, False
 
@@ -663,9 +673,9 @@ class Optimizer(torch.optim.Optimizer):
         while True:
             left = end - time.monotonic()
             if left <= 0:
-                raise _c.Closed(_c.CLOSED, f"{why.sentence}; in {timeout:g} s the model was not to "
-                                f"be had again at {self._address}: {last.sentence}",
-                                "SHARD_CLOSED") from last
+                raise _Gone(_c.CLOSED, f"{why.sentence}; in {timeout:g} s the model was not to "
+                            f"be had again at {self._address}: {last.sentence}",
+                            "SHARD_CLOSED") from last
             new = None
             try:
                 new = Session(self._address, secret=self._secret, timeout=left,
@@ -701,7 +711,8 @@ class Optimizer(torch.optim.Optimizer):
                               f"without it. Restore a checkpoint of {self.name!r}, or give "
                               "checkpoint_dir= so that this is done by itself",
                               "SHARD_LOST") from e
-            session.restore(self._checkpoints, None, self.name)
+            # The folder of a model is below checkpoint_dir, and has its name.
+            session.restore(os.path.join(self._checkpoints, self.name), None, self.name)
         session.wait_for_weights()
 
     # --- what a user might do wrong ---
