@@ -1,10 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training that survives kill -9: start as many of these as you like, kill any, start others.
 
-    $ export SHARD_ADDRESS=spawn:demo             # or leave it out where shardd runs as a service
-    $ for i in 1 2 3; do python elastic.py & done; sleep 12; kill -9 %2; sleep 2; python elastic.py &
+    $ export SHARD_ADDRESS=spawn:demo       # or leave it out where shardd runs as a service
+    $ for i in 1 2 3; do python elastic.py --last 1500 & done
+    [28146] step 1: rank 0 of 1
+    [28145] step 7: rank 1 of 2
+    [28146] step 7: rank 0 of 2
+    [28144] step 14: rank 2 of 3
+    [28145] step 14: rank 1 of 3
+    [28146] step 14: rank 0 of 3
+    $ kill -9 28145
+    [28144] step 89: rank 1 of 2
+    [28146] step 89: rank 0 of 2
+    [28146] step 100: loss 0.0955, gradient norm 0.265
+    [28146] step 200: loss 0.0063, gradient norm 0.151
+    $ python elastic.py --last 1500 &
+    [31061] step 288: rank 2 of 3
+    [28144] step 288: rank 1 of 3
+    [28146] step 288: rank 0 of 3
+    [28146] step 300: loss 0.0019, gradient norm 0.037
+    ...
 
-OUTPUT
+Under torchrun a kill ends all trainers of the node, and torchrun starts them again. They go on where
+the daemon is, and no checkpoint is read:
+
+    $ torchrun --nproc-per-node 2 --max-restarts 3 elastic.py --last 1500
+    [14279] step 7: rank 0 of 2
+    [14282] step 7: rank 1 of 2
+    $ kill -9 14282
+    [14279] step 66: rank 0 of 1
+    Sending process 14279 closing signal SIGTERM
+    [18747] step 67: rank 0 of 1
+    [18753] step 75: rank 1 of 2
+    [18747] step 75: rank 0 of 2
+    [18747] step 100: loss 0.0955, gradient norm 0.265
+    ...
+    [18747] ends after step 1500: all weights sum to -14.305557364
+    [18753] ends after step 1500: all weights sum to -14.305557364
 """
 
 import argparse

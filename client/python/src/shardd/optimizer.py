@@ -121,7 +121,10 @@ class Optimizer(torch.optim.Optimizer):
     grad_dtype   of gradients on their way; default: dtype
     world        (min, max) trainers, or how many; default $WORLD_SIZE, which is then fixed
     loss_scale   None, "dynamic" or a number: use opt.scale(loss) then
-    params       "image": read-only views of the node's shared image. "copy": own, writable memory
+    params       "image": read-only views of the node's shared image. "copy": own, writable memory.
+                 Default: $SHARDD_PARAMS, or "image" on the CPU. Code of others that writes into
+                 parameters, as an EMA that swaps them, ends the process with SIGSEGV where they are
+                 the image: then say "copy"
     grads        "push": they leave as backward makes them. "keep": .grad stays until step()
     on_change    what step() does when a trainer came or went meanwhile, a node was lost, or the
                  daemon of this node started again. "skip": as after an overflow nothing is updated,
@@ -162,6 +165,7 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError(f"shardd.Optimizer: kind is {kind!r}, and can be "
                             f"{', '.join(KINDS)}. LBFGS, Muon, LAMB and others that need more "
                             "than one pass or a norm per tensor cannot be kept by shardd")
+        params = params or os.environ.get("SHARDD_PARAMS") or None
         for word, value, known in (("params", params, (None, "image", "copy")),
                                    ("grads", grads, ("push", "keep")),
                                    ("on_change", on_change, ("skip", "raise", "retry")),
@@ -182,7 +186,7 @@ class Optimizer(torch.optim.Optimizer):
         self._share: tuple[int, int, int] | None = None
         self._passes, self._gain = accumulate, 1.0
         self._calls = 0  # Of step().
-        self._keep = grads == "keep"
+        self._keep, self._ddp = grads == "keep", False
         self._module, self._names = module, names
         self._rows: list[_p.Row] = []
         self._row_of: dict[int, _p.Row] = {}
@@ -260,8 +264,9 @@ class Optimizer(torch.optim.Optimizer):
         m = self._module
         if m is not None and type(m).__name__ == "DistributedDataParallel":
             m.register_comm_hook(None, _no_reduce)
-            log.info("shardd: the DDP around the model does not reduce any more: shardd does. "
-                     "Leave DDP out to save its buckets")
+            self._ddp = True
+            log.warning("shardd: the DDP around the model does not reduce any more: shardd does. "
+                        "Leave DDP out to save its buckets. What it leaves in .grad is 0")
 
     def _settings(self, world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more) -> str:
         size = _p.hint("WORLD_SIZE", 1) if world is None else world
@@ -448,6 +453,12 @@ class Optimizer(torch.optim.Optimizer):
                                "opt.scale(loss).backward() in place of loss.backward()")
         if g.is_sparse:
             g = _dense(g, r.name)
+        if r.param.dtype != r.dtype:
+            self._check()  # Which says it; torch would refuse the marker in other words.
+        if self._ddp and r.seen:
+            raise RuntimeError(f"shardd: {r.name!r} gets a second gradient in this step, and DDP "
+                               "around the model wrote into .grad between: take DDP away, because "
+                               "shardd sums over the ranks itself")
         g = self._weighed(g)
         r.seen += 1
         if r.seen > 1 and r.pushed:
@@ -473,7 +484,7 @@ class Optimizer(torch.optim.Optimizer):
             if not self._keep:
                 if r.marker is None:
                     r.marker = _p.PushedGrad(r.param, r.name)
-                r.param.grad = r.marker
+                r.param.grad = None if self._ddp else r.marker  # DDP writes into .grad.
 
     def _weighed(self, g: torch.Tensor) -> torch.Tensor:
         """A gradient as it counts in the mean over the global batch of shardd.steps()."""
@@ -516,6 +527,10 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("shardd: step(closure) would compute the loss again on new weights, and "
                             "no optimizer of shardd does that. LBFGS cannot be kept by shardd")
         self._alive()
+        if getattr(self, "grad_scale", None) is not None:
+            raise RuntimeError("shardd: a GradScaler of torch scaled these gradients, and the loss "
+                               "scale is the daemon's: use shardd.GradScaler(opt), or opt.scale() "
+                               "with loss_scale=\"dynamic\"")
         self._calls += 1
         if self._loop is not None:
             self._loop.stepped()
@@ -591,6 +606,7 @@ class Optimizer(torch.optim.Optimizer):
                 r.address = r.param.data_ptr()
         elif s.image(0) != self._base:
             self._base = s.image(0)
+            _p.refuse_ddp(self._module, True)
             for i, r in enumerate(self._rows):
                 r.param.data = _p.view(s.image(i), r.param, self.dtype)
                 r.address = r.param.data_ptr()
@@ -838,8 +854,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict:
         """A reference to the model in shardd, and the groups: 1 KiB. The numbers stay there."""
+        all_of_them = [p for g in self.param_groups for p in g["params"]]
+        number = {id(p): i for i, p in enumerate(all_of_them)}
         return {"shardd": {"name": self.name, "step": self.global_step},
-                "param_groups": [{k: v for k, v in g.items() if k != "params"}
+                "param_groups": [{**g, "params": [number[id(p)] for p in g["params"]]}
                                  for g in self.param_groups],
                 "state": {}}
 
@@ -855,7 +873,7 @@ class Optimizer(torch.optim.Optimizer):
                                f"{ref['name']!r}, and model {self.name!r} is at step "
                                f"{self.global_step}: restore the checkpoint of that step")
         for g, saved in zip(self.param_groups, state_dict["param_groups"]):
-            g.update(saved)
+            g.update({k: v for k, v in saved.items() if k != "params"})
 
     def __getstate__(self):
         raise TypeError("shardd: an Optimizer cannot be copied or pickled: its state is in the "
@@ -876,6 +894,7 @@ class Optimizer(torch.optim.Optimizer):
             h.remove()
         s = self._session
         if self._base and not self._copy:
+            _p.refuse_ddp(self._module, False)
             for r in self._rows:
                 if r.param.data_ptr() == r.address:
                     r.param.data = r.param.data.clone()

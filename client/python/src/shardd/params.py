@@ -73,6 +73,20 @@ def refuse(name: str, p: torch.Tensor) -> str | None:
     return None
 
 
+def refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
+    """Has DistributedDataParallel leave the parameters of a module alone, or not any more.
+
+    Its constructor writes into all that it does not ignore, and memory that is read-only ends the
+    process. What ignores every parameter is refused by torch itself, in a sentence. The names are
+    where DDP looks for them, at the module that it wraps, and at each part in case of that.
+    """
+    for part in module.modules() if module is not None else ():
+        if on:
+            part._ddp_params_and_buffers_to_ignore = [n for n, _ in part.named_parameters()]
+        else:
+            part.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
+
+
 def named(model, names: dict[int, str] | None = None) -> tuple[list[dict], dict[int, str], object]:
     """Groups and names out of what users give as a model.
 
@@ -144,6 +158,10 @@ class PushedGrad(torch.Tensor):
                 f"shardd: {name!r} gets a second gradient in this step, and its first one was "
                 "pushed already. Say Optimizer(accumulate=N) for N backward passes in each step, "
                 "wrap all but the last one in opt.no_sync(), or call opt.step() between them")
+        if "_amp_" in func._schema.name:
+            raise RuntimeError("shardd: a GradScaler of torch finds no gradients here, because they "
+                               "were pushed to the daemon, which has the loss scale: use "
+                               "shardd.GradScaler(opt), or opt.scale() with loss_scale=\"dynamic\"")
         raise RuntimeError(
             f"shardd: the gradient of {name!r} was pushed to the daemon as backward made it, and "
             f"is not here any more ({func._schema.name}). To clip, give clip=1.0 to "
@@ -165,7 +183,7 @@ _owners: weakref.WeakSet = weakref.WeakSet()
 
 
 def guard_fork(owner) -> None:
-    """owner.forget() is called in a forked child, where the library's memory is not mapped."""
+    """owner._in_child() is called in a forked child, where the library's memory is not mapped."""
     _owners.add(owner)
 
 
