@@ -3,6 +3,7 @@
 
 import os
 import random
+import signal
 import time
 
 import pytest
@@ -134,7 +135,7 @@ def test_killed_every_few_steps(crew, seed, micro, workers, own_loader):
 
 
 def test_grows_and_shrinks(crew):
-    """1 -> 4 -> 2 trainers inside steps(). The weights equal the replay, and the checker can fail."""
+    """1 -> 4 -> 2 trainers inside steps(): the weights equal the replay. The checker can fail."""
     last, record = 150, Record()
     arguments = {"last": last, "world": (1, 4)}
     since, told = {}, []
@@ -179,6 +180,60 @@ def test_grows_and_shrinks(crew):
         return [found[-1], *found[1:-1], found[0]] if step == 77 else found
 
     assert record.sizes[77] == 1 or record.replayed(last, order=exchanged) != record.weights[0]
+
+
+class Stuck(Points):
+    """A worker that loads sample 8 says who it is, and does nothing any more."""
+
+    def __init__(self, fifo):
+        super().__init__()
+        self.fifo = fifo
+
+    def __getitem__(self, i):
+        if i >= 8 and torch.utils.data.get_worker_info() is not None:
+            with open(self.fifo, "w") as f:
+                f.write(str(os.getpid()))
+            while True:
+                signal.pause()
+        return super().__getitem__(i)
+
+
+def has_workers(line, last, fifo):
+    model = Dropped(0.0)
+    opt = shardd.AdamW(model, lr=LR, name="workers", world=(1, 2), timeout=60)
+    data = Stuck(fifo) if line.number == 0 else Points()
+    for step, batches in shardd.steps(opt, data, 8, last, num_workers=int(line.number == 0)):
+        for x, y in batches:
+            model(x, y).backward()
+        line.ask("at", size=opt.world_size)
+        opt.step()
+    opt.close(drop=False)
+
+
+def test_workers_do_not_keep_a_dead_trainer(crew, tmp_path):
+    """A trainer is killed while a worker of its DataLoader lives: the others go on at once."""
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    sizes, worker = [], []
+
+    def handle(member, message):
+        if message["what"] == "end":
+            os.kill(worker[0], 0)  # It is there yet.
+            os.kill(worker[0], signal.SIGKILL)
+        if message["what"] != "at":
+            return
+        if member.number == 1:
+            sizes.append(message["size"])
+            member.go()
+        elif len(crew.members) == 1:
+            with open(fifo) as f:  # In step 1 it loads step 2 ahead.
+                worker.append(int(f.read()))
+            crew.start(has_workers, last=5, fifo=fifo)
+            member.kill()
+
+    crew.start(has_workers, last=5, fifo=fifo)
+    crew.run(handle)
+    assert sizes[-5:] == [1] * 5
 
 
 # --- plain loops ---
@@ -326,8 +381,8 @@ def test_user_state_and_scheduler_count_once(crew):
         assert set(seen[step]) == {(step * BATCH, lr[step])}, seen[step]
     assert len(seen[4]) == len(seen[9]) == 2 and len(seen[5]) == 1
     plan = Plan(LENGTH, BATCH, True, SEED, "wrap")
-    replay = Replay(Points(LENGTH), lambda s: plan.indices(s, 0, 1), lambda s, r: _mixed(SEED, s, r),
-                    LR, 5, lr_of=lr.get)
+    replay = Replay(Points(LENGTH), lambda s: plan.indices(s, 0, 1),
+                    lambda s, r: _mixed(SEED, s, r), LR, 5, lr_of=lr.get)
     for step in range(1, last + 1):
         replay.step(step, 1)
     assert all(e["weights"] == replay.weights() and e["n"] == last * BATCH for e in ends) and ends

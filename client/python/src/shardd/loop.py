@@ -190,7 +190,7 @@ class Sampler(torch.utils.data.Sampler):
         return self.plan.cursor(self._opt.global_step + 1)[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: the epoch follows from the step. It is here because DistributedSampler has it."""
+        """Nothing: the epoch follows from the step. DistributedSampler has this method, too."""
 
     def __len__(self) -> int:
         """How many batches this rank has in an epoch, in the world as it is."""
@@ -320,7 +320,7 @@ class _Kept(NamedTuple):
                 "parts": [[k, len(v)] for k, v in self.parts.items()]}
         data = b"".join((MAGIC, json.dumps(head).encode(), b"\n", *self.parts.values()))
         if len(data) > BLOB_BYTES:
-            raise ValueError(f"shardd: what a rank keeps with a step has {len(data)} bytes, at most "
+            raise ValueError(f"shardd: what a rank keeps with a step has {len(data)} bytes, and "
                              f"{BLOB_BYTES} fit: " + ", ".join(
                                  f"{k} {len(v)}" for k, v in self.parts.items()))
         return data
@@ -471,9 +471,9 @@ def steps(opt: Optimizer, data, global_batch: int | None = None, last: int | Non
         given = [k for k, v in (("global_batch", global_batch), ("collate", collate),
                                 ("micro_batch", micro_batch)) if v is not None]
         if not isinstance(sampler, Sampler) or given or loader or shuffle:
-            raise TypeError("shardd.steps: a DataLoader has to have batch_sampler=shardd.Sampler(), "
-                            "and says itself what global_batch, micro_batch, shuffle and collate are"
-                            )
+            raise TypeError("shardd.steps: a DataLoader has to have batch_sampler=shardd.Sampler()"
+                            ", and says itself what global_batch, micro_batch, shuffle and collate "
+                            "are")
         if sampler._opt is not opt:
             raise ValueError("shardd.steps: the Sampler of this DataLoader has another Optimizer")
     else:
@@ -504,7 +504,8 @@ class _Loop:
         self._batches_of: Iterator | None = None
         self._stepped = False
         if scheduler is not None:
-            self._first = (copy.deepcopy(scheduler.state_dict()), [g["lr"] for g in opt.param_groups])
+            self._first = (copy.deepcopy(scheduler.state_dict()),
+                           [g["lr"] for g in opt.param_groups])
         self._user_first = b""
         if blob is not None:
             self._user_first = _saved(blob.state_dict())

@@ -180,8 +180,8 @@ class Optimizer(torch.optim.Optimizer):
         self.result: Result | None = None
         self.overflow = self.step_was_skipped = False
         self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
-        # What loop.py sets: the shardd.steps() that runs; step, rank and world size that the batch in
-        # hand is for; its backward passes; and what the gradient of a pass is multiplied by.
+        # What loop.py sets: the shardd.steps() that runs; step, rank and world size that the batch
+        # in hand is for; its backward passes; what the gradient of a pass is multiplied by.
         self._loop: Any = None
         self._share: tuple[int, int, int] | None = None
         self._passes, self._gain = accumulate, 1.0
