@@ -678,6 +678,10 @@ static void model_answered(struct round *told, struct server *s, const struct ca
 			define_answer(m);
 		return;
 	}
+	if (!m->defining && e->status == SHARD_BUSY && e->sys == EAGAIN) {
+		server_wake(s, clock_ns() + TELL_AGAIN_NS); /* It has not heard of the election. */
+		return;
+	}
 	if (!m->defining) { /* A node that was away. define_beat() asks it again. */
 		refuse_requesters(m, r->node, e);
 		log_limited(s->log, &s->peer[r->node]->bucket, clock_ns(), LOG_LEVEL_ERROR,
