@@ -16,6 +16,7 @@
 #include "model/placing.h"
 #include "model/writer.h"
 #include "control/control.h"
+#include "control/define_pass.h"
 #include "control/define_wait.h"
 
 #include "control/access.h"
@@ -510,61 +511,6 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	return placing_refuse(p, spec->name, e);
 }
 
-/* A trainer that defines a model that is not here yet will write its weights next, over the links
- * of this node. So all of them must be up. */
-static bool may_pass(struct server *s, const char *name)
-{
-	return lead_known(s, NULL) == SHARD_OK && s->peer[server_coordinator(s)]->up &&
-	       (placing_lacks(s) == NULL || model_by_name(s, name) != NULL);
-}
-
-/* The header of the answer carries the grant to write the weights. Only nodes see it, so it is
- * taken out of the header. */
-static void define_passed_on(struct server *s, const struct call *c, const struct wire_head *h,
-			     const void *body, const struct err *e)
-{
-	struct session *t = session_find(s, c->session);
-	struct model *m = h != NULL ? model_find(s, h->model) : NULL;
-	struct wire_head out;
-	struct err again;
-
-	if (e == NULL) {
-		out = *h;
-		if (m != NULL && t != NULL && m->generation == h->generation)
-			writer_granted(m, t, &out);
-		h = &out;
-	} else if (h == NULL && lead_on(s) && !s->peer[c->node]->up) {
-		/* Another node will coordinate. A DEFINE may come twice. */
-		again = *e;
-		(void)err_passes(&again, again.status);
-		e = &again;
-	}
-	call_pass_back(s, c, h, body, e);
-}
-
-static const struct call_ops define_passed = {.answered = define_passed_on};
-
-/* Passes a DEFINE to the coordinator, once the links are up. */
-static enum shard_status pass_on(struct server *s, const struct caller *a, const Shard__Define *d,
-				 bool may_wait, struct err *e)
-{
-	struct wire_head h = {.op = OP_DEFINE, .attempt = a->tag};
-	struct session *t = session_find(s, a->session);
-	enum shard_status st;
-
-	if (t == NULL)
-		return SHARD_OK;
-	if (d->spec == NULL)
-		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
-	if (may_wait && !may_pass(s, d->spec->name))
-		return define_wait(s, a, d, e);
-	if ((st = lead_known(s, e)) != SHARD_OK)
-		return st;
-	if (!s->peer[server_coordinator(s)]->up)
-		return placing_refuse(s->peer[server_coordinator(s)], d->spec->name, e);
-	return call_pass(t, server_coordinator(s), &h, &d->base, &define_passed, e);
-}
-
 enum shard_status define_request(struct session *t, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e)
 {
@@ -580,7 +526,7 @@ enum shard_status define_request(struct session *t, const struct wire_head *h,
 	body.session = t->id;
 	body.pid = t->pid;
 	return server_leads(s) ? define_here(s, &a, &body, true, e)
-			       : pass_on(s, &a, &body, true, e);
+			       : define_pass(s, &a, &body, true, e);
 }
 
 enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
@@ -705,13 +651,13 @@ static const struct round_ops model_round = {.answered = model_answered};
 static bool may_go(struct server *s, const char *name)
 {
 	return server_leads(s) ? placing_lacks(s) == NULL && !drop_in_hand(s, name)
-			       : may_pass(s, name);
+			       : define_may_pass(s, name);
 }
 
 static enum shard_status again(struct server *s, const struct caller *a, const Shard__Define *d,
 			       struct err *e)
 {
-	return server_leads(s) ? define_here(s, a, d, false, e) : pass_on(s, a, d, false, e);
+	return server_leads(s) ? define_here(s, a, d, false, e) : define_pass(s, a, d, false, e);
 }
 
 /* Large memory takes a while to make. This tells the coordinator that it goes on. */

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "core/plan.h"
 #include "link/peer.h"
-#include "model/lead.h"
 #include "wire/place.h"
 
 #include <stdlib.h>
@@ -56,12 +55,11 @@ enum shard_status placing_refuse(const struct peer *p, const char *model, struct
 	const struct server *s = p->server;
 
 	CHECK(!p->up);
-	if (p->node == server_coordinator(s)) {
-		err_set(e, SHARD_UNREACHABLE,
+	if (p->node == server_coordinator(s))
+		return err_set(
+			e, SHARD_UNREACHABLE,
 			"\"%s\" is defined by node %s (%s), which coordinates and is down: %s",
 			model, members_name(s, p->node), s->node[p->node].address.text, p->why);
-		return lead_on(s) ? err_passes(e, SHARD_UNREACHABLE) : SHARD_UNREACHABLE;
-	}
 	return err_set(
 		e, SHARD_UNREACHABLE,
 		"\"%s\" needs every node, and node %s (%s) is down: %s: it begins without that "
