@@ -51,10 +51,12 @@ static void coord_damaged(struct ctx *x, const struct core_msg *m, const char *w
 void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
-	struct coord *co = &c->coord;
 	const char *why;
 
-	if (!attempt_is_of(x, m) || co->node[m->from].voted)
+	/* A node that has voted has nothing to say of its gradients. But it may have started again
+	 * since, and others wait for what it does not send any more. */
+	if (!attempt_is_of(x, m) ||
+	    (c->coord.node[m->from].voted && (m->trainer.session || m->differs)))
 		return;
 	why = m->why ? core_text(c, "%s", m->why)
 		     : core_text(c, "node %s dropped it", core_node_name(c, m->from));

@@ -76,8 +76,8 @@ static bool slots_sends(const struct core *c, uint16_t node)
 
 /* Does this node still wait for the landing slots of that node? A node that has voted may still owe
  * its contribution. Its own chunks are staged, or it holds none, while the lender was late, for
- * example with its updates of the step before. After a warm start this node owes nothing. If a
- * lender still waited, the attempt could not commit without the trainers that died here. */
+ * example with its updates of the step before. After a warm start this node sends nothing
+ * (slots_refuse). */
 static bool slots_wanted(const struct core *c, uint16_t node)
 {
 	return slots_sends(c, node) && step_undecided(&c->step) && !c->step.kept &&
@@ -147,6 +147,24 @@ void slots_dropped(struct ctx *x)
 	}
 }
 
+/* The process before this one voted, and died before that node had all that it needs from here.
+ * This process sends none of it, so that the attempt cannot end well. The coordinator has a vote
+ * that is missing, the lender's, and ends the attempt instead of waiting for its deadline. */
+static void slots_refuse(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	struct core_msg *m;
+
+	if (s->part != CORE_PREPARED || !s->kept || !slots_sends(c, node) ||
+	    core_id_cmp(&s->slots[node].credit, &s->id))
+		return;
+	m = core_send(x, core_coordinator(c), CORE_ABANDON, &s->id);
+	m->status = SHARD_WORLD_CHANGED;
+	m->why = core_text(c, "node %s started again before node %s had its gradients",
+			   core_node_name(c, c->conf.self), core_node_name(c, node));
+}
+
 void slots_on_grant(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
@@ -159,6 +177,7 @@ void slots_on_grant(struct ctx *x, const struct core_msg *m)
 	if (wanted && !slots_wanted(c, m->from))
 		slots_borrow(x, m->from);
 	slots_tell_ranks(x, m->from); /* Again, if it asks again. */
+	slots_refuse(x, m->from);
 }
 
 void slots_on_drained(struct ctx *x, const struct core_msg *m)
