@@ -113,6 +113,15 @@ void cuts_event(struct sim *s, const struct sim_event *e);
 bool cuts_on(const struct sim *s); /* Is it lost now? */
 bool cuts_over(struct sim *s);     /* It was, or it is not in this seed. */
 
+/* clocks.c: the clocks of nodes, which jump in some seeds. */
+void clocks_start(struct sim *s);
+void clocks_event(struct sim *s, const struct sim_event *e);
+uint64_t clock_of(const struct sim *s, uint16_t n);
+/* The virtual time at which the node's clock shows this, or a moment from now if it does already.
+ */
+uint64_t clock_when(const struct sim *s, uint16_t n, uint64_t at);
+bool clocks_stand(const struct sim *s, uint16_t n);
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);

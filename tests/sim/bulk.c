@@ -155,7 +155,7 @@ void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk)
 	if (!shell_keeps(s, n, chunk) || !sh->running || sh->queued[chunk])
 		return;
 	if (place_primary(&sh->place, chunk) == self ? !contributed(s, n, chunk)
-						     : !same(&sh->reduced[chunk].id, &sh->id))
+						     : !same(&sh->arrived[chunk].id, &sh->id))
 		return;
 	sh->queued[chunk] = true;
 	sh->jobs++;
@@ -188,7 +188,7 @@ static void shell_damaged(struct sim *s, struct transfer *t)
 	/* If the attempt is over, what ended it may have been another chunk. */
 	bool reduced = t->reduced && to->running;
 
-	memset(t->reduced ? &to->reduced[t->chunk].id : &to->slot[e.node][t->chunk].id, 0,
+	memset(t->reduced ? &to->arrived[t->chunk].id : &to->slot[e.node][t->chunk].id, 0,
 	       sizeof(t->id));
 	/* A process that is stopped sees it later, and its links may be gone by then. */
 	if (dst->paused)
@@ -215,7 +215,7 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
 				 t->src, t->chunk, sim_id(&t->id, a), t->dst,
 				 sim_id(&to->lent[from], b));
-		*(t->reduced ? &to->reduced[t->chunk] : &to->slot[from][t->chunk]) = (struct cell){
+		*(t->reduced ? &to->arrived[t->chunk] : &to->slot[from][t->chunk]) = (struct cell){
 			.id = t->id, .hash = e->session, .nan = t->nan, .said = t->said};
 		if (t->damaged)
 			shell_damaged(s, t);
@@ -306,6 +306,7 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 				    .id = e->id,
 				    .bad_tensor = -1,
 				    .bad_rank = -1};
+	uint16_t primary = place_primary(&sh->place, e->chunk);
 	uint64_t hash;
 	double sum;
 	bool nan, says;
@@ -315,15 +316,17 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 		shell_settle_drain(s, e->node);
 		return;
 	}
-	if (place_primary(&sh->place, e->chunk) == s->node[e->node].self)
+	if (primary == s->node[e->node].self)
 		truth_serves(s, e->node, e->chunk, "reduces");
+	else /* It is copied to memory that only this process writes. */
+		sh->reduced[e->chunk] = sh->arrived[e->chunk];
 	hash = shell_reduced(s, e->node, e->chunk, &e->id, &nan);
 	sum = staged.sumsq = 1e-3 * (double)(hash >> 32);
 	staged.finite = !nan;
 	if (!nan)
 		staged.sumsq = odd_sum(s, e->node, e->chunk, sum);
 	says = staged.sumsq == sum || odd_says(s, e->node, e->chunk);
-	if (place_primary(&sh->place, e->chunk) != s->node[e->node].self)
+	if (primary != s->node[e->node].self)
 		staged.on = says && !truth_bits(staged.sumsq, sh->reduced[e->chunk].said);
 	sh->reduced[e->chunk] = (struct cell){
 		.id = e->id, .hash = hash, .nan = nan, .said = says ? staged.sumsq : sum};

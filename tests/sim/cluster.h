@@ -11,7 +11,8 @@
 enum { NODES = 9, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
 enum {
 	GROUPS = 3,
-	TRAINERS = 6,
+	TRAINERS = 32,    /* Of all models. */
+	FEW_TRAINERS = 6, /* Of one model, in most seeds. */
 	CHUNKS = 6,
 	COPIES = 3, /* Of a chunk, at most. */
 	SESSIONS = 4096,
@@ -19,7 +20,7 @@ enum {
 	GENERATIONS = 64,
 	VIEWS = 64,
 	TABLES = 48, /* That an operator gives, at most. */
-	DIFFERS = 64,
+	DIFFERS = 512,
 	GAVE = 8, /* Attempts that the checkers remember of each trainer. */
 	HEALED_COMMITS = 6
 };
@@ -28,6 +29,7 @@ enum {
 #define AWAY_NS (2 * SEC) /* A node that is away for so long is given up. */
 /* A link that is silent for so long ends, and a new coordinator waits so long for a member. */
 #define SILENT_NS (300 * MS)
+#define STEP_NS   (4 * SEC) /* The deadline of an attempt. */
 /* Longer than it takes to make a link anew. */
 #define RECONNECT_NS (900 * MS)
 
@@ -81,6 +83,10 @@ enum trainer_state { TR_DEAD, TR_IDLE, TR_READING, TR_COMPUTING, TR_READY };
 struct sim_trainer {
 	enum trainer_state state;
 	bool stopped;
+	/* Since the faults ceased: it had a part in a committed step, and the time that has counted
+	 * since the last one (lively.c). */
+	bool committed;
+	uint64_t owed_ns;
 	uint16_t node;
 	uint64_t session;
 	struct core_id id;

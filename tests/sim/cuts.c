@@ -119,6 +119,7 @@ static void cuts_mend(struct sim *s)
 		s->model[i].healed_commits = 0;
 		s->model[i].progress_at = s->now;
 	}
+	lively_begin(s);
 }
 
 void cuts_event(struct sim *s, const struct sim_event *e)

@@ -229,7 +229,7 @@ static void elect_links(struct sim *s, uint16_t n)
 {
 	s->missed_at = s->now;
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		s->node[i].away_since = i == n || s->node[n].link[i] ? 0 : s->now;
+		s->node[i].away_since = i == n || s->node[n].link[i] ? 0 : clock_of(s, n);
 		s->node[i].known = s->node[n].knows >> i & 1;
 	}
 }

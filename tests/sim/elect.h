@@ -78,6 +78,7 @@ void register_lost(struct sim *s, const struct sim_event *e);
 
 /* voters.c: the register of core/quorum.h. */
 void voters_begin(struct sim *s);
+void voters_timer(struct sim *s, uint16_t n); /* Its next deadline may have changed. */
 void voters_started(struct sim *s, uint16_t n);
 void voters_crashed(struct sim *s, uint16_t n);
 void voters_link(struct sim *s, uint16_t n, uint16_t peer, bool up);

@@ -61,6 +61,8 @@ enum sim_kind {
 	SIM_VOTE_MSG,
 	SIM_VOTE_SYNCED,
 	SIM_VOTERS,
+	SIM_LIVELY,
+	SIM_CLOCK,
 	SIM_KIND_NR
 };
 

@@ -37,7 +37,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n, const struct placem
 				 .min_copies = 1,
 				 .min_world = s->m->min_world,
 				 .max_world = s->m->max_world,
-				 .step_timeout_ns = 4 * SEC,
+				 .step_timeout_ns = STEP_NS,
 				 .straggler_timeout_ns = s->m->straggler_ns,
 				 .lost_timeout_ns = AWAY_NS,
 				 .heartbeat_timeout_ns = SILENT_NS,
@@ -117,6 +117,7 @@ static void shell_keep(struct shell *sh, const struct shell *was)
 	sh->world = was->world;
 	memcpy(sh->slot, was->slot, sizeof(sh->slot));
 	memcpy(sh->sum, was->sum, sizeof(sh->sum));
+	memcpy(sh->arrived, was->arrived, sizeof(sh->arrived));
 	memcpy(sh->reduced, was->reduced, sizeof(sh->reduced));
 	sh->loading = was->loading;
 	sh->confirmed = was->confirmed;
@@ -258,7 +259,8 @@ void node_start(struct sim *s, uint16_t n)
 		if (i != n)
 			link_break(s, n, i);
 		if (n == s->lead && !s->elected) {
-			s->node[i].away_since = s->missed_at = s->now;
+			s->missed_at = s->now;
+			s->node[i].away_since = clock_of(s, n);
 			s->node[i].known = false;
 		}
 	}

@@ -198,8 +198,10 @@ void link_down(struct sim *s, const struct sim_event *e)
 	link_gone(s, e->node, peer);
 	n->link[peer] = 0;
 	voters_link(s, e->node, peer, false);
-	if (e->node == s->lead)
-		s->node[peer].away_since = s->missed_at = s->now;
+	if (e->node == s->lead) {
+		s->missed_at = s->now;
+		s->node[peer].away_since = clock_of(s, e->node);
+	}
 	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);
 	link_tell(s, e->node, &down);
 }

@@ -71,7 +71,7 @@ struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
 		helds, tuneds, restores, expelled, cuts, learned, promoted, stragglers,
 		orders_moves, backs, moved, moved_over, replaced, joined, liars, differed, told_odd,
-		disputed, elections, late_leads, landed_late;
+		disputed, elections, late_leads, landed_late, clocks, trainers;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -80,6 +80,7 @@ static void total(struct totals *t, const struct sim *s)
 		const struct sim_model *m = &s->model[i];
 
 		t->commits += m->commits;
+		t->trainers += m->trainers_nr;
 		t->aborts += m->aborts;
 		t->forwards += m->forwards;
 		t->losts += m->losts;
@@ -101,6 +102,7 @@ static void total(struct totals *t, const struct sim *s)
 		t->told_odd += m->told_odd;
 		t->disputed += m->disputed;
 	}
+	t->clocks += s->clocks_nr;
 	t->cuts += s->cut.a != s->cut.b;
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -147,6 +149,8 @@ static void print_totals(const struct totals *t)
 		{"elections", t->elections},
 		{"that a node heard of too late", t->late_leads},
 		{"views that landed after UNKNOWN", t->landed_late},
+		{"clocks that jumped or stood still", t->clocks},
+		{"trainers", t->trainers},
 		{"events", t->events},
 	};
 

@@ -30,6 +30,8 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	uint64_t member;
 	uint64_t folder; /* The state folder of that start. */
 	uint64_t tick_at;
+	uint32_t late_nr; /* Times in a row that its core asked to be called at a time in the past.
+			   */
 	void *memory;
 	struct core *core;
 	void *parked[2];                  /* The two buffers to which the core saves in turn. */
@@ -50,7 +52,9 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	struct core_id credit[NODES], lent[NODES];
 	bool sent[NODES][CHUNKS];
 	struct cell slot[NODES][CHUNKS], sum[CHUNKS]; /* sum: this node's sum over its ranks. */
-	/* The reduced gradient of each chunk: what the primary makes, or what arrived from it. */
+	/* Where the reduced gradient of each chunk lands, whichever primary sends it. */
+	struct cell arrived[CHUNKS];
+	/* The reduced gradient of each chunk: what the primary makes, or a copy of what landed. */
 	struct cell reduced[CHUNKS];
 	bool sent_reduced[NODES][CHUNKS];
 	uint32_t fenced[NODES]; /* Nothing lands any more over a connection of this epoch. */
@@ -99,7 +103,10 @@ struct sim_node {                     /* A process, and what outlives it. */
 	 * folder of its own. */
 	uint64_t folder;
 	uint64_t resume_at;
-	/* The coordinator has had no link to it since then. 0: it has one. */
+	/* Its clock is so far ahead of virtual time, or behind it (modulo 2^64). Until
+	 * .frozen_until it stands at .frozen_at. */
+	uint64_t ahead, frozen_at, frozen_until;
+	/* The coordinator has had no link to it since then, by its clock. 0: it has one. */
 	uint64_t away_since;
 	uint64_t died_at;
 	/* The coordinator's process has had a link to it. */

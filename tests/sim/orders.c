@@ -127,8 +127,9 @@ static void orders_held(struct sim *s, const struct core_state *st)
 
 static void orders_kick(struct sim *s, const struct core_state *st)
 {
+	uint32_t most = s->m->trainers_nr > FEW_TRAINERS ? s->m->trainers_nr : FEW_TRAINERS;
 	struct core_event e = {.type = CORE_EV_KICK,
-			       .rank = (uint32_t)sim_between(s, 0, TRAINERS - 1),
+			       .rank = (uint32_t)sim_between(s, 0, most - 1),
 			       .why = "an operator asked"};
 
 	/* In the seeds that have slow trainers one is sometimes named by its process. */

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define LATE_MAX 1000u
+
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a);
 
 void shell_timer(struct sim *s, uint16_t n)
@@ -16,10 +18,14 @@ void shell_timer(struct sim *s, uint16_t n)
 	struct shell *sh = shell_of(s, n);
 	uint64_t at = core_deadline(sh->core);
 
-	if (at == UINT64_MAX)
+	if (at == UINT64_MAX) {
+		sh->late_nr = 0;
 		return;
-	if (at <= s->now)
-		at = s->now + 1000;
+	}
+	sh->late_nr = at <= clock_of(s, n) ? sh->late_nr + 1 : 0;
+	if (sh->late_nr > LATE_MAX)
+		sim_fail(s, "liveness", "n%u does nothing but to be called for what is late", n);
+	at = clock_when(s, n, at);
 	if (sh->tick_at == at)
 		return;
 	sh->tick_at = at;
@@ -56,7 +62,7 @@ void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 		return;
 	CHECK(!nd->paused);
 	sh->was_undecided = sh->core->coord.undecided;
-	core_handle(sh->core, e, s->now, &s->out);
+	core_handle(sh->core, e, clock_of(s, n), &s->out);
 	truth_event(s, n, e);
 	dies = shell_dies(s, n);
 	node_save(sh, dies == 0);

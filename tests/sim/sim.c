@@ -47,6 +47,8 @@ void sim_trace(struct sim *s, const char *fmt, ...)
 		return;
 	s->trace_nr++;
 	nr = snprintf(line, sizeof(s->trace[0]), "%11.6f ", (double)s->now / (double)SEC);
+	if (s->models_nr > 1 && s->m)
+		nr += snprintf(line + nr, sizeof(s->trace[0]) - (size_t)nr, "m%u ", s->m->index);
 	va_start(ap, fmt);
 	vsnprintf(line + nr, sizeof(s->trace[0]) - (size_t)nr, fmt, ap);
 	va_end(ap);
@@ -270,6 +272,8 @@ static const struct {
 	[SIM_VOTE_MSG] = {voters_message, AT_CPU},
 	[SIM_VOTE_SYNCED] = {voters_synced, AT_NODE | AT_CPU},
 	[SIM_VOTERS] = {voters_look, 0},
+	[SIM_LIVELY] = {lively_look, 0},
+	[SIM_CLOCK] = {clocks_event, 0},
 };
 
 static void sim_step(struct sim *s)
@@ -315,7 +319,8 @@ static bool sim_over(struct sim *s) /* Every model got on after the faults cease
 {
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		s->m = &s->model[i];
-		if ((s->m->healed_commits < HEALED_COMMITS || !truth_all_back(s)) &&
+		if ((s->m->healed_commits < HEALED_COMMITS || !truth_all_back(s) ||
+		     !lively_over(s)) &&
 		    !(s->now > s->healed_at + GRACE_NS && truth_excused(s)))
 			return false;
 	}
@@ -331,6 +336,7 @@ bool sim_run(struct sim *s, uint64_t seed, bool verbose)
 	s->seed = seed % ELECTED_SEEDS;
 	s->elected = seed >= ELECTED_SEEDS;
 	s->rng.state = sim_mix(seed, 0x5eed);
+	s->more.state = sim_mix(seed, 0x3a11);
 	if (setjmp(s->stop))
 		return false;
 	fault_start(s);

@@ -48,6 +48,7 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	struct sim_save save;
 	/* In some seeds trainers are slow, and so put out. 0: they are waited for. */
 	uint64_t straggler_ns, stragglers;
+	struct sim_lively lively;
 	uint64_t commits, forwards, aborts, losts, progress_at, healed_commits;
 	/* Members that left a view, that fetched their copies, and whose copies count again. */
 	uint64_t expelled, learned, promoted;
@@ -74,6 +75,7 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 struct sim {
 	uint64_t seed, now, order, hash, events_nr;
 	struct rng rng;
+	struct rng more; /* What some seeds draw besides, so that all others are what they were. */
 	struct sim_event *heap;
 	uint32_t heap_nr, heap_cap;
 	/* The shape of the cluster. */
@@ -110,7 +112,8 @@ struct sim {
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
 	struct conn conn[SLOTS][SLOTS];
-	struct sim_model *m;                            /* The model of the event in hand. */
+	struct sim_model *m; /* The model of the event in hand. */
+	uint64_t clocks_nr;  /* Times that a clock jumped or stood still. */
 	uint64_t restarts, warms, zombies_nr, held_off; /* held_off: orders of a zombie. */
 	/* late_leads: nodes that led too late. landed_late: views that landed after UNKNOWN. */
 	uint64_t elections, late_leads, landed_late;

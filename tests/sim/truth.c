@@ -148,6 +148,7 @@ void truth_record(struct sim *s, const struct record *r)
 	truth_view_of(s, &r->id)->voted = true;
 	s->m->commits++;
 	s->m->progress_at = s->now;
+	lively_committed(s, r);
 	if (!s->faults && s->now >= s->faults_end)
 		s->m->healed_commits++;
 }

@@ -26,6 +26,15 @@ struct sim_session { /* What a trainer did, for the checkers. */
 	uint32_t gave_nr;
 };
 
+struct sim_lively { /* lively.c */
+	bool looks;
+	bool full; /* The world of the last step had no place for any more trainers. */
+	uint64_t losts, hung_nr; /* hung_nr: trainers that hang. */
+	/* The time that has counted since the last step while a trainer hangs, and
+	 * since a node does not count. */
+	uint64_t hung_ns, away_ns;
+};
+
 struct truth { /* The truth about one generation. */
 	bool sealed;
 	uint64_t seal_step, last;
@@ -118,6 +127,13 @@ bool truth_excused(struct sim *s);
 /* A coordinator is about to make a view. Checks that it may leave out whom it leaves out. */
 void truth_expels(struct sim *s, uint16_t n, const struct core_view *v);
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced);
+
+/* lively.c: how soon steps are committed when nothing is wrong. */
+void lively_begin(struct sim *s); /* From now on. */
+void lively_committed(struct sim *s, const struct record *r);
+void lively_look(struct sim *s, const struct sim_event *e);
+/* Has every trainer of the model had a part in a committed step since lively_begin()? */
+bool lively_over(const struct sim *s);
 
 /* elect.c: whoever gives orders leads. */
 void truth_leads(struct sim *s, uint16_t n, const struct core_msg *m);

@@ -119,8 +119,8 @@ static bool copy_lived(struct sim *s, uint16_t n, const struct core_view *v)
 static void expels_without_weights(struct sim *s, const struct core_view *v, uint64_t left)
 {
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		if (left >> i & 1 &&
-		    (!s->node[i].away_since || s->now < s->node[i].away_since + AWAY_NS))
+		if (left >> i & 1 && (!s->node[i].away_since ||
+				      clock_of(s, s->lead) < s->node[i].away_since + AWAY_NS))
 			sim_fail(s, "waits_without_weights",
 				 "view %llu.%u leaves out n%u, which has not been away for long",
 				 (unsigned long long)v->term, v->seq, i);
@@ -162,7 +162,7 @@ void truth_expels(struct sim *s, uint16_t n, const struct core_view *v)
 	}
 	for (uint16_t i = 0; i < s->nodes_nr && recovers; i++) {
 		if (left >> i & 1 && !s->node[i].known &&
-		    s->now < s->node[i].away_since + SILENT_NS)
+		    clock_of(s, s->lead) < s->node[i].away_since + SILENT_NS)
 			sim_fail(s, "recovery_waits",
 				 "n%u has not waited for n%u, and leaves it out", n, i);
 	}

@@ -158,7 +158,9 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 		 a->view->restoring != (sh->has_disk && s->m->orders.told))
 		sim_fail(s, "restored", "generation %u: restoring is %d, checkpoint %d",
 			 a->view->generation, a->view->restoring, s->m->orders.told);
-	else if (n == s->lead && !elect_former(s, n) && s->m->orders.held &&
+	/* Who was put out before may be told again. */
+	else if (n == s->lead && !elect_former(s, n) && s->m->orders.held && sh->was_undecided &&
+		 !sh->core->coord.undecided &&
 		 ((a->type == CORE_ACT_SEND && a->msg.op == CORE_GONE) ||
 		  a->type == CORE_ACT_EXPEL) &&
 		 strstr(a->type == CORE_ACT_SEND ? a->msg.why ? a->msg.why : "" : a->why,

@@ -102,7 +102,7 @@ static bool memory_lost(struct sim *s, uint16_t n)
 	uint64_t since = n == s->lead ? 0 : s->node[n].away_since;
 
 	return shell_of(s, n)->member != v->members.node[n].incarnation ||
-	       (v->sealed && since && s->now >= since + AWAY_NS);
+	       (v->sealed && since && clock_of(s, s->lead) >= since + AWAY_NS);
 }
 
 void truth_lost(struct sim *s, const struct core_view *v)

@@ -232,14 +232,14 @@ static void voter_acts(struct sim *s, uint16_t n, const struct quorum_action *a)
 	}
 }
 
-static void voter_timer(struct sim *s, uint16_t n)
+void voters_timer(struct sim *s, uint16_t n)
 {
 	struct voter *v = s->node[n].voter;
-	uint64_t at = quorum_deadline(voter_of(s, n));
+	uint64_t at = v ? quorum_deadline(voter_of(s, n)) : UINT64_MAX;
 
 	if (at == UINT64_MAX || v->writing)
 		return;
-	at = at > s->now ? at : s->now + 1000;
+	at = clock_when(s, n, at);
 	if (v->tick_at == at)
 		return;
 	v->tick_at = at;
@@ -257,7 +257,7 @@ static void voter_act(struct sim *s, uint16_t n)
 		voter_acts(s, n, &v->out.act[i]);
 	}
 	if (s->node[n].alive && s->node[n].starts == start)
-		voter_timer(s, n);
+		voters_timer(s, n);
 }
 
 /* --- events --- */
@@ -266,7 +266,7 @@ static void voter_handle(struct sim *s, uint16_t n, const struct quorum_event *e
 {
 	struct voter *v = s->node[n].voter;
 
-	quorum_handle(voter_of(s, n), e, s->now, &v->out);
+	quorum_handle(voter_of(s, n), e, clock_of(s, n), &v->out);
 	if (!v->out.sync) {
 		voter_act(s, n);
 		return;
@@ -437,9 +437,9 @@ void voters_started(struct sim *s, uint16_t n)
 		voter_first(s, n, &nd->voter->disk);
 	}
 	memset(nd->voter->memory, 0, quorum_bytes());
-	if (!quorum_init(nd->voter->memory, &conf, &nd->voter->disk, s->now))
+	if (!quorum_init(nd->voter->memory, &conf, &nd->voter->disk, clock_of(s, n)))
 		sim_fail(s, "one_register", "n%u cannot begin with what is on its disk", n);
-	voter_timer(s, n);
+	voters_timer(s, n);
 }
 
 /* The write may have reached the disk without anybody having heard. */
