@@ -8,8 +8,9 @@ SEED  ?= 0
 SIM_ELECTED := 1000000000
 SIM_CORE := $(wildcard daemon/core/*.c)
 sim: $(B)/sim
-	$(B)/sim --seed $(SEED) --seeds $(SEEDS)
-	$(B)/sim --seed $$(($(SIM_ELECTED) + $(SEED))) --seeds $$((($(SEEDS) + 1) / 2))
+	@$(B)/sim --seed $(SEED) --seeds $(SEEDS) & static=$$!; \
+	$(B)/sim --seed $$(($(SIM_ELECTED) + $(SEED))) --seeds $$((($(SEEDS) + 1) / 2)); elected=$$?; \
+	wait $$static && [ $$elected = 0 ]
 	@for k in $$(sed -n 's/^\([0-9][0-9]*\) .*/\1/p' tests/sim/seeds); do $(B)/sim --seed $$k >$(B)/sim.log || { cat $(B)/sim.log; exit 1; }; done
 sim-mutants: $(B)/sim $(B)/tests/lib/duo.o $(B)/tests/lib/lone.o
 	CC="$(CC)" B="$(B)" SANF="$(SANF)" bash tests/sim/mutants.sh

@@ -95,20 +95,33 @@ chaos()
 	fi
 }
 
-sanitized() # KIND
+# san_programs KIND: the programs that are run with that sanitizer.
+san_programs()
 {
-	local dir=build/san-${1//,/-} c
-	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
-	for c in "${programs[@]}"; do
+	local c
+	for c in tests/unit/test_*.c tests/proc/test_smoke*.c; do
 		# They have one thread and take long.
 		[[ $1,$c != thread,tests/unit/test_@(verdict|quorum*).c ]] || continue
-		here "$c" && [ -f "$c" ] && targets+=("$dir/${c%.c}")
+		here "$c" && [ -f "$c" ] && echo "build/san-${1//,/-}/${c%.c}"
 	done
+}
+
+# san_build KIND: builds them, with what others leave of the processors.
+san_build()
+{
 	# In instrumented code gcc warns of things that cannot happen. Warnings are errors in the
 	# plain build only.
-	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "$dir/sim" "${targets[@]}" || return 0
-	CHECK_ALL='' programs "san-$1" "${targets[@]}"
-	step "san-sim-$1" "simulator with $1" "$dir/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
+	# shellcheck disable=SC2046
+	step "san-build-$1" "build with $1" nice -n 19 "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "build/san-${1//,/-}/sim" $(san_programs "$1") &&
+		touch "$work/san-$1.built"
+}
+
+sanitized() # KIND
+{
+	[ -f "$work/san-$1.built" ] || return 0
+	# shellcheck disable=SC2046
+	CHECK_ALL='' programs "san-$1" $(san_programs "$1")
+	step "san-sim-$1" "simulator with $1" "build/san-${1//,/-}/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
@@ -150,23 +163,31 @@ pytests()
 }
 
 if [ -n "$everything" ]; then
-	# Each has a core: the fuzzers run beside the simulator.
+	# Each has a core: the fuzzers run beside the simulator, whose mutants take both afterwards.
 	{
 		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
 		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
 		step fuzz-run "fuzz: 15 s each" "$make" --no-print-directory fuzz SECONDS=15
 	} &
+	fuzzers=$!
 	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
-	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
+	BESIDE=$fuzzers step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	wait
+	# Chaos mostly waits, and so do peers that lie.
+	{
+		san_build address,undefined
+		san_build thread
+	} &
 	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
 	chaos quorum
 	chaos etcd
+	wait
 	pytests python "Python, with torch" "$make" --no-print-directory check-python
 	sanitized address,undefined
 	sanitized thread
-	step arm "aarch64, under qemu-user" "$make" --no-print-directory -j"$jobs" check-arm
+	step arm "aarch64, under qemu-user" nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm &
 	step hostile "peers that lie: 60 s" "$make" --no-print-directory hostile SECONDS=60
+	wait
 fi
 
 echo "the ten slowest, in seconds:"
