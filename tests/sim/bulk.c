@@ -210,6 +210,10 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 	/* The memory of a chunk that is not held there any more was given back. */
 	if (dst->alive && dst->link[from] == t->epoch && to->fenced[from] != t->epoch &&
 	    shell_keeps(s, t->dst, t->chunk)) {
+		if (to->place.gone >> from & 1)
+			sim_fail(s, "slot_one_writer",
+				 "n%u writes chunk %u of %s at n%u, for which it is no member",
+				 t->src, t->chunk, sim_id(&t->id, a), t->dst);
 		if (!same(&to->lent[from], &t->id))
 			sim_fail(s, "slot_one_writer",
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
