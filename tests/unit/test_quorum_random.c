@@ -766,10 +766,12 @@ static void test_rolled_back(void **state)
 	assert_true(stopped >= 15);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_random),
 					   cmocka_unit_test(test_rolled_back)};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
