@@ -197,21 +197,34 @@ bool apply_makes_older(const struct model *m)
 /* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
  * early for this chunk. While a vote is out, the verdict may overwrite the older image at any time,
  * so nobody is sent that one. */
+static void settled(struct model *m);
+
 static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 {
-	struct core_state core;
-
 	if (apply_makes_older(m) && missing == 0)
 		publish(m, m->img.slot ^ 1, chunk, m->content_old, false);
 	if (missing == 0) {
 		publish(m, m->img.slot, chunk, data_version(m), false);
 		images_made(m, chunk);
 	}
-	if (m->img.apply_left > 0)
-		return;
+	if (m->img.apply_left == 0)
+		settled(m);
+}
+
+/* No image is being made again any more. */
+static void settled(struct model *m)
+{
+	struct core_state core;
+
 	m->memory.settle.on =
 		false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
+	if (m->img.seal_due) {
+		m->img.seal_due = false;
+		apply_seal(m, &m->img.seal_record);
+		/* The decision that waited is of the step after it. */
+		CHECK(m->img.apply_left == 0 || !m->img.applying);
+	}
 	if (!m->img.applying && learn_later(m))
 		return;
 	stage_later(m);
@@ -277,9 +290,11 @@ void apply_turn(void *server)
 
 static void count_lacking(struct model *m)
 {
-	m->img.lacking = 0;
-	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+	m->img.lacking = m->img.others = 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		m->img.others += !catchup_has(m, c);
 		m->img.lacking += images_lacks(m, c);
+	}
 }
 
 /* One of the lacking chunks has come, or other ones lack now. An image that is being made again
@@ -416,6 +431,13 @@ void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
 void apply_seal(struct model *m, const struct record *r)
 {
 	CHECK(r->outcome == RECORD_SEAL || r->id.generation > 0);
+	if (m->memory.settle.on) {
+		/* It started with its memory, and a view has taken its chunks away before the
+		 * images of the older step are made. settle_done() carries it out. */
+		m->img.seal_due = true;
+		m->img.seal_record = *r;
+		return;
+	}
 	m->record = *r;
 	m->sealed = true;
 	m->img.sealing = catchup_count(m) > 0; /* Otherwise nothing ends it. */
@@ -480,6 +502,12 @@ void apply_placed(struct model *m)
 	if (m->sealed)
 		count_lacking(m);
 	images_placed(m);
+	feed_placed(m);
+	if (m->memory.settle.on && !m->again && m->img.feed.what == FEED_SETTLE &&
+	    m->img.apply_left == 0) {
+		feed_end(m);
+		settled(m);
+	}
 }
 
 /* Is this a part to take now, and into which image? */
@@ -494,7 +522,8 @@ static bool image_wanted(const struct model *m, const struct wire_head *h, uint3
 		*slot ^= 1;
 	if (m->sealed && h->step == m->content_old && images_lacks_old(m, h->chunk))
 		return true;
-	return m->attempt.voted && h->step == m->attempt.id.step &&
+	/* What is still being made again of an older step must not get into it. */
+	return m->attempt.voted && !m->memory.settle.on && h->step == m->attempt.id.step &&
 	       h->attempt == m->attempt.id.attempt && h->term == m->attempt.id.term &&
 	       h->seq == m->attempt.id.seq;
 }

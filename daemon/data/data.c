@@ -281,9 +281,7 @@ void model_image_check(const struct model *m)
 
 	CHECK(i->slot < 2 && (i->slot == 0 || m->set.max_staleness > 0));
 	CHECK(i->apply_left <= held && i->staged_later_nr <= chunks);
-	/* A node that catches up gets images of its own chunks, too. */
-	held = (m->place.learns | m->place.moves) >> m->server->self & 1 ? 0 : held;
-	CHECK(i->lacking <= chunks - held && i->old_lacking <= chunks - held);
+	CHECK(i->lacking <= i->others && i->old_lacking <= chunks);
 	CHECK(m->sealed || (i->lacking == 0 && i->old_lacking == 0));
 	CHECK(!i->applying || m->sealed);
 	CHECK(m->content_old <= m->content_step && m->content_step <= m->step);

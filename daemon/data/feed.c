@@ -122,14 +122,37 @@ void feed_go(struct model *m)
 			small = elems <= SERVER_SMALL_ELEMS && f->what != FEED_SETTLE &&
 				here + elems <= FEED_HERE_ELEMS;
 			here += small ? elems : 0;
+			f->left--;
 			if (hand_out(m, chunk, small) != SHARD_OK) {
 				f->next = chunk;
+				f->left++;
 				return;
 			}
 		}
 	}
 	if (f->next == m->layout->chunks_nr)
 		feed_end(m);
+}
+
+static uint32_t count_left(const struct model *m)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t c = m->img.feed.next; c < m->layout->chunks_nr; c++)
+		nr += store_holds(m->store, c) && catchup_has(m, c);
+	return nr;
+}
+
+void feed_placed(struct model *m)
+{
+	struct model_feed *f = &m->img.feed;
+	uint32_t before = f->left;
+
+	if (f->what != FEED_SETTLE || f->generation != m->generation)
+		return;
+	f->left = count_left(m);
+	CHECK(m->img.apply_left >= before);
+	m->img.apply_left += f->left - before;
 }
 
 /* An update or a seal counts as one more reader of the attempt's buffers until all chunks are
@@ -143,6 +166,7 @@ void feed_begin(struct model *m, enum feed_what what)
 	CHECK(f->what == FEED_NONE && what != FEED_NONE);
 	f->what = what;
 	f->next = 0;
+	f->left = count_left(m);
 	f->generation = m->generation;
 	m->attempt.busy += feed_open(m);
 	feed_go(m);

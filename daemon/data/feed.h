@@ -10,6 +10,9 @@
 void feed_begin(struct model *m, enum feed_what what);
 void feed_go(struct model *m);  /* Goes on. Called when there may be room. */
 void feed_end(struct model *m); /* No chunk is left to be handed out. */
+/* The placement has changed. Chunks that this node makes no image of any more are not handed out,
+ * and .apply_left is without them. Updates and seals are over before a view is taken. */
+void feed_placed(struct model *m);
 /* Not every chunk of an update or a seal is handed out. */
 bool feed_open(const struct model *m);
 /* At a warm start, when record and gradients are those that the tensors are to have: finishes what

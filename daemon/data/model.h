@@ -42,6 +42,7 @@ struct model_feed { /* Chunks held here on their way to the tier, in the order o
 	enum feed_what what;
 	uint32_t generation; /* Of the weights. If the model has another, the rest is void. */
 	uint32_t next;       /* The first chunk that was not handed out. */
+	uint32_t left;       /* Chunks that are to be handed out yet. */
 	uint32_t in_hand;    /* Chunks at the tier, also those of a generation that was lost. */
 };
 
@@ -52,7 +53,10 @@ struct model_image {
 	uint64_t slot_content[2];
 	uint32_t lacking;     /* Chunks of other nodes that the newest image lacks. */
 	uint32_t old_lacking; /* Chunks of other nodes that the older image lacks. */
-	uint32_t apply_left;  /* Chunks held here that are still being updated. */
+	uint32_t others; /* Chunks whose images come from other nodes, as .lacking was counted. */
+	uint32_t apply_left; /* Chunks held here that are still being updated. */
+	bool seal_due; /* A seal with .seal_record waits for images that are being made again. */
+	struct record seal_record;
 	struct model_feed feed;
 	bool applying;  /* A record is being carried out. */
 	bool sealing;   /* Chunks held here are being sealed. */

@@ -129,7 +129,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	if (back)
 		end_attempt(m, was_on);
 	m->attempt.voted = false;
-	m->sealed = m->img.sealing = m->memory.settle.on = false;
+	m->sealed = m->img.sealing = m->img.seal_due = m->memory.settle.on = false;
 	m->generation = a->id.generation;
 	m->img.apply_left = m->img.lacking = m->img.old_lacking = 0;
 	m->sealed_without = 0;

@@ -189,7 +189,7 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
-	m->img.lacking = m->layout->chunks_nr - store_owned(m->store);
+	m->img.lacking = m->img.others = m->layout->chunks_nr - store_owned(m->store);
 	if (m->set.max_staleness > 0 && m->content_old != m->content_step) {
 		m->img.slot_content[m->img.slot ^ 1] = m->content_old;
 		m->img.old_lacking = m->img.lacking;

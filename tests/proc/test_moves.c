@@ -285,6 +285,35 @@ static void test_killed_meanwhile(void **state)
 	ends(false);
 }
 
+/* A node that comes back with its memory has lost its chunks meanwhile, and hears of that while it
+ * still makes the images of its older step again. */
+static void test_drained_while_it_settles(void **state)
+{
+	struct hold before = {0}, h = {0};
+
+	(void)state;
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = BEAT,
+				   .extra = "replicas=2 chunk_elems=1024",
+				   .scale = 8,
+				   .warm = true});
+	assert_true(held(0, 3) > 0);
+	hold_threads(&before, cluster->node[3].pid, "shardd-w"); /* No step ends, and so no move. */
+	assert_int_equal(ctl(0, "drain --no-wait d"), 0);
+	hold_kill(&before, cluster->node[3].pid);
+	cluster_kill(cluster, 3);
+	more(5);
+	cluster_spawn(cluster, 3);
+	hold_start(&h, cluster->node[3].pid, "shardd-w", 1);
+	cluster_wait_log(cluster, 3, "event=world", 2); /* It has taken the view, and a step. */
+	hold_release(&h);
+	cluster_ready(cluster, 3);
+	more(5);
+	assert_int_equal(ctl(0, "drain --undo --no-wait d"), 0);
+	wait_held(0, 3, 1, 1000);
+	ends(true);
+}
+
 /* The coordinator is killed at many moments of a move, and another one goes on with it. */
 static void test_coordinator_killed(void **state)
 {
@@ -634,6 +663,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_all_warm, cleanup),
 		cmocka_unit_test_teardown(test_made_elsewhere, cleanup),
 		cmocka_unit_test_teardown(test_killed_meanwhile, cleanup),
+		cmocka_unit_test_teardown(test_drained_while_it_settles, cleanup),
 		cmocka_unit_test_teardown(test_coordinator_killed, cleanup),
 		cmocka_unit_test_teardown(test_led_without_room, cleanup),
 		cmocka_unit_test_teardown(test_started_without_room, cleanup),
