@@ -2,27 +2,31 @@
 """Training that survives kill -9: start as many of these as you like, kill any, start others.
 
     $ export SHARD_ADDRESS=spawn:demo       # or leave it out where shardd runs as a service
-    $ for i in 1 2 3; do python elastic.py --last 1500 & done
-    [28146] step 1: rank 0 of 1
-    [28145] step 7: rank 1 of 2
-    [28146] step 7: rank 0 of 2
-    [28144] step 14: rank 2 of 3
-    [28145] step 14: rank 1 of 3
-    [28146] step 14: rank 0 of 3
-    $ kill -9 28145
-    [28144] step 89: rank 1 of 2
-    [28146] step 89: rank 0 of 2
-    [28146] step 100: loss 0.0955, gradient norm 0.265
-    [28146] step 200: loss 0.0063, gradient norm 0.151
-    $ python elastic.py --last 1500 &
-    [31061] step 288: rank 2 of 3
-    [28144] step 288: rank 1 of 3
-    [28146] step 288: rank 0 of 3
-    [28146] step 300: loss 0.0019, gradient norm 0.037
-    ...
+    $ for i in 1 2 3; do python elastic.py --last 700 & done
+    [19567] step 1: rank 0 of 1
+    [19568] step 3: rank 2 of 3
+    [19569] step 3: rank 1 of 3
+    [19567] step 3: rank 0 of 3
+    $ kill -9 19568
+    [19567] step 63: rank 0 of 2
+    [19569] step 63: rank 1 of 2
+    [19567] step 100: loss 0.0955, gradient norm 0.265
+    [19567] step 200: loss 0.0063, gradient norm 0.151
+    $ python elastic.py --last 700 &
+    [21834] step 271: rank 2 of 3
+    [19569] step 271: rank 1 of 3
+    [19567] step 271: rank 0 of 3
+    [19567] step 300: loss 0.0019, gradient norm 0.037
+    [19567] step 400: loss 0.0043, gradient norm 0.051
+    [19567] step 500: loss 0.0124, gradient norm 0.157
+    [19567] step 600: loss 0.0018, gradient norm 0.083
+    [19567] step 700: loss 0.0004, gradient norm 0.352
+    [19569] ends after step 700: all weights sum to -12.490128048
+    [21834] ends after step 700: all weights sum to -12.490128048
+    [19567] ends after step 700: all weights sum to -12.490128048
 
-Under torchrun a kill ends all trainers of the node, and torchrun starts them again. They go on where
-the daemon is, and no checkpoint is read:
+Under torchrun a kill ends all trainers of the node, and torchrun starts them again. They go on
+where the daemon is, and no checkpoint is read:
 
     $ torchrun --nproc-per-node 2 --max-restarts 3 elastic.py --last 1500
     [14279] step 7: rank 0 of 2
