@@ -537,7 +537,7 @@ class _Loop:
             self.sampler._loop = None
             if opt._loop is self:
                 opt._loop = opt._share = None
-                opt._passes, opt._gain = opt.accumulate, 1.0
+                opt._passes, opt._gain = None, 1.0
 
     # --- what Optimizer.step() asks ---
 

@@ -181,10 +181,12 @@ class Optimizer(torch.optim.Optimizer):
         self.overflow = self.step_was_skipped = False
         self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
         # What loop.py sets: the shardd.steps() that runs; step, rank and world size that the batch
-        # in hand is for; its backward passes; what the gradient of a pass is multiplied by.
+        # in hand is for; its backward passes, if not `accumulate`; and what the gradient of a pass
+        # is multiplied by.
         self._loop: Any = None
         self._share: tuple[int, int, int] | None = None
-        self._passes, self._gain = accumulate, 1.0
+        self._passes: int | None = None
+        self._gain = 1.0
         self._calls = 0  # Of step().
         self._keep, self._ddp = grads == "keep", False
         self._module, self._names = module, names
@@ -463,10 +465,10 @@ class Optimizer(torch.optim.Optimizer):
         r.seen += 1
         if r.seen > 1 and r.pushed:
             raise RuntimeError(f"shardd: {r.name!r} gets gradient {r.seen} of this step, and "
-                               f"{self._passes} are expected: say accumulate={r.seen} or more, "
+                               f"{self._passes or self.accumulate} are expected: say accumulate={r.seen} or more, "
                                "wrap all backward passes but the last in opt.no_sync(), or call "
                                "opt.step() between them")
-        last = self._syncing and r.seen >= self._passes
+        last = self._syncing and r.seen >= (self._passes or self.accumulate)
         if r.seen == 1 and last or self.grad_dtype is torch.float32:
             if r.seen == 1:
                 r.arena.copy_(g)
