@@ -301,6 +301,7 @@ def lr_between(make):
     model(X).sum().backward()
     opt.param_groups[0]["lr"] = 7.0
     opt.step()
+    assert opt.result.lr == 7.0  # As in torch, what counts is there when step() is called.
 
 
 def betas_in_mid_run(make):
@@ -511,7 +512,7 @@ ROWS = [
     (scale_forgotten, "opt.scale(loss).backward()"),
     (compiled, None),
     (sparse, None),
-    (lr_between, "call scheduler.step() after opt.step()"),
+    (lr_between, None),
     (betas_in_mid_run, "betas of group 0 changed from (0.9, 0.999) to (0.5, 0.9)"),
     (closure, "step(closure) would compute the loss again on new weights"),
     (lbfgs, "LBFGS, Muon, LAMB and others"),
