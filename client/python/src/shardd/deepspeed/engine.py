@@ -1,0 +1,924 @@
+# SPDX-License-Identifier: Apache-2.0
+"""initialize() and DeepSpeedEngine: a loop that was written for DeepSpeed trains with shardd.
+
+The engine has DeepSpeed's meaning where that differs from torch's: backward() divides the loss by the
+accumulation steps, step() counts micro-batches and commits at the boundary only, and a gradient is
+clipped at 1.0 if nobody says a number. Below it is one shardd.Optimizer, which the engine drives:
+gradients are summed in the arena and leave in step(), or, where set_gradient_accumulation_boundary()
+says that this backward pass is the last one, already as backward makes them.
+
+The happy path is backward() and step(). save_checkpoint() has the daemons write dir/tag and keeps what
+only trainers know in dir/tag/client; load_checkpoint() drops the model and makes it anew from there,
+for whatever number of trainers there is now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import logging
+import math
+import os
+import shutil
+import sys
+import time
+import warnings
+import weakref
+from typing import Any
+
+import torch
+
+from .. import lib as _c
+from .. import params as _p
+from ..checkpoint import Checkpoint, Initial, latest
+from ..optimizer import KINDS, Optimizer, _taken_over
+from . import comm
+from .config import DTYPE_NAMES, Config, ConfigError, number
+from .monitor import Monitors, Timers, count_flops, log
+from .schedules import SCHEDULES
+
+CLIENT = os.path.join("client", "deepspeed.pt")  # Inside the folder of a checkpoint.
+# What may be in a file of client state beside tensors and plain values.
+SAFE = [argparse.Namespace]
+
+_engines: weakref.WeakSet = weakref.WeakSet()
+_names: dict[str, int] = {}  # How many models of a name this process has made.
+
+
+def optimizer_of(p: torch.Tensor) -> "DeepSpeedOptimizer":
+    """The optimizer that trains a parameter. Raises KeyError if none does."""
+    for engine in list(_engines):
+        opt = engine.optimizer
+        if opt is not None and id(p) in opt._row_of:
+            return opt
+    raise KeyError("shardd: this parameter is trained by no engine")
+
+
+class DeepSpeedOptimizer(Optimizer):
+    """What initialize() returns as optimizer: a shardd.Optimizer with the names of DeepSpeed's.
+
+    It keeps what it was defined with, so that the model can be made anew from other numbers.
+    """
+
+    def __init__(self, groups, module: torch.nn.Module, **arguments):
+        self._module_of_engine = module
+        super().__init__(groups, **arguments)
+
+    def _collect(self, *dtypes) -> None:
+        self._module = self._module_of_engine
+        super()._collect(*dtypes)
+
+    def _define(self, world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from, init,
+                timeout, more) -> None:
+        self._definition = (world, loss_scale, checkpoint_dir, checkpoint_every, "auto", init_from)
+        self._more, self._define_timeout, self._range = dict(more), timeout, world
+        super()._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from, init,
+                        timeout, more)
+
+    @property
+    def cur_scale(self) -> float:
+        """The loss scale of the next step."""
+        if self.result is not None:
+            return self.result.next_loss_scale
+        scale = self._more.get("loss_scale", self._definition[1])
+        if scale == "dynamic":
+            return 2.0 ** self._more.get("initial_scale_power", 16)
+        return float(scale or 1.0)
+
+    loss_scale = cur_scale
+
+    @property
+    def _global_grad_norm(self) -> float | None:
+        return self.result.grad_norm if self.result is not None else None
+
+    @property
+    def optimizer(self) -> "DeepSpeedOptimizer":
+        """Itself: DeepSpeed wraps an optimizer of torch here."""
+        return self
+
+    def again(self, init: Initial | None = None, restore: tuple[str, str] | None = None,
+              **settings) -> None:
+        """Drops the model and makes it anew: of `init`, or of a checkpoint (dir, tag) as it is.
+
+        All ranks call it. Parameters become ordinary memory until the next step.
+        """
+        s = self._session
+        if self._base and not self._copy:
+            for r in self._rows:
+                r.param.data = r.param.data.clone()
+        for r in self._rows:
+            r.arena, r.param.grad = None, None
+        s.detach()
+        comm.barrier_if_any()
+        if comm.rank() == 0:
+            with contextlib.suppress(_c.Error):
+                s.drop(self.name, force=True)
+            if restore is not None:
+                s.restore(*restore, self.name)
+        comm.barrier_if_any()
+        self._base = self._arena_base = 0
+        self.result = None
+        self._forget_step()
+        if restore is None:
+            self._more.update(settings)
+            self._define(*self._definition, init, self._define_timeout, self._more)
+            return
+        if comm.rank() != 0:
+            s.attach(self.name)
+        self._same_layout(s)
+        s.wait_for_weights()
+        self._weights_of = self._read_weights()
+        for r in self._rows:
+            r.version = r.param._version
+        if comm.rank() == 0 and self.clip is not None:
+            s.set("clip", repr(self.clip))
+
+    def numbers(self) -> Initial:
+        """All masters and moments, read from the daemons, as what a model may begin with."""
+        return Initial(self.global_step, {r.name: self.read(r.param) for r in self._rows},
+                       {k: {r.name: self.read(r.param, k) for r in self._rows}
+                        for k in self._moments()})
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """A model that trains by forward(), backward() and step(), as DeepSpeed's engine does.
+
+    Made by initialize(). module is the model, optimizer a DeepSpeedOptimizer or None, lr_scheduler
+    what config or user gave, config the ds_config as the user gave it.
+    """
+
+    def __init__(self, model: torch.nn.Module, config: Config, optimizer=None, model_parameters=None,
+                 lr_scheduler=None, training_data=None, collate_fn=None):
+        super().__init__()
+        self.module, self._config = model, config
+        self.config = config.raw
+        self.world_size, self.global_rank = comm.world_size(), comm.rank()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
+        self.training_dataloader = self.training_data = None
+        self.optimizer = self.client_optimizer = self.lr_scheduler = self.loss = None
+        self._boundary: bool | None = None
+        self._in_step = self._in_backward = self._step_applied = self._destroyed = False
+        self.inside_no_sync_ctxt = False
+        self._backwards = 0
+        self._gas = config.gradient_accumulation_steps
+        self._dtype = getattr(torch, config.dtype) if config.dtype else None
+        self._cast()
+        self._weight = 1.0 / self.world_size if config.sums else 1.0
+        self._make_optimizer(optimizer, model_parameters)
+        self._make_scheduler(lr_scheduler)
+        self._make_loader(training_data, collate_fn)
+        self.monitor = Monitors(config, self.global_rank)
+        self._timers = Timers(bool(config.get("wall_clock_breakdown")) and self.global_rank == 0)
+        self._say()
+        _engines.add(self)
+
+    # --- construction ---
+
+    def _cast(self) -> None:
+        c = self._config
+        word = c.get("data_types.param_dtype")
+        dtype = self._dtype or (getattr(torch, DTYPE_NAMES[word]) if word in DTYPE_NAMES else None)
+        if dtype is None:
+            return
+        buffers = c.get("data_types.buffer_dtype")
+        keep = {id(b): b.dtype for b in self.module.buffers()}
+        self.module.to(dtype)
+        if buffers in DTYPE_NAMES:
+            to = getattr(torch, DTYPE_NAMES[buffers])
+            for m in self.module.modules():
+                for name, b in m._buffers.items():
+                    if b is not None and b.is_floating_point() and id(b) not in keep:
+                        m._buffers[name] = b.to(to)
+
+    def _make_optimizer(self, client, model_parameters) -> None:
+        named = {id(p): n for n, p in self.module.named_parameters()}
+        given = self._config.optimizer()
+        if callable(client) and not isinstance(client, torch.optim.Optimizer):
+            client = client(list(model_parameters if model_parameters is not None
+                                 else self.module.parameters()))
+        if client is not None:
+            kind, groups = _taken_over(client)
+            if given is not None:
+                log.info("the optimizer of the ds_config is not used: one was given to initialize()")
+            words: dict[str, Any] = {}
+            if getattr(client, "adam_w_mode", True) is False and kind == "adamw":
+                kind = "adam"
+        elif given is not None:
+            kind, words = given
+            groups = _groups(model_parameters if model_parameters is not None
+                             else self.module.parameters())
+        else:
+            return  # An engine that only computes forward passes.
+        for g in groups:
+            params = g["params"]
+            params = [params] if isinstance(params, torch.Tensor) else list(params)
+            g["params"] = [(named.get(id(p), f"t{i}"), p) for i, p in enumerate(params)]
+        words.setdefault("weight_decay", 0.0)
+        if client is not None:
+            words.pop("weight_decay")
+        self.client_optimizer = client
+        c = self._config
+        grad = c.grad_dtype
+        settings = {**c.settings(), **self._schedule_of_daemon()}
+        low, high = c.world
+        self.optimizer = DeepSpeedOptimizer(
+            groups, self.module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
+            secret=c.get("shardd.secret"), clip=c.clip, world=(low, high),
+            grad_dtype=getattr(torch, grad) if grad else None,
+            params=c.get("shardd.params"), checkpoint_dir=c.get("shardd.checkpoint_dir"),
+            checkpoint_every=c.get("shardd.checkpoint_every", 0),
+            resume=c.get("shardd.resume") or _resume(),
+            timeout=c.get("shardd.timeout", 300.0),
+            loss_scale=settings.pop("loss_scale", None), **words, **settings)
+        self.optimizer.weight = self._weight
+        if client is not None:
+            # A scheduler that was made for the other one writes into these.
+            self.optimizer.param_groups = client.param_groups
+        self.global_steps = self.optimizer.global_step
+
+    def _schedule_of_daemon(self) -> dict:
+        """OneCycle moves beta1, which only the daemons can do in mid-run."""
+        c = self._config
+        params = {k: number(k, v, float) if isinstance(v, str) and k != "warmup_type" else v
+                  for k, v in (c.get("scheduler.params") or {}).items()}
+        self._schedule_params = params
+        if c.get("scheduler.type") != "OneCycle" or not params.get("cycle_momentum", True):
+            return {}
+        return {"schedule": "OneCycle", **{k: v for k, v in params.items()
+                                           if v is not None and k != "last_batch_iteration"}}
+
+    def _make_scheduler(self, client) -> None:
+        name, opt = self._config.get("scheduler.type"), self.optimizer
+        if client is not None:
+            self.lr_scheduler = client(opt) if callable(client) and not hasattr(client, "step") \
+                else client
+        elif name is not None and opt is not None:
+            kind = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None)
+            if kind is None:
+                raise ConfigError(f"shardd: ds_config: scheduler.type is {name!r}, and can be "
+                                  f"{', '.join(SCHEDULES)}, or one of torch.optim.lr_scheduler")
+            target: Any = opt
+            if opt._scheduled:  # The daemons write param_groups. This one only tells.
+                target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"]}
+                                           for g in opt.param_groups])
+            params = self._schedule_params
+            if name in SCHEDULES:
+                params = {k: int(v) if isinstance(v, float) and v == int(v) and
+                          k.endswith(("_steps", "_size", "_count")) else v
+                          for k, v in params.items()}
+            self.lr_scheduler = kind(target, **params)
+
+    def _make_loader(self, data, collate_fn) -> None:
+        if data is None:
+            return
+        sampler = None
+        if self.world_size > 1:
+            sampler = torch.utils.data.distributed.DistributedSampler(
+                data, num_replicas=self.world_size, rank=self.global_rank)
+        self.training_data = data
+        self.training_dataloader = torch.utils.data.DataLoader(
+            data, batch_size=self.train_micro_batch_size_per_gpu(), sampler=sampler,
+            shuffle=sampler is None, collate_fn=collate_fn,
+            drop_last=bool(self._config.get("dataloader_drop_last")))
+
+    def _say(self) -> None:
+        c = self._config
+        if c.get("log_level"):
+            level = str(c.get("log_level")).upper()
+            if level not in logging.getLevelNamesMapping():
+                raise ConfigError(f"shardd: ds_config: log_level is {c.get('log_level')!r}")
+            logging.getLogger("shardd").setLevel(level)
+        if c.get("disable_python_gc"):
+            gc.disable()
+        if self.global_rank == 0:
+            for note in c.notes:
+                logging.getLogger("shardd").info("shardd: ds_config: %s", note)
+            if c.get("dump_state") and self.optimizer is not None:
+                log.info("model %r at %s: %s", self.optimizer.name, self.optimizer._session.address,
+                         {"clip": c.clip, "world": c.world, **c.settings()})
+        state = sys.modules.get("accelerate.state")
+        shared = getattr(getattr(state, "PartialState", None), "_shared_state", {})
+        if shared and comm.world_size() > 1 and getattr(
+                state.PartialState(), "num_processes", 0) == 1:
+            warnings.warn(
+                f"shardd: WORLD_SIZE is {comm.world_size()}, and Accelerate counts one process on "
+                "each rank, so that all ranks train on the same batches. On a machine without a GPU "
+                "say TrainingArguments(use_cpu=True) or Accelerator(cpu=True)", stacklevel=4)
+
+    # --- the step ---
+
+    def forward(self, *inputs, **kwargs):
+        """The model's forward(). What it returns may go to backward(), or have .backward() called."""
+        c = self._config
+        with self._timers.time("forward"), contextlib.ExitStack() as around:
+            if c.get("fp16.enabled") and c.get("fp16.auto_cast"):
+                inputs, kwargs = _half(inputs), _half(kwargs)
+            if c.get("torch_autocast.enabled"):
+                word = c.get("torch_autocast.dtype", "bfloat16")
+                around.enter_context(torch.autocast(
+                    self.device.type, getattr(torch, DTYPE_NAMES.get(word, word))))
+            if c.get("flops_profiler.enabled") and self.module.training and \
+                    self.global_steps == c.get("flops_profiler.profile_step", 1):
+                around.enter_context(count_flops(self.module, c.get("flops_profiler.output_file"),
+                                                 self.global_rank))
+            out = self.module(*inputs, **kwargs)
+        if self.optimizer is not None and torch.is_grad_enabled():
+            _each_tensor(out, self._hook_output)
+        return out
+
+    def _hook_output(self, t: torch.Tensor) -> None:
+        """Where the script calls .backward() itself, its gradient is scaled as backward() would."""
+        if not t.requires_grad or t.grad_fn is None:
+            return
+
+        def scale(g):
+            if self._in_backward:
+                return g
+            self._prepare()
+            if self._managed:
+                g = g / self._gas
+            return self.optimizer.scale(g) if self._scales() else g
+
+        t.register_hook(scale)
+
+    @property
+    def _managed(self) -> bool:
+        return bool(self._config.get("managed_gradient_accumulation", True))
+
+    def _scales(self) -> bool:
+        return self._config.get("fp16.enabled", False)
+
+    def _prepare(self) -> None:
+        """Says whether what backward makes now leaves at once, or is summed until step()."""
+        last = self._boundary is True and not self.inside_no_sync_ctxt
+        overlap = self._config.get("shardd.overlap")
+        if overlap is None:
+            now = last and self._config.stage >= 2
+        else:
+            now = overlap and self.is_gradient_accumulation_boundary()
+        self.optimizer._syncing = bool(now) and not self.inside_no_sync_ctxt
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True):
+        """Computes gradients of loss / gradient_accumulation_steps, and returns that loss.
+
+        scale_wrt_gas: False if the caller has divided already.
+        """
+        assert self.optimizer is not None, \
+            "must provide optimizer during init in order to use backward"
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise AssertionError("loss must be a scalar tensor. If you need to pass output "
+                                 "gradients, backward() of output tensors")
+        if scale_wrt_gas:
+            loss = loss / self._gas
+        self._backwards += 1
+        self._prepare()
+        self._in_backward = True
+        try:
+            with self._timers.time("backward"):
+                scaled = self.optimizer.scale(loss) if self._scales() else loss
+                scaled.backward(retain_graph=retain_graph)
+        finally:
+            self._in_backward = False
+        self.loss = loss.detach()
+        return loss
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the micro-batch in hand is the last one of its step."""
+        if self._boundary is not None:
+            return self._boundary
+        if not self._managed:
+            return self._in_step
+        return (self.micro_steps + 1) % self._gas == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Says by hand whether the backward pass to come is the last one of its step."""
+        assert self._managed, \
+            "set_gradient_accumulation_boundary() is not supported with " \
+            "managed_gradient_accumulation=False; the caller owns the boundary by calling step()"
+        self._boundary = is_boundary
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Backward passes in here only sum. For stages 0 and 1, and step() is an error in here."""
+        assert self._config.stage < 2, \
+            "no_sync context manager is incompatible with gradient partitioning logic of ZeRO " \
+            f"stage {self._config.stage}"
+        assert not self.inside_no_sync_ctxt, "no_sync context manager reentry is unsupported"
+        self.inside_no_sync_ctxt = True
+        try:
+            yield
+        finally:
+            self.inside_no_sync_ctxt = False
+
+    @contextlib.contextmanager
+    def coalesce_grad_reduction(self):
+        """Backward passes in here are summed and leave together in step(), as they do anyway."""
+        assert not self.inside_no_sync_ctxt, "no_sync context manager reentry is unsupported"
+        self.inside_no_sync_ctxt = True
+        try:
+            yield
+        finally:
+            self.inside_no_sync_ctxt = False
+
+    def step(self, lr_kwargs: dict | None = None) -> None:
+        """Counts a micro-batch, and at the boundary commits the step and waits for the decision."""
+        assert not self.inside_no_sync_ctxt, \
+            "It is illegal to call Engine.step() inside no_sync context manager"
+        assert self.optimizer is not None, "must provide optimizer during init in order to use step"
+        self._step_applied, self._in_step = False, True
+        try:
+            if self.is_gradient_accumulation_boundary():
+                self._take_step(lr_kwargs or {})
+        finally:
+            self._in_step = False
+        self.micro_steps += 1
+
+    def _take_step(self, lr_kwargs: dict) -> None:
+        opt, c = self.optimizer, self._config
+        if c.get("zero_optimization.ignore_unused_parameters") is False:
+            for r in opt._rows:
+                if not r.seen:
+                    raise AssertionError(
+                        f"shardd: parameter {r.name!r} has no gradient in this step, and "
+                        "zero_optimization.ignore_unused_parameters is false")
+        with self._timers.time("step"):
+            opt.step()
+        # Accelerate looks at overflow, to hold back its scheduler.
+        opt.overflow = opt.step_was_skipped
+        self._step_applied = not opt.step_was_skipped
+        if not self._step_applied:
+            self.skipped_steps += 1
+        elif self.lr_scheduler is not None:
+            try:
+                self.lr_scheduler.step(**lr_kwargs)
+            except TypeError:
+                self.lr_scheduler.step(self.train_batch_size())
+        self.global_steps += 1
+        per_micro = self.train_batch_size() // self._gas
+        self.global_samples += self.train_batch_size() if self._managed \
+            else per_micro * self._backwards
+        self._backwards = 0
+        every = c.get("steps_per_print")
+        if every and self.global_rank == 0 and self.global_steps % every == 0:
+            log.info("step=%d, skipped=%d, lr=%s, mom=%s", self.global_steps, self.skipped_steps,
+                     self.get_lr(), self.get_mom())
+        self._timers.tell(opt.result)
+        if self.monitor.enabled:
+            scale = [("Train/Samples/loss_scale", opt.cur_scale)] if self._scales() else []
+            loss = [("Train/Samples/train_loss", float(self.loss) * self._gas)] \
+                if self.loss is not None else []
+            self.monitor.write([*loss, ("Train/Samples/lr", self.get_lr()[0]), *scale],
+                               self.global_samples)
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step() changed the weights."""
+        return self._step_applied
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what backward made since the last step."""
+        if self.optimizer is not None and not self._destroyed:
+            self.optimizer.zero_grad()
+
+    def get_global_grad_norm(self) -> float | None:
+        """The norm of the last step's gradient, before the clip and without the loss scale."""
+        return self.optimizer._global_grad_norm if self.optimizer is not None else None
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group."""
+        return [g["lr"] for g in self.optimizer.param_groups]
+
+    def get_mom(self) -> list:
+        """betas of each group, or momentum where the optimizer has none."""
+        return [g.get("betas", g.get("momentum")) for g in self.optimizer.param_groups]
+
+    # --- what others ask ---
+
+    def train_batch_size(self) -> int:
+        """Samples in each step, of all trainers."""
+        return self._config.train_batch_size
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Samples in each forward pass of each trainer."""
+        return self._config.train_micro_batch_size_per_gpu
+
+    def gradient_accumulation_steps(self) -> int:
+        """Backward passes in each step."""
+        return self._gas
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Another global batch, by another number of accumulation steps."""
+        one = self.train_micro_batch_size_per_gpu() * self.world_size
+        if train_batch_size % one:
+            raise ValueError("Train batch size must be divisible by micro-batch data parallelism")
+        self._gas = self._config.gradient_accumulation_steps = train_batch_size // one
+        self._config.train_batch_size = train_batch_size
+
+    def zero_optimization_stage(self) -> int:
+        """The stage of ZeRO in the ds_config."""
+        return self._config.stage
+
+    def zero_optimization(self) -> bool:
+        """Whether a stage of ZeRO is on."""
+        return self._config.stage > 0
+
+    def zero_optimization_partition_weights(self) -> bool:
+        """False: parameters are whole here in each stage."""
+        return False
+
+    def zero_optimization_partition_gradients(self) -> bool:
+        """Whether the stage is 2 or 3."""
+        return self._config.stage >= 2
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """True: weights are whole on each node."""
+        return True
+
+    def fp16_enabled(self) -> bool:
+        """Whether weights and gradients are fp16."""
+        return self._dtype is torch.float16
+
+    def bfloat16_enabled(self) -> bool:
+        """Whether weights and gradients are bf16."""
+        return self._dtype is torch.bfloat16
+
+    def gradient_clipping(self) -> float:
+        """The largest norm of a gradient."""
+        return self._config.clip
+
+    def optimizer_name(self) -> str | None:
+        """The type in the ds_config, or that of the optimizer that was given."""
+        if self.client_optimizer is not None:
+            return type(self.client_optimizer).__name__
+        name = self._config.get("optimizer.type")
+        return name.lower() if name else None
+
+    def scheduler_name(self) -> str | None:
+        """The type of the scheduler in the ds_config."""
+        return self._config.get("scheduler.type")
+
+    def loss_scale(self) -> float:
+        """The loss scale of the next step."""
+        return self.optimizer.cur_scale
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def communication_data_type(self) -> torch.dtype:
+        """The dtype of gradients on their way."""
+        return self.optimizer.grad_dtype if self.optimizer is not None else torch.float32
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            pass
+        modules = self.__dict__.get("_modules", {})
+        if "module" in modules and hasattr(modules["module"], name):
+            return getattr(modules["module"], name)
+        config = self.__dict__.get("_config")
+        if config is not None:
+            for path in (name, f"zero_optimization.{name.removeprefix('zero_')}",
+                         f"{name.removesuffix('_enabled')}.enabled"):
+                value = config.get(path)
+                if value is not None:
+                    return lambda: value
+            if name.endswith("_enabled"):
+                return lambda: False
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def compile(self, backend=None, compile_kwargs: dict | None = None, **more) -> None:
+        """torch.compile() of the model, in place."""
+        words = dict(compile_kwargs or {})
+        if backend is not None:
+            words["backend"] = backend
+        self.module.compile(**words)
+
+    def deepspeed_io(self, dataset, batch_size=None, collate_fn=None, **more):
+        """A DataLoader over this rank's part of a dataset."""
+        keep = self.training_dataloader, self.training_data
+        self._make_loader(dataset, collate_fn)
+        made, (self.training_dataloader, self.training_data) = self.training_dataloader, keep
+        return made
+
+    # --- checkpoints ---
+
+    def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict:
+        """state_dict() of the model."""
+        frozen = {n for n, p in self.module.named_parameters() if not p.requires_grad} \
+            if exclude_frozen_parameters else set()
+        return {k: v for k, v in self.module.state_dict().items() if k not in frozen}
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False):
+        """A copy of the model's state_dict() on rank 0, and None on the others."""
+        if self.global_rank != 0:
+            return None
+        return clone_tensors(self.module_state_dict(exclude_frozen_parameters))
+
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+
+    def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin",
+                         exclude_frozen_parameters: bool = False) -> bool:
+        """Rank 0 writes the model's state_dict() into one file."""
+        state = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        if state is not None:
+            os.makedirs(save_dir, exist_ok=True)
+            torch.save(state, os.path.join(save_dir, save_filename))
+        comm.barrier_if_any()
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def save_checkpoint(self, save_dir: str, tag: str | None = None, client_state: dict | None = None,
+                        save_latest: bool = True, exclude_frozen_parameters: bool = False) -> bool:
+        """Has the daemons write save_dir/tag, with what only trainers know in its folder client.
+
+        All ranks call it. tag: default global_step and the number. client_state: plain values and
+        tensors that load_checkpoint() gives back. save_latest: False leaves the file latest alone.
+        A checkpoint of that tag is replaced.
+        """
+        tag = str(tag or f"global_step{self.global_steps}")
+        self._same_tag(tag)
+        save_dir = os.path.abspath(save_dir)
+        if self.global_rank == 0:
+            state = self._client_bytes(dict(client_state or {}), exclude_frozen_parameters)
+            self._write(save_dir, tag, state, save_latest)
+        comm.barrier_if_any()
+        return True
+
+    def _same_tag(self, tag: str) -> None:
+        mode = str(self._config.get("checkpoint.tag_validation", "Warn")).lower()
+        if mode == "ignore" or not comm.is_initialized() or self.world_size < 2:
+            return
+        tags: list = [None] * self.world_size
+        torch.distributed.all_gather_object(tags, tag)
+        if len(set(tags)) > 1:
+            text = f"[rank={self.global_rank}] The checkpoint tag name '{tag}' is not consistent " \
+                f"across all ranks: {sorted(set(tags))}. Including rank unique information in the " \
+                "tag could cause issues when restoring"
+            assert mode != "fail", text
+            log.warning("%s", text)
+
+    def _write(self, save_dir: str, tag: str, state: bytes, save_latest: bool) -> None:
+        os.makedirs(save_dir, exist_ok=True)
+        path, aside = os.path.join(save_dir, tag), os.path.join(save_dir, f".{tag}.replaced")
+        newest = os.path.join(save_dir, "latest")
+        before = None
+        if not save_latest and os.path.isfile(newest):
+            with open(newest, encoding="utf-8") as f:
+                before = f.read()
+        if os.path.isdir(path):
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+        try:
+            if self.optimizer is not None:
+                self.optimizer.save(save_dir, tag)
+        except BaseException:
+            if os.path.isdir(aside) and not os.path.isdir(path):
+                os.rename(aside, path)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+        _write_file(os.path.join(path, CLIENT), state)
+        if before is not None:
+            _write_file(newest, before.encode())
+        elif save_latest:
+            _write_file(newest, tag.encode())
+        elif os.path.isfile(newest):
+            os.unlink(newest)
+
+    def _client_bytes(self, client_state: dict, exclude_frozen: bool) -> bytes:
+        opt, sched = self.optimizer, self.lr_scheduler
+        known = {r.name for r in opt._rows} if opt is not None else set()
+        state = {
+            "client_state": client_state, "global_steps": self.global_steps,
+            "global_samples": self.global_samples, "skipped_steps": self.skipped_steps,
+            "micro_steps": self.micro_steps, "world_size": self.world_size,
+            "lr_scheduler": sched.state_dict() if hasattr(sched, "state_dict") else None,
+            "param_groups": [{k: v for k, v in g.items() if k != "params"}
+                             for g in opt.param_groups] if opt is not None else [],
+            "loss_scale": opt.cur_scale if opt is not None else 1.0,
+            "buffers": {n: b.detach().clone() for n, b in self.module.named_buffers()},
+            "frozen": {} if exclude_frozen else {
+                n: p.detach().clone() for n, p in self.module.named_parameters()
+                if not p.requires_grad and n not in known},
+        }
+        if opt is not None and isinstance(sched, torch.optim.lr_scheduler.LambdaLR):
+            # Its functions are the script's, and torch leaves them out by itself.
+            state["lr_scheduler"].pop("lr_lambdas", None)
+        out = io.BytesIO()
+        torch.save(state, out)
+        try:
+            with torch.serialization.safe_globals(SAFE):
+                torch.load(io.BytesIO(out.getvalue()), weights_only=True)
+        except Exception as e:
+            raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has an "
+                            "object that could not be read again safely: give tensors, numbers, "
+                            "text, lists and dicts, or name its class to "
+                            f"torch.serialization.add_safe_globals(): {str(e)[:300]}") from None
+        return out.getvalue()
+
+    def load_checkpoint(self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
+                        load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,
+                        load_module_only: bool = False, custom_load_fn=None):
+        """Goes on with a checkpoint of save_checkpoint(), with whatever number of trainers.
+
+        All ranks call it. tag: default: the newest. Returns (path, client_state), or (None, {}) where
+        the folder has no checkpoint. load_optimizer_states=False: only weights, moments begin at 0.
+        """
+        load_dir = os.path.abspath(load_dir)
+        if tag is None:
+            try:
+                tag = latest(load_dir)
+            except FileNotFoundError:
+                log.warning("there is no checkpoint in %s, so that nothing is loaded", load_dir)
+                return None, {}
+        tag = str(tag)
+        path = os.path.join(load_dir, tag)
+        if not os.path.isdir(path):
+            log.warning("there is no checkpoint %s, so that nothing is loaded", path)
+            return None, {}
+        if self.world_size > 1 and not comm.is_initialized():
+            raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process group, "
+                               "so that all let go of the model at once: call "
+                               "deepspeed.init_distributed(), or say checkpoint_dir in the block "
+                               "shardd of the ds_config, from which a new model begins by itself")
+        state = self._client_state(path)
+        only = load_module_only or not load_optimizer_states
+        if self.optimizer is not None:
+            self._load_model(load_dir, tag, state, only)
+        self._load_rest(state, load_module_strict)
+        if load_module_only:
+            return path, state["client_state"]
+        for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
+            setattr(self, word, state[word])
+        if load_optimizer_states and self.optimizer is not None:
+            for g, saved in zip(self.optimizer.param_groups, state["param_groups"]):
+                g.update({k: v for k, v in saved.items() if k in g and
+                          (k == "lr" or k == "initial_lr")})
+        if load_lr_scheduler_states and self.lr_scheduler is not None and state["lr_scheduler"]:
+            self.lr_scheduler.load_state_dict(state["lr_scheduler"])
+        return path, state["client_state"]
+
+    def _client_state(self, path: str) -> dict:
+        file = os.path.join(path, CLIENT)
+        if not os.path.isfile(file):
+            raise FileNotFoundError(
+                f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of another "
+                "checkpoint of shardd give its folder as checkpoint_dir in the block shardd of the "
+                "ds_config; of DeepSpeed itself convert it by shardd.Initial.from_universal()")
+        with torch.serialization.safe_globals(SAFE):
+            return torch.load(file, map_location="cpu", weights_only=True)
+
+    def _load_model(self, load_dir: str, tag: str, state: dict, only: bool) -> None:
+        opt = self.optimizer
+        if not only and self._fits(load_dir, tag):
+            opt.again(restore=(load_dir, tag))
+            return
+        if only:
+            init = Initial(0, Checkpoint(load_dir, tag))
+            opt.again(init)
+            return
+        settings = {}
+        if opt._more.get("initial_scale_power") is not None and state["loss_scale"] >= 1:
+            settings["initial_scale_power"] = int(math.log2(state["loss_scale"]))
+        opt.again(Initial.from_shardd(load_dir, tag), **settings)
+
+    def _fits(self, load_dir: str, tag: str) -> bool:
+        """Whether the daemons may restore the checkpoint with the settings that are saved in it."""
+        return (self.world_size, self.world_size) == tuple(self._config.world) and \
+            _saved_world(Checkpoint(load_dir, tag).manifest) == tuple(self._config.world)
+
+    def _load_rest(self, state: dict, strict: bool) -> None:
+        buffers = dict(self.module.named_buffers())
+        frozen = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
+        with torch.no_grad():
+            for have, saved in ((buffers, state["buffers"]), (frozen, state["frozen"])):
+                for name, x in saved.items():
+                    if name in have and have[name].shape == x.shape:
+                        have[name].copy_(x)
+                    elif strict:
+                        raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has {name!r} "
+                                           f"of shape {tuple(x.shape)}, and the model has not")
+
+    def destroy(self) -> None:
+        """Ends training: parameters become ordinary memory, and this trainer leaves."""
+        if not self._destroyed:
+            self._destroyed = True
+            self.monitor.close()
+            if self.optimizer is not None:
+                self.optimizer.close()
+
+
+# --- helpers ---
+
+
+def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None,
+               lr_scheduler=None, distributed_port=29500, mpu=None, dist_init_required=None,
+               collate_fn=None, config=None, mesh_param=None, config_params=None):
+    """Makes an engine. Returns (engine, optimizer, dataloader, lr_scheduler), as DeepSpeed does.
+
+    args: its deepspeed_config is the file if config is None. model: an nn.Module. optimizer: of
+    torch.optim, or a function of parameters that returns one. model_parameters: those to train, or
+    groups of them. lr_scheduler: or a function of an optimizer that returns one. config: a dict or a
+    path. Raises ConfigError for a ds_config that cannot be followed.
+    """
+    assert model is not None, "deepspeed.initialize requires a model"
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"shardd: initialize(): model is a {type(model).__name__}, and no nn.Module")
+    if config is None:
+        config = config_params
+    from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
+    if config is None:
+        config = from_args
+    elif from_args:
+        raise AssertionError("Not sure how to proceed, we were given both a deepspeed_config and "
+                             "config")
+    assert config is not None, "DeepSpeed requires --deepspeed_config to specify configuration file"
+    raw = Config(config, world_size=comm.world_size(), mpu=mpu)
+    if mpu is not None or mesh_param is not None:
+        raise ConfigError("shardd: initialize(): mpu and mesh_param name groups of model parallelism: "
+                          "train each part as a model of its own name, as \"gpt.tp0\"")
+    low, high = raw.world
+    if dist_init_required is not False and comm.world_size() > 1 and low == high:
+        comm.init_distributed()
+    engine = DeepSpeedEngine(model, raw, optimizer, model_parameters, lr_scheduler, training_data,
+                             collate_fn)
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _groups(params) -> list[dict]:
+    """model_parameters as groups."""
+    params = list(params)
+    if params and isinstance(params[0], dict):
+        return [dict(g) for g in params]
+    return [{"params": [p[1] if isinstance(p, tuple) else p for p in params]}]
+
+
+def _model_name(c: Config) -> str:
+    """A name of its own for each model of a process: the second one is NAME-1."""
+    name = c.get("shardd.name") or os.environ.get("SHARDD_MODEL") or _p.script_name()
+    n = _names[name] = _names.get(name, -1) + 1
+    return f"{name}-{n}" if n else name
+
+
+def _resume() -> str:
+    """DeepSpeed's initialize() begins anew. After torchrun has started ranks again, the model that
+    is there is this run's own."""
+    return "auto" if int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) else "never"
+
+
+def _saved_world(manifest: dict) -> tuple[int, int] | None:
+    words = dict(w.partition("=")[::2] for w in str(manifest.get("settings", "")).split())
+    if not words.get("min_world", "").isdecimal() or not words.get("max_world", "").isdecimal():
+        return None
+    return int(words["min_world"]), int(words["max_world"])
+
+
+def _write_file(path: str, data: bytes) -> None:
+    """The whole of a file at once, on the disk when this returns."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".part", "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(path + ".part", path)
+
+
+def _each_tensor(x, call) -> None:
+    if isinstance(x, torch.Tensor):
+        call(x)
+    elif isinstance(x, dict):
+        for v in x.values():
+            _each_tensor(v, call)
+    elif isinstance(x, (list, tuple)):
+        for v in x:
+            _each_tensor(v, call)
+
+
+def _half(x):
+    if isinstance(x, torch.Tensor):
+        return x.half() if x.is_floating_point() else x
+    if isinstance(x, dict):
+        return {k: _half(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return type(x)(_half(v) for v in x)
+    return x
+
+
+def clone_tensors(x, device="cpu"):
+    """A copy of a state dict whose tensors have memory of their own."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().to(device, copy=True)
+    if isinstance(x, dict):
+        return type(x)((k, clone_tensors(v, device)) for k, v in x.items())
+    if isinstance(x, (list, tuple)):
+        return type(x)(clone_tensors(v, device) for v in x)
+    return x
+
+
+assert set(KINDS) >= {"adamw", "adam", "sgd", "adagrad", "lion"}

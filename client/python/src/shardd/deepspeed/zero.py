@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deepspeed.zero, deepspeed.utils.safe_* and deepspeed.checkpointing.
+
+Parameters are whole in every process here: on the CPU they are the node's shared image, which costs a
+process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one rank
+writes is the same everywhere. What changes masters or moments from outside is rare, and is done by
+making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import Any, Callable
+
+import torch
+
+from . import comm
+from .config import DTYPE_NAMES, load
+from .engine import DeepSpeedOptimizer, optimizer_of
+
+
+class ZeroParamStatus(enum.Enum):
+    """Where a parameter is. Here it is always AVAILABLE."""
+
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+class Init(contextlib.ContextDecorator):
+    """Modules that are made in here have the dtype of the ds_config, or `dtype`.
+
+    module: one that exists already is cast. The other arguments of DeepSpeed's Init say how parts of
+    parameters are kept, and there are none.
+    """
+
+    def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True,
+                 remote_device=None, pin_memory=False, config_dict_or_path=None, config=None,
+                 enabled=True, dtype=None, mpu=None, **more):
+        self._dtype = None
+        source = config_dict_or_path if config_dict_or_path is not None else config
+        if not enabled:
+            return
+        if dtype is None and source is not None:
+            raw = load(source)
+            for block, name in (("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("fp16", "float16")):
+                if (raw.get(block) or {}).get("enabled") is True:
+                    dtype = getattr(torch, name)
+        if isinstance(dtype, str):
+            dtype = getattr(torch, DTYPE_NAMES[dtype])
+        self._dtype = dtype
+        if module is not None and dtype is not None:
+            module.to(dtype)
+
+    def __enter__(self):
+        self._before = torch.get_default_dtype()
+        if self._dtype is not None:
+            torch.set_default_dtype(self._dtype)
+        return self
+
+    def __exit__(self, *what):
+        torch.set_default_dtype(self._before)
+        return False
+
+
+class GatheredParameters:
+    """In here parameters are whole, and with modifier_rank they may be written by that rank.
+
+    Before the engine is made they are ordinary memory, and the others get what that rank wrote.
+    Afterwards the model is made anew with it, with its moments as they are.
+    """
+
+    def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
+        if not enabled or params is None:
+            params = []
+        elif isinstance(params, torch.Tensor):
+            params = [params]
+        elif isinstance(params, dict):
+            params = list(params.values())
+        self._params = [p for p in params if p is not None]
+        self._rank = modifier_rank
+
+    def __enter__(self):
+        self._engines: dict[int, DeepSpeedOptimizer] = {}
+        if self._rank is None:
+            return
+        for p in self._params:
+            with contextlib.suppress(KeyError):
+                opt = optimizer_of(p)
+                self._engines[id(opt)] = opt
+                row = opt._row_of[id(p)]
+                if opt._base and not opt._copy and p.data_ptr() == row.address:
+                    p.data = p.data.clone()
+
+    def __exit__(self, kind, value, trace):
+        if self._rank is None or kind is not None:
+            return False
+        if comm.is_initialized() and comm.world_size() > 1:
+            for p in self._params:
+                comm.broadcast(p.data, self._rank)
+        for opt in self._engines.values():
+            numbers = opt.numbers()
+            for p in self._params:
+                row = opt._row_of.get(id(p))
+                if row is not None:
+                    numbers.masters[row.name] = p.detach().float().clone()
+            opt.again(numbers)
+        return False
+
+
+def register_external_parameter(module, parameter) -> None:
+    """Nothing: a parameter is whole wherever it is used."""
+    if not isinstance(module, torch.nn.Module) or not isinstance(parameter, torch.nn.Parameter):
+        raise RuntimeError("Parameter is not a torch.nn.Parameter")
+
+
+def unregister_external_parameter(module, parameter) -> None:
+    """Nothing."""
+
+
+@contextlib.contextmanager
+def unwrap_model_for_generation(model):
+    """The model, to generate with."""
+    yield getattr(model, "module", model)
+
+
+# --- utils.safe_* ---
+
+
+def _row(p):
+    try:
+        opt = optimizer_of(p)
+    except KeyError:
+        return None, None
+    return opt, opt._row_of[id(p)]
+
+
+def safe_get_full_fp32_param(param) -> torch.Tensor | None:
+    """The master weights of a parameter, or None if none are kept."""
+    opt, row = _row(param)
+    return opt.read(param) if opt is not None else None
+
+
+def safe_get_full_optimizer_state(param, optim_state_key: str) -> torch.Tensor | None:
+    """A moment of a parameter, as "exp_avg"; None if the optimizer keeps none of that name."""
+    opt, row = _row(param)
+    if opt is None or optim_state_key not in opt._moments():
+        return None
+    return opt.read(param, optim_state_key)
+
+
+def _local_grad(opt, row) -> torch.Tensor | None:
+    """This rank's sum, where it lies before step(). It may be written unless it was pushed."""
+    if not row.seen:
+        return None
+    held = row.arena if row.pushed or opt.grad_dtype is torch.float32 else row.sum
+    return held.view(row.param.shape)
+
+
+def safe_get_full_grad(param) -> torch.Tensor | None:
+    """The mean over ranks of the gradient of the step in hand, fp32; None if there is none.
+
+    With several ranks all of them call it."""
+    opt, row = _row(param)
+    if opt is None:
+        return None
+    held = _local_grad(opt, row)
+    if held is None:
+        return None
+    grad = held.float() / opt._session.loss_scale
+    if comm.is_initialized() and comm.world_size() > 1:
+        comm.all_reduce(grad)
+        grad = grad * (opt.weight if opt.weight != 1.0 else 1.0) / (
+            comm.world_size() * opt.weight)
+    return grad
+
+
+def safe_set_full_grad(param, value) -> None:
+    """Replaces the gradient of the step in hand, before step(). All ranks give the same."""
+    opt, row = _row(param)
+    held = _local_grad(opt, row) if opt is not None else None
+    if held is None:
+        raise RuntimeError("shardd: safe_set_full_grad(): this parameter has no gradient now")
+    if row.pushed:
+        raise RuntimeError(f"shardd: safe_set_full_grad(): the gradient of {row.name!r} was pushed "
+                           'already: say "shardd": {"overlap": false} in the ds_config')
+    with torch.no_grad():
+        held.copy_(value.to(held.dtype) * opt._session.loss_scale)
+
+
+def safe_update_full_grad_vectorized(params, update: Callable) -> None:
+    """Replaces the gradients of many parameters by what update(gradients, parameters) returns."""
+    grads = [safe_get_full_grad(p) for p in params]
+    changed = update(grads, params)
+    for p, g in zip(params, changed if changed is not None else grads):
+        if g is not None:
+            safe_set_full_grad(p, g)
+
+
+def _change(param, kind: str, value: torch.Tensor) -> None:
+    opt, row = _row(param)
+    if opt is None:
+        raise KeyError("shardd: this parameter is trained by no engine")
+    numbers = opt.numbers()
+    value = value.detach().float().reshape(param.shape).clone()
+    if kind == "master":
+        numbers.masters[row.name] = value
+    elif kind in numbers.moments:
+        numbers.moments[kind][row.name] = value
+    else:
+        raise KeyError(f"shardd: {opt.kind} keeps no {kind!r}, but {sorted(numbers.moments)}")
+    opt.again(numbers)
+
+
+def safe_set_full_fp32_param(param, value) -> None:
+    """Replaces master weights, and so the parameter. All ranks call it, between two steps."""
+    _change(param, "master", value)
+
+
+def safe_set_full_optimizer_state(param, value, optim_state_key: str) -> None:
+    """Replaces a moment. All ranks call it, between two steps."""
+    _change(param, optim_state_key, value)
+
+
+def _part(x: torch.Tensor | None) -> torch.Tensor | None:
+    """This rank's part of a tensor, as ZeRO-3 would cut it."""
+    if x is None:
+        return None
+    n, r = comm.world_size(), comm.rank()
+    size = -(-x.numel() // n)
+    return x.flatten()[r * size:(r + 1) * size]
+
+
+def _whole(param, part: torch.Tensor) -> torch.Tensor:
+    """The tensor whose parts all ranks gave."""
+    if not comm.is_initialized() or comm.world_size() == 1:
+        return part.reshape(param.shape)
+    parts: list[Any] = [None] * comm.world_size()
+    comm.all_gather_object(parts, part.detach().cpu())
+    return torch.cat([x.flatten() for x in parts])[:param.numel()].reshape(param.shape)
+
+
+def safe_get_local_fp32_param(param):
+    """This rank's part of the master weights."""
+    return _part(safe_get_full_fp32_param(param))
+
+
+def safe_get_local_optimizer_state(param, optim_state_key):
+    """This rank's part of a moment."""
+    return _part(safe_get_full_optimizer_state(param, optim_state_key))
+
+
+def safe_get_local_grad(param):
+    """This rank's part of the gradient of the step in hand."""
+    return _part(safe_get_full_grad(param))
+
+
+def safe_set_local_fp32_param(param, value):
+    """Each rank replaces its part of the master weights."""
+    safe_set_full_fp32_param(param, _whole(param, value))
+
+
+def safe_set_local_optimizer_state(param, value, optim_state_key):
+    """Each rank replaces its part of a moment."""
+    safe_set_full_optimizer_state(param, _whole(param, value), optim_state_key)
+
+
+def safe_set_local_grad(param, value):
+    """Each rank replaces its part of the gradient."""
+    safe_set_full_grad(param, _whole(param, value))
+
+
+# --- leaf modules: they say how DeepSpeed fetches, and nothing is fetched ---
+
+
+def set_z3_leaf_modules(model, leaf_modules, raise_if_not_found: bool = True) -> list:
+    """Marks the modules of these classes. The mark has no effect on the CPU."""
+    names = [c for c in leaf_modules if isinstance(c, str)]
+    classes = tuple(c for c in leaf_modules if not isinstance(c, str))
+    found = [m for m in model.modules()
+             if isinstance(m, classes) or type(m).__name__ in names
+             or f"{type(m).__module__}.{type(m).__qualname__}" in names]
+    if not found and raise_if_not_found:
+        raise ValueError(f"No modules of type {leaf_modules} found in model {model}")
+    for m in found:
+        m._z3_leaf = True
+    return found
+
+
+def unset_z3_leaf_modules(model, leaf_modules) -> list:
+    """Takes the marks away."""
+    found = [m for m in model.modules() if isinstance(m, tuple(leaf_modules)) and z3_leaf_module(m)]
+    for m in found:
+        m._z3_leaf = False
+    return found
+
+
+def set_z3_leaf_module(model, flag: bool) -> None:
+    """Marks one module."""
+    model._z3_leaf = flag
+
+
+def get_z3_leaf_modules(model) -> list:
+    """The marked modules."""
+    return [m for m in model.modules() if z3_leaf_module(m)]
+
+
+def z3_leaf_module(model) -> bool:
+    """Whether a module is marked."""
+    return getattr(model, "_z3_leaf", False)
+
+
+# --- checkpointing of activations ---
+
+_activations = {"cpu": False}
+
+
+def configure(mpu_, deepspeed_config=None, partition_activations=None,
+              contiguous_checkpointing=None, num_checkpoints=None, checkpoint_in_cpu=None,
+              synchronize=None, profile=None) -> None:
+    """Says how checkpoint() keeps what it saves. Only checkpoint_in_cpu has an effect."""
+    block = (load(deepspeed_config).get("activation_checkpointing") or {}) \
+        if deepspeed_config is not None else {}
+    _activations["cpu"] = bool(block.get("cpu_checkpointing")
+                               if checkpoint_in_cpu is None else checkpoint_in_cpu)
+
+
+def is_configured() -> bool:
+    """True: there is nothing that needs to be."""
+    return True
+
+
+def checkpoint(function, *args):
+    """function(*args), whose activations are computed again in backward."""
+    from torch.utils.checkpoint import checkpoint as again
+    if _activations["cpu"]:
+        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return again(function, *args, use_reentrant=False)
+    return again(function, *args, use_reentrant=False)
+
+
