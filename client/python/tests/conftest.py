@@ -26,6 +26,10 @@ for word in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SHARD_ADDRESS", "SHARDD_MODEL"
 _numbers = itertools.count()
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes long; leave these out by -m 'not slow'")
+
+
 @pytest.fixture
 def address():
     """The address of a private daemon that no other test uses."""

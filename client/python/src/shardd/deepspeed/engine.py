@@ -23,7 +23,6 @@ import math
 import os
 import shutil
 import sys
-import time
 import warnings
 import weakref
 from typing import Any
@@ -33,7 +32,7 @@ import torch
 from .. import lib as _c
 from .. import params as _p
 from ..checkpoint import Checkpoint, Initial, latest
-from ..optimizer import KINDS, Optimizer, _taken_over
+from ..optimizer import Optimizer, _taken_over
 from . import comm
 from .config import DTYPE_NAMES, Config, ConfigError, number
 from .monitor import Monitors, Timers, count_flops, log
@@ -707,9 +706,6 @@ class DeepSpeedEngine(torch.nn.Module):
                 n: p.detach().clone() for n, p in self.module.named_parameters()
                 if not p.requires_grad and n not in known},
         }
-        if opt is not None and isinstance(sched, torch.optim.lr_scheduler.LambdaLR):
-            # Its functions are the script's, and torch leaves them out by itself.
-            state["lr_scheduler"].pop("lr_lambdas", None)
         out = io.BytesIO()
         torch.save(state, out)
         try:
@@ -789,9 +785,11 @@ class DeepSpeedEngine(torch.nn.Module):
         opt.again(Initial.from_shardd(load_dir, tag), **settings)
 
     def _fits(self, load_dir: str, tag: str) -> bool:
-        """Whether the daemons may restore the checkpoint with the settings that are saved in it."""
-        return (self.world_size, self.world_size) == tuple(self._config.world) and \
-            _saved_world(Checkpoint(load_dir, tag).manifest) == tuple(self._config.world)
+        """Whether the daemons may restore the checkpoint with what is saved in it: the name of the
+        model and its settings. If not, the model is made from its numbers."""
+        manifest = Checkpoint(load_dir, tag).manifest
+        return manifest.get("name") == self.optimizer.name and \
+            _saved_world(manifest) == tuple(self._config.world)
 
     def _load_rest(self, state: dict, strict: bool) -> None:
         buffers = dict(self.module.named_buffers())
@@ -920,5 +918,3 @@ def clone_tensors(x, device="cpu"):
         return type(x)(clone_tensors(v, device) for v in x)
     return x
 
-
-assert set(KINDS) >= {"adamw", "adam", "sgd", "adagrad", "lion"}

@@ -132,13 +132,14 @@ class Timers:
 def count_flops(module, path: str | None, rank: int):
     """Counts the operations of a forward pass, and prints them by rank 0 or writes them to a file."""
     from torch.utils.flop_counter import FlopCounterMode
-    counter = FlopCounterMode(module, display=False)
+    counter = FlopCounterMode(display=False)
     with counter:
         yield
     if rank == 0:
         params = sum(p.numel() for p in module.parameters())
-        text = (f"flops of a forward pass: {counter.get_total_flops()}, parameters: {params}\n"
-                f"{counter.get_table()}\n")
+        text = f"flops of a forward pass: {counter.get_total_flops()}, parameters: {params}\n"
+        for name, counts in counter.get_flop_counts().items():
+            text += f"{name}: {sum(counts.values())}\n"
         if path:
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text)

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeedEngine against plain torch and against the real DeepSpeed, and what it refuses."""
+
+import json
+import os
+import socket
+
+import pytest
+import torch
+
+import models
+import shardd
+import shardd.deepspeed as deepspeed
+
+HEAD = """
+import torch, models, os
+torch.set_num_threads(1)
+"""
+
+# One script, for shardd and for the real one: it only imports another module.
+SCRIPT = HEAD + """
+import json
+o = json.loads(os.environ["OPTIONS"])
+if o["real"]:
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+else:
+    import shardd.deepspeed as deepspeed
+torch.manual_seed(0)
+model = models.GPT()
+engine, opt, _, sched = deepspeed.initialize(model=model, config=o["config"],
+                                             model_parameters=list(model.parameters()))
+gas = engine.gradient_accumulation_steps()
+losses, norms, rates = [], [], []
+for step in range(o["steps"]):
+    total = 0.0
+    for micro in range(gas):
+        if o["boundary"]:
+            engine.set_gradient_accumulation_boundary(micro == gas - 1)
+        x, y = models.tokens(step * gas + micro, engine.global_rank)
+        loss = engine(x, y)
+        total += loss.item() / gas
+        if o["plain"]:
+            loss.backward()
+        else:
+            engine.backward(loss)
+        if not o["boundary"] or micro == gas - 1:
+            engine.step()
+    losses.append(total)
+    norms.append(float(engine.get_global_grad_norm() or 0))
+    rates.append(engine.get_lr())
+say(losses=losses, norms=norms, rates=rates, steps=engine.global_steps,
+    samples=engine.global_samples, micro=engine.micro_steps)
+if not o["real"]:
+    engine.destroy()
+"""
+
+
+def config(stage=2, gas=1, **more):
+    return {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": gas,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.01,
+                                                      "torch_adam": True}},
+            "zero_optimization": {"stage": stage}, "zero_force_ds_cpu_optimizer": False, **more}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+@pytest.fixture
+def train(ranks):
+    def run(n=1, real=False, steps=5, boundary=False, plain=False, **words):
+        options = {"real": real, "config": config(**words), "steps": steps, "boundary": boundary,
+                   "plain": plain}
+        return [r[0] for r in ranks(SCRIPT, n, OPTIONS=json.dumps(options),
+                                    MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(),
+                                    LOCAL_SIZE=n)]
+    return run
+
+
+def reference(n=1, gas=1, steps=5, clip=1.0):
+    """The same training by torch alone, in one process."""
+    torch.manual_seed(0)
+    model = models.GPT()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    losses, norms = [[] for _ in range(n)], []
+    for step in range(steps):
+        opt.zero_grad()
+        for r in range(n):
+            total = 0.0
+            for micro in range(gas):
+                loss = model(*models.tokens(step * gas + micro, r))
+                total += loss.item() / gas
+                (loss / gas / n).backward()
+            losses[r].append(total)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        opt.step()
+    return losses, norms
+
+
+@pytest.mark.parametrize("n, words", [
+    (1, dict(stage=0)), (1, dict(stage=2, gas=3)), (1, dict(stage=3, gas=2, boundary=True)),
+    (2, dict(stage=2, gas=2, boundary=True)), (1, dict(stage=1, gas=2, plain=True)),
+    (1, dict(stage=2, shardd={"overlap": True}, gas=2))], ids=str)
+def test_equals_torch(train, n, words):
+    got = train(n, **words)
+    losses, norms = reference(n, words.get("gas", 1))
+    for r in range(n):
+        assert got[r]["losses"] == pytest.approx(losses[r], abs=2e-4)
+        assert got[r]["norms"] == pytest.approx(norms, rel=2e-3)
+    assert got[0]["steps"] == 5
+    assert got[0]["samples"] == 5 * 2 * n * words.get("gas", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n, words", [
+    (1, dict(stage=1, gas=2)), (2, dict(stage=2, scheduler={
+        "type": "WarmupDecayLR", "params": {"total_num_steps": 6, "warmup_num_steps": 3,
+                                            "warmup_max_lr": 1e-2}})),
+    (1, dict(stage=2, gradient_clipping=0.1)), (2, dict(stage=0, gas=2)),
+    (1, dict(stage=3, gas=2, boundary=True))], ids=str)
+def test_equals_the_real_one(train, n, words):
+    got, want = train(n, **words), train(n, real=True, **words)
+    for a, b in zip(got, want):
+        assert a["losses"] == pytest.approx(b["losses"], abs=2e-4)
+        assert a["norms"] == pytest.approx(b["norms"], rel=2e-3)
+        assert a["rates"] == b["rates"]
+        assert (a["steps"], a["samples"]) == (b["steps"], b["samples"])
+
+
+def make(address, model=None, **words):
+    torch.manual_seed(0)
+    model = model or models.GPT()
+    words.setdefault("shardd", {}).setdefault("address", address)
+    return deepspeed.initialize(model=model, config=config(**words))[0]
+
+
+def test_bf16_trains_in_bf16(address):
+    with_bf16 = make(address, bf16={"enabled": True}, gas=2)
+    assert {p.dtype for p in with_bf16.module.parameters()} == {torch.bfloat16}
+    first = last = None
+    for i in range(12):
+        loss = with_bf16(*models.tokens(0, 0))
+        with_bf16.backward(loss)
+        with_bf16.step()
+        first, last = first if first is not None else loss.item(), loss.item()
+    assert last < first - 0.5
+    assert with_bf16.global_steps == 6
+    p = next(with_bf16.module.parameters())
+    master = deepspeed.utils.safe_get_full_fp32_param(p)
+    assert torch.equal(master.bfloat16(), p.detach())
+    with_bf16.destroy()
+
+
+OVERFLOWS = [0, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("words", [
+    {"initial_scale_power": 8, "loss_scale_window": 3},
+    {"initial_scale_power": 6, "loss_scale_window": 2, "hysteresis": 1},
+    {"initial_scale_power": 6, "loss_scale_window": 4, "hysteresis": 3,
+     "consecutive_hysteresis": True}], ids=str)
+def test_loss_scale_is_that_of_deepspeed(address, words, monkeypatch):
+    """The same list of scales, and the same steps skipped, for the same overflows."""
+    theirs = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
+    monkeypatch.setattr(theirs.dist, "get_rank", lambda *a: 1)  # It asks before it logs.
+    scaler = theirs.DynamicLossScaler(
+        init_scale=2 ** words["initial_scale_power"], scale_window=words["loss_scale_window"],
+        min_scale=1, delayed_shift=words.get("hysteresis", 2),
+        consecutive_hysteresis=words.get("consecutive_hysteresis", False),
+        raise_error_at_min_scale=False, dtype=torch.float16)
+    model = torch.nn.Linear(4, 4)
+    engine = make(address, model, stage=2, fp16={"enabled": True, **words})
+    want, got = [], []
+    for bad in OVERFLOWS:
+        want.append(float(scaler.cur_scale))
+        got.append(engine.optimizer.cur_scale)
+        x = torch.ones(2, 4).half()
+        loss = engine(x).float().sum() * (float("inf") if bad else 1e-3)
+        engine.backward(loss)
+        engine.step()
+        assert engine.was_step_applied() == (not bad)
+        assert engine.optimizer.overflow == bool(bad)
+        scaler.update_scale(bool(bad))
+    assert got == want and len(set(got)) > 1
+    assert engine.skipped_steps == sum(OVERFLOWS)
+    engine.destroy()
+
+
+def test_scheduler_waits_for_an_applied_step(address):
+    engine = make(address, torch.nn.Linear(4, 4), fp16={"enabled": True, "initial_scale_power": 4},
+                  scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 5,
+                                                            "warmup_max_lr": 1e-2}})
+    for bad, at in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        engine.backward(engine(torch.ones(2, 4).half()).sum() * (float("inf") if bad else 1e-2))
+        engine.step()
+        assert engine.lr_scheduler.last_batch_iteration == at
+    engine.destroy()
+
+
+def test_one_cycle_moves_momentum_in_the_daemons(address):
+    words = {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 3}
+    engine = make(address, scheduler={"type": "OneCycle", "params": words})
+    for i in range(4):
+        rate = engine.lr_scheduler.get_last_lr()[0]
+        engine.backward(engine(*models.tokens(i, 0)))
+        engine.step()
+        assert engine.optimizer.result.lr == pytest.approx(rate, rel=1e-12)
+    engine.destroy()
+
+
+def test_schedulers_of_torch_write_param_groups(address):
+    engine = make(address, scheduler={"type": "StepLR", "params": {"step_size": 1, "gamma": 0.5}})
+    for i in range(3):
+        engine.backward(engine(*models.tokens(i, 0)))
+        engine.step()
+        assert engine.optimizer.result.lr == pytest.approx(1e-2 * 0.5 ** i)
+    engine.destroy()
+
+
+def test_optimizer_of_the_user_is_taken_over(address):
+    """Groups, and a scheduler that was made for it beforehand."""
+    torch.manual_seed(0)
+    model = models.GPT()
+    theirs = torch.optim.AdamW([{"params": [model.place], "lr": 1e-3, "weight_decay": 0.0},
+                                {"params": [p for n, p in model.named_parameters()
+                                            if n != "place"]}], lr=1e-2)
+    sched = torch.optim.lr_scheduler.LambdaLR(theirs, lambda i: 1 / (1 + i))
+    words = config(shardd={"address": address})
+    del words["optimizer"]
+    engine, opt, _, _ = deepspeed.initialize(model=model, optimizer=theirs, config=words)
+    for i in range(3):
+        engine.backward(engine(*models.tokens(i, 0)))
+        engine.step()
+        assert opt.result.lr == pytest.approx(1e-3 / (1 + i))
+        sched.step()
+    assert {r.name for r in opt._rows} == {n for n, p in model.named_parameters()}
+    engine.destroy()
+
+
+def test_unmanaged_accumulation_and_many_backward_passes(address):
+    engine = make(address, managed_gradient_accumulation=False, gas=1)
+    for n in (1, 3, 2):
+        for i in range(n):
+            engine.backward(engine(*models.tokens(i, 0)))
+            assert not engine.is_gradient_accumulation_boundary()
+        engine.step()
+        assert engine.was_step_applied()
+    assert (engine.global_steps, engine.global_samples) == (3, 12)
+    with pytest.raises(AssertionError, match="caller owns"):
+        engine.set_gradient_accumulation_boundary(True)
+    engine.destroy()
+
+
+def test_no_sync(address):
+    engine = make(address, stage=1)
+    with engine.no_sync():
+        engine.backward(engine(*models.tokens(0, 0)))
+        with pytest.raises(AssertionError, match="illegal"):
+            engine.step()
+        with pytest.raises(AssertionError, match="reentry"), engine.no_sync():
+            pass
+    engine.backward(engine(*models.tokens(1, 0)))
+    engine.step()
+    assert engine.was_step_applied()
+    engine.destroy()
+    other = make(address, stage=2)
+    with pytest.raises(AssertionError, match="incompatible"), other.no_sync():
+        pass
+    other.destroy()
+
+
+def test_checkpoint_again_and_again(address, tmp_path):
+    """What was saved comes back exactly, also into an engine that has gone on since."""
+    engine = make(address, gas=2, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}})
+
+    def go(first, last):
+        out = []
+        for i in range(2 * first, 2 * last):
+            loss = engine(*models.tokens(i, 0))
+            engine.backward(loss)
+            engine.step()
+            out.append(loss.item())
+        return out
+
+    go(0, 3)
+    engine.save_checkpoint(tmp_path, client_state={"epoch": 7, "x": torch.ones(2)})
+    assert sorted(os.listdir(tmp_path)) == ["global_step3", "latest"]
+    want, masters = go(3, 6), [deepspeed.utils.safe_get_full_fp32_param(p)
+                               for p in engine.module.parameters()]
+    path, client = engine.load_checkpoint(tmp_path)
+    assert (path, client["epoch"], engine.global_steps) == (str(tmp_path / "global_step3"), 7, 3)
+    assert go(3, 6) == want
+    for p, m in zip(engine.module.parameters(), masters):
+        assert torch.equal(deepspeed.utils.safe_get_full_fp32_param(p), m)
+    engine.save_checkpoint(tmp_path, "mine")
+    engine.save_checkpoint(tmp_path, "mine", save_latest=False)
+    engine.destroy()
+
+    fresh = make(address, gas=2, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}})
+    assert fresh.load_checkpoint(tmp_path, "mine")[0] and fresh.global_steps == 6
+    for p, m in zip(fresh.module.parameters(), masters):
+        assert torch.equal(deepspeed.utils.safe_get_full_fp32_param(p), m)
+    path, _ = fresh.load_checkpoint(tmp_path, "global_step3", load_optimizer_states=False)
+    assert fresh.optimizer.global_step == 0
+    assert not fresh.optimizer.state[next(fresh.module.parameters())]["exp_avg"].any()
+    assert fresh.load_checkpoint(tmp_path / "nowhere") == (None, {})
+    with pytest.raises(TypeError, match="read again safely"):
+        fresh.save_checkpoint(tmp_path, "bad", client_state={"f": make})
+    fresh.destroy()
+
+
+def test_numbers_from_outside(address):
+    """safe_get and safe_set, GatheredParameters with a modifier."""
+    engine = make(address, stage=3)
+    p = engine.module.place
+    engine.backward(engine(*models.tokens(0, 0)))
+    grad = deepspeed.utils.safe_get_full_grad(p)
+    assert grad.shape == p.shape and grad.any()
+    deepspeed.utils.safe_set_full_grad(p, torch.zeros_like(grad))
+    engine.step()
+    assert deepspeed.utils.safe_get_full_grad(p) is None
+    assert not deepspeed.utils.safe_get_full_optimizer_state(p, "exp_avg").any()
+    assert deepspeed.utils.safe_get_full_optimizer_state(p, "nothing") is None
+    other = engine.module.norm.weight
+    moment = deepspeed.utils.safe_get_full_optimizer_state(other, "exp_avg")
+    deepspeed.utils.safe_set_full_fp32_param(p, torch.full_like(p, 3.0))
+    assert (p == 3).all()
+    assert torch.equal(deepspeed.utils.safe_get_full_optimizer_state(other, "exp_avg"), moment)
+    deepspeed.utils.safe_set_full_optimizer_state(p, torch.full_like(p, 0.5), "exp_avg")
+    assert (deepspeed.utils.safe_get_full_optimizer_state(p, "exp_avg") == 0.5).all()
+    with deepspeed.zero.GatheredParameters([p], modifier_rank=0), torch.no_grad():
+        p.fill_(2.0)
+    assert (deepspeed.utils.safe_get_full_fp32_param(p) == 2).all()
+    assert engine.optimizer.global_step == 1
+    engine.backward(engine(*models.tokens(1, 0)))
+    engine.step()
+    engine.destroy()
+
+
+def test_monitors_and_profiler(address, tmp_path):
+    engine = make(address, csv_monitor={"enabled": True, "output_path": str(tmp_path),
+                                        "job_name": "j"}, wall_clock_breakdown=True,
+                  steps_per_print=1, flops_profiler={"enabled": True, "profile_step": 1,
+                                                     "output_file": str(tmp_path / "flops")})
+    for i in range(2):
+        engine.backward(engine(*models.tokens(i, 0)))
+        engine.step()
+    lines = (tmp_path / "j" / "Train_Samples_lr.csv").read_text().split()
+    assert lines == ["step,Train/Samples/lr", "2,0.01", "4,0.01"]
+    assert "flops of a forward pass: " in (tmp_path / "flops").read_text()
+    assert (tmp_path / "j" / "Train_Samples_train_loss.csv").exists()
+    engine.destroy()
+
+
+def test_a_model_that_has_made_steps_is_no_fresh_start(address):
+    """initialize() of DeepSpeed begins anew, so that a model that lives on is an error."""
+    torch.manual_seed(0)
+    first = shardd.AdamW(models.GPT(), name="lives", address=address, clip=1.0)
+    first._module(*models.tokens(0, 0)).backward()
+    first.step()
+    with pytest.raises(shardd.Error, match="lives"):
+        make(address, shardd={"address": address, "name": "lives"})
+    first.close(drop=True)
+
+
+def test_what_initialize_refuses(address):
+    with pytest.raises(AssertionError, match="requires a model"):
+        deepspeed.initialize(config=config())
+    with pytest.raises(AssertionError, match="deepspeed_config"):
+        deepspeed.initialize(model=torch.nn.Linear(2, 2))
+    engine = deepspeed.initialize(model=torch.nn.Linear(2, 2),
+                                  config={"train_micro_batch_size_per_gpu": 1})[0]
+    with pytest.raises(AssertionError, match="optimizer"):
+        engine.backward(engine(torch.ones(1, 2)).sum())
+    with pytest.raises(NotImplementedError, match="stage"):
+        deepspeed.PipelineModule(layers=[])
