@@ -112,8 +112,11 @@ class DeepSpeedOptimizer(Optimizer):
         s.detach()
         comm.barrier_if_any()
         if comm.rank() == 0:
-            with contextlib.suppress(_c.Error):
+            try:
                 s.drop(self.name, force=True)
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    raise
             if restore is not None:
                 s.restore(*restore, self.name)
         comm.barrier_if_any()

@@ -159,7 +159,8 @@ def _local_grad(opt, row) -> torch.Tensor | None:
 
 
 def safe_get_full_grad(param) -> torch.Tensor | None:
-    """The mean over ranks of the gradient of the step in hand, fp32; None if there is none.
+    """What the step in hand will use of a parameter: the mean over ranks, or their sum where the
+    ds_config says so, in fp32; None if there is none.
 
     With several ranks all of them call it."""
     opt, row = _row(param)
@@ -171,8 +172,7 @@ def safe_get_full_grad(param) -> torch.Tensor | None:
     grad = held.float() / opt._session.loss_scale
     if comm.is_initialized() and comm.world_size() > 1:
         comm.all_reduce(grad)
-        grad = grad * (opt.weight if opt.weight != 1.0 else 1.0) / (
-            comm.world_size() * opt.weight)
+        grad /= comm.world_size() * opt.weight
     return grad
 
 
