@@ -179,6 +179,10 @@ class Error(RuntimeError):
         self.status, self.number, self.sentence = name, number, sentence
         self.dead = number >= UNREACHABLE
 
+    def __reduce__(self):
+        # A worker's exception reaches its parent by pickle, and the parent would wait for ever.
+        return type(self), (self.number, self.sentence, self.status)
+
 
 class WorldChanged(Error):
     """Trainers came or went: the attempt at the step is over, and the step begins again."""
