@@ -361,6 +361,10 @@ class Config:
         self.world_size = world_size
         self.values = self._read("", _without_auto(self.raw))
         self._batch()
+        mode = str(self.get("checkpoint.tag_validation", "Warn"))
+        if mode.lower() not in ("ignore", "warn", "fail"):
+            raise ConfigError(f"shardd: ds_config: checkpoint.tag_validation is {mode!r}, and can be "
+                              "Ignore, Warn or Fail")
 
     # --- reading ---
 

@@ -272,6 +272,14 @@ class DeepSpeedEngine(torch.nn.Module):
                           k.endswith(("_steps", "_size", "_count")) else v
                           for k, v in params.items()}
             self.lr_scheduler = kind(target, **params)
+            self._show_lr()
+
+    def _show_lr(self) -> None:
+        """Where the daemons have the schedule, param_groups only show what it says."""
+        opt, shown = self.optimizer, getattr(self.lr_scheduler, "optimizer", None)
+        if opt._scheduled and shown is not None:
+            for g, told in zip(opt.param_groups, shown.param_groups):
+                g["lr"] = told["lr"]
 
     def _make_loader(self, data, collate_fn) -> None:
         if data is None:
@@ -458,6 +466,7 @@ class DeepSpeedEngine(torch.nn.Module):
                 self.lr_scheduler.step(**lr_kwargs)
             except TypeError:
                 self.lr_scheduler.step(self.train_batch_size())
+            self._show_lr()
         self.global_steps += 1
         per_micro = self.train_batch_size() // self._gas
         self.global_samples += self.train_batch_size() if self._managed \
@@ -646,6 +655,9 @@ class DeepSpeedEngine(torch.nn.Module):
         """
         tag = str(tag or f"global_step{self.global_steps}")
         self._same_tag(tag)
+        if not save_dir:
+            raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be a "
+                             "folder")
         save_dir = os.path.abspath(save_dir)
         if self.global_rank == 0:
             state = self._client_bytes(dict(client_state or {}), exclude_frozen_parameters)

@@ -10,6 +10,8 @@ distribution, because Accelerate asks importlib.metadata for it before it import
 from __future__ import annotations
 
 import argparse
+import collections
+import enum
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
@@ -242,13 +244,28 @@ _SAFE = {n: getattr(zero, n) for n in dir(zero)
 _ZERO = {n: getattr(zero, n) for n in (
     "Init", "GatheredParameters", "register_external_parameter", "unregister_external_parameter",
     "ZeroParamStatus", "unwrap_model_for_generation")}
-_BUILDERS = {n: type(n, (_Builder,), {}) for n in (
-    "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "FusedAdamBuilder",
-    "FusedLambBuilder", "FusedLionBuilder", "AsyncIOBuilder", "UtilsBuilder")}
+_BUILDERS = {n: type(n, (_Builder,), {"NAME": word}) for n, word in (
+    ("CPUAdamBuilder", "cpu_adam"), ("CPUAdagradBuilder", "cpu_adagrad"),
+    ("CPULionBuilder", "cpu_lion"), ("FusedAdamBuilder", "fused_adam"),
+    ("FusedLambBuilder", "fused_lamb"), ("FusedLionBuilder", "fused_lion"),
+    ("AsyncIOBuilder", "async_io"), ("UtilsBuilder", "utils"))}
 _SCHEDULES = {**schedules.CONSTANTS, **schedules.SCHEDULES,
               **{n: getattr(schedules, n) for n in (
                   "LR_RANGE_TEST", "ONE_CYCLE", "WARMUP_LR", "WARMUP_DECAY_LR", "WARMUP_COSINE_LR",
                   "VALID_LR_SCHEDULES", "add_tuning_arguments")}}
+
+class OffloadDeviceEnum(str, enum.Enum):
+    """Where offloaded state goes. nvme is refused by the table of ds_config."""
+
+    none = "none"
+    cpu = "cpu"
+    nvme = "nvme"
+
+
+def _wrapper(name: str):
+    """A name for isinstance(): no optimizer here is one of these wrappers of DeepSpeed."""
+    return type(name, (), {"__doc__": "DeepSpeed wraps optimizers by it. Nothing here is one."})
+
 
 # Each module below deepspeed, and the names in it. A module that exists stands for itself.
 MODULES: dict[str, Any] = {
@@ -267,6 +284,11 @@ MODULES: dict[str, Any] = {
     "runtime.zero.utils": {"ZeRORuntimeException": type("ZeRORuntimeException", (Exception,), {})},
     "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": engine.DeepSpeedOptimizer},
     "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": engine.DeepSpeedOptimizer},
+    "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
+    "runtime.fp16": {},
+    "runtime.fp16.fused_optimizer": {"FP16_Optimizer": _wrapper("FP16_Optimizer")},
+    "runtime.fp16.unfused_optimizer": {"FP16_UnfusedOptimizer": _wrapper("FP16_UnfusedOptimizer")},
+    "runtime.bf16_optimizer": {"BF16_Optimizer": _wrapper("BF16_Optimizer")},
     "runtime.activation_checkpointing": {},
     "runtime.activation_checkpointing.checkpointing": {
         "configure": zero.configure, "checkpoint": zero.checkpoint,
@@ -276,7 +298,10 @@ MODULES: dict[str, Any] = {
     "checkpoint": {},
     "checkpoint.utils": {"clone_tensors_for_torch_save": engine.clone_tensors,
                          "get_model_ckpt_name_for_rank": _model_file},
-    "ops": {},
+    # FusedLamb and the like are not here, so that scripts which ask take another way.
+    "ops": {"__compatible_ops__": collections.defaultdict(
+        bool, {b.NAME: b.NAME not in ("async_io", "fused_lamb", "utils")
+               for b in _BUILDERS.values()})},
     "ops.adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam, "FusedAdam": FusedAdam},
     "ops.adam.cpu_adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam},
     "ops.adam.fused_adam": {"FusedAdam": FusedAdam},
