@@ -15,12 +15,13 @@ import sys as _sys
 from .comm import init_distributed
 from .config import Config, ConfigError
 from .config import Config as DeepSpeedConfig
+from .config import ConfigError as DeepSpeedConfigError
 from .engine import DeepSpeedEngine, DeepSpeedOptimizer, initialize
 from .standin import (VERSION as __version__, LayerSpec, PipelineModule, add_config_arguments, build,
                       install, uninstall)
 
-__all__ = ["Config", "ConfigError", "DeepSpeedConfig", "DeepSpeedEngine", "DeepSpeedOptimizer",
-           "LayerSpec", "PipelineModule", "add_config_arguments", "init_distributed", "initialize",
+__all__ = ["Config", "ConfigError", "DeepSpeedConfig", "DeepSpeedConfigError",
+           "DeepSpeedEngine", "DeepSpeedOptimizer", "LayerSpec", "PipelineModule", "add_config_arguments", "init_distributed", "initialize",
            "install", "uninstall"]
 
 build(_sys.modules[__name__])

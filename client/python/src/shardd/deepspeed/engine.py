@@ -23,6 +23,7 @@ import math
 import os
 import shutil
 import sys
+import types
 import warnings
 import weakref
 from typing import Any
@@ -87,6 +88,15 @@ class DeepSpeedOptimizer(Optimizer):
         return float(scale or 1.0)
 
     loss_scale = cur_scale
+
+    @property
+    def loss_scale_config(self) -> types.SimpleNamespace:
+        """The loss scale under the names of DeepSpeed's fp16 optimizers. Reading is all it does."""
+        dynamic = self._more.get("loss_scale", self._definition[1]) == "dynamic"
+        return types.SimpleNamespace(
+            dynamic_loss_scale=dynamic, cur_scale=self.cur_scale, cur_iter=self.global_step,
+            scale_window=self._more.get("loss_scale_window", 1000),
+            min_loss_scale=self._more.get("min_loss_scale", 1.0))
 
     @property
     def _global_grad_norm(self) -> float | None:

@@ -262,6 +262,21 @@ class OffloadDeviceEnum(str, enum.Enum):
     nvme = "nvme"
 
 
+class DeepSpeedZeroConfig:
+    """The block zero_optimization, checked, with its values as attributes."""
+
+    def __init__(self, **given):
+        block = config.Config({"train_batch_size": 1, "zero_optimization": given})
+        self.__dict__.update(block.get("zero_optimization", {}))
+        self.stage = block.stage
+        self.overlap_comm = block.get("zero_optimization.overlap_comm", self.stage == 3)
+
+
+def _bf16_config(param_dict: dict) -> types.SimpleNamespace:
+    block = param_dict.get("bf16") or param_dict.get("bfloat16") or {}
+    return types.SimpleNamespace(**{"enabled": False, **block})
+
+
 def _wrapper(name: str):
     """A name for isinstance(): no optimizer here is one of these wrappers of DeepSpeed."""
     return type(name, (), {"__doc__": "DeepSpeed wraps optimizers by it. Nothing here is one."})
@@ -284,6 +299,8 @@ MODULES: dict[str, Any] = {
     "runtime.zero.utils": {"ZeRORuntimeException": type("ZeRORuntimeException", (Exception,), {})},
     "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": engine.DeepSpeedOptimizer},
     "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": engine.DeepSpeedOptimizer},
+    "runtime.zero.config": {"DeepSpeedZeroConfig": DeepSpeedZeroConfig},
+    "runtime.precision_config": {"get_bfloat16_config": _bf16_config},
     "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
     "runtime.fp16": {},
     "runtime.fp16.fused_optimizer": {"FP16_Optimizer": _wrapper("FP16_Optimizer")},
