@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script with Hugging Face's Trainer as users write it. It knows nothing of shardd.
 
-hf_train.py '{"arch": "llama", "ds": null or a ds_config, "steps": 6, ...}' trains a random model from a
-config on numbers, and prints one line with the log. The tests run it by `python -m shardd.deepspeed`.
+hf_train.py '{"arch": "llama", "ds": null or a ds_config, "steps": 6, ...}' trains a random model
+from a config on numbers, and prints one line with the log. The tests run it by
+`python -m shardd.deepspeed`.
 """
 
 import json
@@ -17,8 +18,8 @@ o = {"arch": "llama", "ds": None, "steps": 6, "accumulation": 1, "out": "out", "
      **json.loads(sys.argv[1])}
 torch.set_num_threads(1)
 
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer,  # noqa
-                          TrainingArguments, set_seed)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,  # noqa
+                          Trainer, TrainingArguments, set_seed)
 
 set_seed(0)
 if o["arch"] == "llama":

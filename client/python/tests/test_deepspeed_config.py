@@ -77,7 +77,8 @@ def test_refused_keys_name_themselves(path):
 
 
 @pytest.mark.parametrize("given, guess", [
-    ({"gradient_cliping": 1}, "gradient_clipping"), ({"zero_optimisation": {}}, "zero_optimization"),
+    ({"gradient_cliping": 1}, "gradient_clipping"),
+    ({"zero_optimisation": {}}, "zero_optimization"),
     ({"fp16": {"enabled": True, "los_scale": 0}}, "loss_scale"),
     ({"zero_optimization": {"stag": 2}}, "stage"), ({"shardd": {"nam": "x"}}, "name"),
     ({"optimizer": {"type": "Adam", "params": {"weight_decy": 0}}}, "weight_decay")])
@@ -90,7 +91,8 @@ def test_unknown_keys_are_refused_with_a_guess(given, guess):
 BATCHES = [
     ((None, None, 32, 1), (32, 1, 32)), ((None, 33, 33, 1), (1, 33, 33)),
     ((None, 4, 32, 2), (4, 4, 32)), ((4, None, 32, 2), (4, 4, 32)), ((4, 2, None, 2), (4, 2, 16)),
-    ((4, None, None, 2), (4, 1, 8)), ((4, 4, 32, 2), (4, 4, 32)), ((None, None, 32, 2), (16, 1, 32)),
+    ((4, None, None, 2), (4, 1, 8)), ((4, 4, 32, 2), (4, 4, 32)),
+    ((None, None, 32, 2), (16, 1, 32)),
     ((4, 4, 31, 2), None), ((None, 4, None, 2), None), ((None, None, None, 1), None),
     ((None, None, 1, 2), None), ((0, 1, None, 1), None), ((4, 0, None, 1), None),
     (("4", "2", None, 1), (4, 2, 8))]
@@ -127,7 +129,8 @@ def test_batch_sizes_are_those_of_deepspeed():
 
 def test_numbers_may_be_text_and_auto_is_absent():
     c = Config({**ONE, "gradient_clipping": "0.5", "fp16": {"enabled": "true", "loss_scale": "0",
-                "initial_scale_power": "8"}, "zero_optimization": {"stage": "2"}, "steps_per_print": "auto"})
+                "initial_scale_power": "8"}, "zero_optimization": {"stage": "2"},
+                "steps_per_print": "auto"})
     assert (c.clip, c.stage, c.dtype, c.get("steps_per_print")) == (0.5, 2, "float16", None)
     assert c.settings()["initial_scale_power"] == 8
     for bad in ({"gradient_clipping": "much"}, {"fp16": {"enabled": 3}}, {"fp16": True},
@@ -137,7 +140,9 @@ def test_numbers_may_be_text_and_auto_is_absent():
 
 
 def test_settings_of_the_loss_scale():
-    assert Config({**ONE, "fp16": {"enabled": True}}).settings() == {
+    assert Config({**ONE, "fp16": {"enabled": True}}).settings()["hysteresis"] == 1
+    assert Config({**ONE, "fp16": {"enabled": True},
+                   "zero_optimization": {"stage": 2}}).settings() == {
         "loss_scale": "dynamic", "initial_scale_power": 16, "loss_scale_window": 1000,
         "hysteresis": 2, "consecutive_hysteresis": False, "min_loss_scale": 1.0, "max_skips": 0}
     assert Config({**ONE, "fp16": {"enabled": True, "loss_scale": 128}}).settings() == {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import deepspeed` gives shardd: install(), python -m shardd.deepspeed, and when it is refused."""
+"""`import deepspeed` gives shardd: install(), python -m shardd.deepspeed, and refusals."""
 
 import os
 import subprocess
@@ -34,7 +34,8 @@ def test_every_module_is_the_same_object():
         from deepspeed.accelerator import get_accelerator
         assert deepspeed is ours and get_accelerator().device_name() == "cpu"
         for path in MODULES:
-            a, b = (importlib.import_module(f"{x}.{path}") for x in ("deepspeed", "shardd.deepspeed"))
+            a, b = (importlib.import_module(f"{x}.{path}")
+                    for x in ("deepspeed", "shardd.deepspeed"))
             assert a is b, path
         assert ours.ops.adam.DeepSpeedCPUAdam is deepspeed.ops.adam.DeepSpeedCPUAdam
         try:

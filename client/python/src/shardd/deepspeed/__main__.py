@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m shardd.deepspeed SCRIPT ..., or -m MODULE ...: runs it with shardd in place of deepspeed."""
+"""python -m shardd.deepspeed SCRIPT ..., or -m MODULE ...: runs it with shardd as deepspeed."""
 
 import os
 import runpy

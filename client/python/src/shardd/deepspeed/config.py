@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ds_config.json, key by key: what each key becomes in shardd, or why it is refused.
 
-KEYS is the whole mapping, as data: one row for each key that DeepSpeed 0.19 knows, with what happens
-to it. Config reads a file or a dict along these rows, parses numbers that were written as text, takes
-"auto" that is left over as absent, and refuses what shardd cannot honour with a sentence. Engine asks
-the result for settings of shardd and never looks into the file itself. Nothing here needs torch.
+KEYS is the whole mapping, as data: one row for each key that DeepSpeed 0.19 knows, with what
+happens to it. Config reads a file or a dict along these rows, parses numbers that were written as
+text, takes "auto" that is left over as absent, and refuses what shardd cannot honour with a
+sentence. Engine asks the result for settings of shardd and never looks into the file itself.
+Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -239,8 +240,8 @@ KEYS: dict[str, Key] = {
     "vocabulary_size": _n("nothing is padded", int),
     "pipeline": _r("pipeline parallelism is a model of shardd per stage: leave it out",
                    harmless=({},)),
-    "tensor_parallel": _r('tensor parallelism is a model of shardd per part, as "gpt.tp0": leave it '
-                          "out", harmless=({},)),
+    "tensor_parallel": _r('tensor parallelism is a model of shardd per part, as "gpt.tp0": leave '
+                          "it out", harmless=({},)),
     "sequence_parallel_size": _r("sequence parallelism is not kept", int, harmless=(1,)),
 
     "shardd": _m("what only shardd knows", inside=True),
@@ -363,8 +364,8 @@ class Config:
         self._batch()
         mode = str(self.get("checkpoint.tag_validation", "Warn"))
         if mode.lower() not in ("ignore", "warn", "fail"):
-            raise ConfigError(f"shardd: ds_config: checkpoint.tag_validation is {mode!r}, and can be "
-                              "Ignore, Warn or Fail")
+            raise ConfigError(f"shardd: ds_config: checkpoint.tag_validation is {mode!r}, and can "
+                              "be Ignore, Warn or Fail")
 
     # --- reading ---
 
@@ -382,7 +383,8 @@ class Config:
             elif row.inside and isinstance(v, dict):
                 v = self._read(at, v)
             elif row.inside and not (at == "zero_optimization" and isinstance(v, bool)):
-                raise ConfigError(f"shardd: ds_config: {at} is {_short(v)}, and should be an object")
+                raise ConfigError(f"shardd: ds_config: {at} is {_short(v)}, and should be an "
+                                  "object")
             else:
                 v = number(at, v, row.type)
             if row.does == NOTHING and not (isinstance(v, dict) and row.inside):
@@ -408,8 +410,8 @@ class Config:
         guess = difflib.get_close_matches(key, near, 1)
         where = f" in {path}" if path else ""
         meant = f" Is {guess[0]!r} meant?" if guess else ""
-        raise ConfigError(f"shardd: ds_config: there is no key {key!r}{where}.{meant} DeepSpeed would "
-                          "ignore it or refuse it: take it out")
+        raise ConfigError(f"shardd: ds_config: there is no key {key!r}{where}.{meant} DeepSpeed "
+                          "would ignore it or refuse it: take it out")
 
     def get(self, path: str, otherwise: Any = None) -> Any:
         """The value at a path as "fp16.loss_scale", or `otherwise`."""
@@ -489,8 +491,8 @@ class Config:
         z = self.values.get("zero_optimization", {})
         stage = int(z) if isinstance(z, bool) else z.get("stage", 0)
         if stage not in (0, 1, 2, 3):
-            raise ConfigError(f"shardd: ds_config: zero_optimization.stage is {stage}, and can be 0 "
-                              "to 3")
+            raise ConfigError(f"shardd: ds_config: zero_optimization.stage is {stage}, and can be "
+                              "0 to 3")
         return stage
 
     @property
@@ -501,8 +503,8 @@ class Config:
         if bf16 and fp16:
             raise ConfigError("shardd: ds_config: bf16 and fp16 are both enabled")
         if bf16 and self.get("bf16.check_grad_overflow") is False:
-            raise ConfigError("shardd: ds_config: bf16.check_grad_overflow=false: a gradient with Inf "
-                              "or NaN never reaches the masters here. Take it out")
+            raise ConfigError("shardd: ds_config: bf16.check_grad_overflow=false: a gradient with "
+                              "Inf or NaN never reaches the masters here. Take it out")
         return "bfloat16" if bf16 else "float16" if fp16 else None
 
     @property
@@ -531,10 +533,12 @@ class Config:
             scale = self.get("fp16.loss_scale", 0.0)
             words["loss_scale"] = scale or "dynamic"
             if not scale:
+                # Without ZeRO DeepSpeed lowers the scale at each overflow.
+                patience = self.get("fp16.hysteresis", 2) if self.stage else 1
                 words.update(
                     initial_scale_power=self.get("fp16.initial_scale_power", 16),
                     loss_scale_window=self.get("fp16.loss_scale_window", 1000),
-                    hysteresis=self.get("fp16.hysteresis", 2),
+                    hysteresis=patience,
                     consecutive_hysteresis=self.get("fp16.consecutive_hysteresis", False),
                     min_loss_scale=self.get("fp16.min_loss_scale", 1.0),
                     max_skips=0)
@@ -560,9 +564,9 @@ class Config:
             return None
         kind = OPTIMIZERS.get(name.lower())
         if kind is None:
-            raise ConfigError(f"shardd: ds_config: optimizer.type is {name!r}, and can be Adam, AdamW, "
-                              "SGD, Adagrad or Lion"
-                              + (". For a learning rate per group give param groups with their own lr"
+            raise ConfigError(f"shardd: ds_config: optimizer.type is {name!r}, and can be Adam, "
+                              "AdamW, SGD, Adagrad or Lion"
+                              + (". For a learning rate per group give groups with their own lr"
                                  if name.lower().startswith("mu") else ""))
         given, words = self.get("optimizer.params", {}) or {}, {}
         for k, v in given.items():

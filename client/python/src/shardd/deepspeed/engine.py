@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """initialize() and DeepSpeedEngine: a loop that was written for DeepSpeed trains with shardd.
 
-The engine has DeepSpeed's meaning where that differs from torch's: backward() divides the loss by the
-accumulation steps, step() counts micro-batches and commits at the boundary only, and a gradient is
-clipped at 1.0 if nobody says a number. Below it is one shardd.Optimizer, which the engine drives:
-gradients are summed in the arena and leave in step(), or, where set_gradient_accumulation_boundary()
-says that this backward pass is the last one, already as backward makes them.
+The engine has DeepSpeed's meaning where that differs from torch's: backward() divides the loss by
+the accumulation steps, step() counts micro-batches and commits at the boundary only, and a gradient
+is clipped at 1.0 if nobody says a number. Below it is one shardd.Optimizer, which the engine
+drives: gradients are summed in the arena and leave in step(), or, where
+set_gradient_accumulation_boundary() says that this backward pass is the last one,
+already as backward makes them.
 
-The happy path is backward() and step(). save_checkpoint() has the daemons write dir/tag and keeps what
-only trainers know in dir/tag/client; load_checkpoint() drops the model and makes it anew from there,
-for whatever number of trainers there is now.
+The happy path is backward() and step(). save_checkpoint() has the daemons write dir/tag and keeps
+what only trainers know in dir/tag/client; load_checkpoint() drops the model and makes it anew from
+there, for whatever number of trainers there is now.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class DeepSpeedOptimizer(Optimizer):
                 timeout, more) -> None:
         self._definition = (world, loss_scale, checkpoint_dir, checkpoint_every, "auto", init_from)
         self._more, self._define_timeout, self._range = dict(more), timeout, world
-        super()._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from, init,
-                        timeout, more)
+        super()._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
+                        init, timeout, more)
 
     @property
     def cur_scale(self) -> float:
@@ -161,8 +162,8 @@ class DeepSpeedEngine(torch.nn.Module):
     what config or user gave, config the ds_config as the user gave it.
     """
 
-    def __init__(self, model: torch.nn.Module, config: Config, optimizer=None, model_parameters=None,
-                 lr_scheduler=None, training_data=None, collate_fn=None):
+    def __init__(self, model: torch.nn.Module, config: Config, optimizer=None,
+                 model_parameters=None, lr_scheduler=None, training_data=None, collate_fn=None):
         super().__init__()
         self.module, self._config = model, config
         self.config = config.raw
@@ -214,7 +215,7 @@ class DeepSpeedEngine(torch.nn.Module):
         if client is not None:
             kind, groups = _taken_over(client)
             if given is not None:
-                log.info("the optimizer of the ds_config is not used: one was given to initialize()")
+                log.info("the optimizer of the ds_config is not used: initialize() was given one")
             words: dict[str, Any] = {}
             if getattr(client, "adam_w_mode", True) is False and kind == "adamw":
                 kind = "adam"
@@ -325,13 +326,13 @@ class DeepSpeedEngine(torch.nn.Module):
                 state.PartialState(), "num_processes", 0) == 1:
             warnings.warn(
                 f"shardd: WORLD_SIZE is {comm.world_size()}, and Accelerate counts one process on "
-                "each rank, so that all ranks train on the same batches. On a machine without a GPU "
-                "say TrainingArguments(use_cpu=True) or Accelerator(cpu=True)", stacklevel=4)
+                "each rank, so that all ranks train on the same batches. On a machine without a "
+                "GPU say TrainingArguments(use_cpu=True) or Accelerator(cpu=True)", stacklevel=4)
 
     # --- the step ---
 
     def forward(self, *inputs, **kwargs):
-        """The model's forward(). What it returns may go to backward(), or have .backward() called."""
+        """The model's forward(). What it returns goes to backward(), or has .backward() called."""
         c = self._config
         with self._timers.time("forward"), contextlib.ExitStack() as around:
             if c.get("fp16.enabled") and c.get("fp16.auto_cast"):
@@ -655,8 +656,9 @@ class DeepSpeedEngine(torch.nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def save_checkpoint(self, save_dir: str, tag: str | None = None, client_state: dict | None = None,
-                        save_latest: bool = True, exclude_frozen_parameters: bool = False) -> bool:
+    def save_checkpoint(self, save_dir: str, tag: str | None = None,
+                        client_state: dict | None = None, save_latest: bool = True,
+                        exclude_frozen_parameters: bool = False) -> bool:
         """Has the daemons write save_dir/tag, with what only trainers know in its folder client.
 
         All ranks call it. tag: default global_step and the number. client_state: plain values and
@@ -666,8 +668,8 @@ class DeepSpeedEngine(torch.nn.Module):
         tag = str(tag or f"global_step{self.global_steps}")
         self._same_tag(tag)
         if not save_dir:
-            raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be a "
-                             "folder")
+            raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be "
+                             "a folder")
         save_dir = os.path.abspath(save_dir)
         if self.global_rank == 0:
             state = self._client_bytes(dict(client_state or {}), exclude_frozen_parameters)
@@ -683,8 +685,8 @@ class DeepSpeedEngine(torch.nn.Module):
         torch.distributed.all_gather_object(tags, tag)
         if len(set(tags)) > 1:
             text = f"[rank={self.global_rank}] The checkpoint tag name '{tag}' is not consistent " \
-                f"across all ranks: {sorted(set(tags))}. Including rank unique information in the " \
-                "tag could cause issues when restoring"
+                f"across all ranks: {sorted(set(tags))}. Including rank unique information in " \
+                "the tag could cause issues when restoring"
             assert mode != "fail", text
             log.warning("%s", text)
 
@@ -737,19 +739,21 @@ class DeepSpeedEngine(torch.nn.Module):
             with torch.serialization.safe_globals(SAFE):
                 torch.load(io.BytesIO(out.getvalue()), weights_only=True)
         except Exception as e:
-            raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has an "
-                            "object that could not be read again safely: give tensors, numbers, "
+            raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has "
+                            "an object that could not be read again safely: give tensors, numbers, "
                             "text, lists and dicts, or name its class to "
                             f"torch.serialization.add_safe_globals(): {str(e)[:300]}") from None
         return out.getvalue()
 
-    def load_checkpoint(self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
-                        load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,
+    def load_checkpoint(self, load_dir: str, tag: str | None = None,
+                        load_module_strict: bool = True, load_optimizer_states: bool = True,
+                        load_lr_scheduler_states: bool = True,
                         load_module_only: bool = False, custom_load_fn=None):
         """Goes on with a checkpoint of save_checkpoint(), with whatever number of trainers.
 
-        All ranks call it. tag: default: the newest. Returns (path, client_state), or (None, {}) where
-        the folder has no checkpoint. load_optimizer_states=False: only weights, moments begin at 0.
+        All ranks call it. tag: default: the newest. Returns (path, client_state), or (None, {})
+        where the folder has no checkpoint. load_optimizer_states=False: only weights;
+        moments begin at 0.
         """
         load_dir = os.path.abspath(load_dir)
         if tag is None:
@@ -764,8 +768,8 @@ class DeepSpeedEngine(torch.nn.Module):
             log.warning("there is no checkpoint %s, so that nothing is loaded", path)
             return None, {}
         if self.world_size > 1 and not comm.is_initialized():
-            raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process group, "
-                               "so that all let go of the model at once: call "
+            raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process "
+                               "group, so that all let go of the model at once: call "
                                "deepspeed.init_distributed(), or say checkpoint_dir in the block "
                                "shardd of the ds_config, from which a new model begins by itself")
         state = self._client_state(path)
@@ -789,9 +793,10 @@ class DeepSpeedEngine(torch.nn.Module):
         file = os.path.join(path, CLIENT)
         if not os.path.isfile(file):
             raise FileNotFoundError(
-                f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of another "
-                "checkpoint of shardd give its folder as checkpoint_dir in the block shardd of the "
-                "ds_config; of DeepSpeed itself convert it by shardd.Initial.from_universal()")
+                f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
+                "another checkpoint of shardd give its folder as checkpoint_dir in the block "
+                "shardd of the ds_config; of DeepSpeed itself convert it by "
+                "shardd.Initial.from_universal()")
         with torch.serialization.safe_globals(SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
 
@@ -825,8 +830,9 @@ class DeepSpeedEngine(torch.nn.Module):
                     if name in have and have[name].shape == x.shape:
                         have[name].copy_(x)
                     elif strict:
-                        raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has {name!r} "
-                                           f"of shape {tuple(x.shape)}, and the model has not")
+                        raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has "
+                                           f"{name!r} of shape {tuple(x.shape)}, and the model has "
+                                           "not")
 
     def destroy(self) -> None:
         """Ends training: parameters become ordinary memory, and this trainer leaves."""
@@ -847,12 +853,12 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
 
     args: its deepspeed_config is the file if config is None. model: an nn.Module. optimizer: of
     torch.optim, or a function of parameters that returns one. model_parameters: those to train, or
-    groups of them. lr_scheduler: or a function of an optimizer that returns one. config: a dict or a
-    path. Raises ConfigError for a ds_config that cannot be followed.
+    groups of them. lr_scheduler: or a function of an optimizer that returns one. config: a dict or
+    a path. Raises ConfigError for a ds_config that cannot be followed.
     """
     assert model is not None, "deepspeed.initialize requires a model"
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"shardd: initialize(): model is a {type(model).__name__}, and no nn.Module")
+        raise TypeError(f"shardd: initialize(): model is a {type(model).__name__}, not a Module")
     if config is None:
         config = config_params
     from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
@@ -864,8 +870,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     assert config is not None, "DeepSpeed requires --deepspeed_config to specify configuration file"
     raw = Config(config, world_size=comm.world_size(), mpu=mpu)
     if mpu is not None or mesh_param is not None:
-        raise ConfigError("shardd: initialize(): mpu and mesh_param name groups of model parallelism: "
-                          "train each part as a model of its own name, as \"gpt.tp0\"")
+        raise ConfigError("shardd: initialize(): mpu and mesh_param name groups of model "
+                          "parallelism: train each part as a model of its own name, as \"gpt.tp0\"")
     low, high = raw.world
     if dist_init_required is not False and comm.world_size() > 1 and low == high:
         comm.init_distributed()

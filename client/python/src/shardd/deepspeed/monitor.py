@@ -2,8 +2,8 @@
 """What an engine tells people: monitors, times, and a count of operations.
 
 Monitors are those of a ds_config: csv_monitor and tensorboard, wandb and comet where they are
-installed. Rank 0 writes. A monitor that is asked for and cannot be had is an error when the engine is
-made, and not in mid-run.
+installed. Rank 0 writes. A monitor that is asked for and cannot be had is an error when the engine
+is made, and not in mid-run.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Timers:
 
 @contextlib.contextmanager
 def count_flops(module, path: str | None, rank: int):
-    """Counts the operations of a forward pass, and prints them by rank 0 or writes them to a file."""
+    """Counts the operations of a forward pass, and rank 0 prints them or writes a file."""
     from torch.utils.flop_counter import FlopCounterMode
     counter = FlopCounterMode(display=False)
     with counter:

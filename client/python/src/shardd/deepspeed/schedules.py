@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's five schedules of the learning rate, as objects on param_groups.
 
-They have the names, the arguments and the values of deepspeed.runtime.lr_schedules, so that a file or
-a script that names one gets the same learning rates. Each has one method that says the learning rate
-of each group at an iteration; step() writes it into param_groups. The first step of training is
-made with iteration -1's values, which are those that the constructor writes.
+They have the names, the arguments and the values of deepspeed.runtime.lr_schedules, so that a file
+or a script that names one gets the same learning rates. Each has one method that says the learning
+rate of each group at an iteration; step() writes it into param_groups. The first step of training
+is made with iteration -1's values, which are those that the constructor writes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Schedule:
 
 
 class LRRangeTest(_Schedule):
-    """The learning rate grows for ever, by a part in each interval, to find the largest good one."""
+    """The learning rate grows for ever, by a part in each interval, to find the best one."""
 
     def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000,
                  lr_range_test_step_rate=1.0, lr_range_test_staircase=False,
@@ -119,7 +119,8 @@ class OneCycle(_Schedule):
                  last_batch_iteration=-1):
         super().__init__(optimizer, last_batch_iteration)
         self.first = float(cycle_first_step_size)
-        self.second = self.first if cycle_second_step_size is None else float(cycle_second_step_size)
+        second = cycle_second_step_size
+        self.second = self.first if second is None else float(second)
         if self.first <= 0:
             raise ValueError(f"cycle_first_step_size must be positive, got {self.first}")
         if self.second < 0:
@@ -280,7 +281,8 @@ class WarmupCosineLR(_Warmup):
         return [lr * ratio for lr in self.org_lrs]
 
 
-SCHEDULES = {c.__name__: c for c in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR)}
+SCHEDULES = {c.__name__: c for c in (
+    LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR)}
 
 
 def add_tuning_arguments(parser):

@@ -157,7 +157,7 @@ class Accelerator:
             raise AttributeError(name)
         if self._name == "cuda" and hasattr(torch.cuda, name):
             return getattr(torch.cuda, name)
-        if name.startswith(("memory_", "max_memory_", "reset_", "total_memory", "available_memory")):
+        if name.startswith(("memory_", "max_memory_", "reset_", "total_mem", "available_mem")):
             return lambda *a, **k: 0
         if name in ("synchronize", "empty_cache", "ipc_collect", "range_push", "range_pop"):
             return lambda *a, **k: None
@@ -227,8 +227,8 @@ class _Builder:
 
     def load(self, verbose=False):
         """There is nothing to load."""
-        raise NotImplementedError("shardd: operators of DeepSpeed are not here: the daemons compute "
-                                  "the step")
+        raise NotImplementedError("shardd: operators of DeepSpeed are not here: the daemons "
+                                  "compute the step")
 
 
 def _model_file(*args, **kwargs) -> str:
@@ -343,8 +343,9 @@ MODULES: dict[str, Any] = {
     "accelerator": {"get_accelerator": lambda: _accelerator,
                     "is_current_accelerator_supported": lambda: True},
     "accelerator.real_accelerator": {"get_accelerator": lambda: _accelerator},
-    "git_version_info": {"torch_info": {"version": "0.0", "cuda_version": "0.0", "hip_version": "0.0",
-                                        "nccl_version": "0.0", "bf16_support": True},
+    "git_version_info": {"torch_info": {"version": "0.0", "cuda_version": "0.0",
+                                        "hip_version": "0.0", "nccl_version": "0.0",
+                                        "bf16_support": True},
                          "version": VERSION},
     "pipe": {"PipelineModule": PipelineModule, "LayerSpec": LayerSpec,
              "TiedLayerSpec": TiedLayerSpec},
@@ -360,7 +361,7 @@ def build(root: types.ModuleType) -> None:
         if isinstance(names, types.ModuleType):
             module = names
         else:
-            module = types.ModuleType(f"{OURS}.{path}", f"deepspeed.{path}, as far as shardd has it.")
+            module = types.ModuleType(f"{OURS}.{path}", f"deepspeed.{path}, as shardd has it.")
             module.__dict__.update(names)
             module.__path__ = []
         sys.modules[f"{OURS}.{path}"] = module

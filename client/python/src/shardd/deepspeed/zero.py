@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """deepspeed.zero, deepspeed.utils.safe_* and deepspeed.checkpointing.
 
-Parameters are whole in every process here: on the CPU they are the node's shared image, which costs a
-process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one rank
-writes is the same everywhere. What changes masters or moments from outside is rare, and is done by
-making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
+Parameters are whole in every process here: on the CPU they are the node's shared image, which costs
+a process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one
+rank writes is the same everywhere. What changes masters or moments from outside is rare, and is
+done by making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ZeroParamStatus(enum.Enum):
 class Init(contextlib.ContextDecorator):
     """Modules that are made in here have the dtype of the ds_config, or `dtype`.
 
-    module: one that exists already is cast. The other arguments of DeepSpeed's Init say how parts of
-    parameters are kept, and there are none.
+    module: one that exists already is cast. The other arguments of DeepSpeed's Init say how parts
+    of parameters are kept, and there are none.
     """
 
     def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True,
@@ -44,7 +44,8 @@ class Init(contextlib.ContextDecorator):
             return
         if dtype is None and source is not None:
             raw = load(source)
-            for block, name in (("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("fp16", "float16")):
+            for block, name in (("bf16", "bfloat16"), ("bfloat16", "bfloat16"),
+                                ("fp16", "float16")):
                 if (raw.get(block) or {}).get("enabled") is True:
                     dtype = getattr(torch, name)
         if isinstance(dtype, str):
