@@ -24,6 +24,8 @@ o = json.loads(os.environ["OPTIONS"])
 if o["real"]:
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
+    for op in deepspeed.ops.__compatible_ops__:  # Nothing is to be compiled here.
+        deepspeed.ops.__compatible_ops__[op] = False
 else:
     import shardd.deepspeed as deepspeed
 torch.manual_seed(0)
@@ -125,7 +127,8 @@ def test_equals_the_real_one(train, n, words):
     got, want = train(n, **words), train(n, real=True, **words)
     for a, b in zip(got, want):
         assert a["losses"] == pytest.approx(b["losses"], abs=2e-4)
-        assert a["norms"] == pytest.approx(b["norms"], rel=2e-3)
+        if any(b["norms"]):  # Without ZeRO it tells none.
+            assert a["norms"] == pytest.approx(b["norms"], rel=2e-3)
         assert a["rates"] == b["rates"]
         assert (a["steps"], a["samples"]) == (b["steps"], b["samples"])
 
