@@ -351,7 +351,9 @@ MODULES: dict[str, Any] = {
              "TiedLayerSpec": TiedLayerSpec},
     "moe": {},
     "moe.layer": {"MoE": MoE},
-    "moe.utils": {},
+    "moe.utils": {"split_params_into_different_moe_groups_for_optimizer":
+                  lambda param_groups, max_group_size=None:
+                  [param_groups] if isinstance(param_groups, dict) else list(param_groups)},
 }
 
 
