@@ -120,7 +120,8 @@ from accelerate import Accelerator, DeepSpeedPlugin
 import models
 o = json.loads(sys.argv[1])
 plugin = DeepSpeedPlugin(hf_ds_config=o["ds"]) if o["ds"] else None
-acc = Accelerator(cpu=True, deepspeed_plugin=plugin, gradient_accumulation_steps=2)
+acc = Accelerator(deepspeed_plugin=plugin, gradient_accumulation_steps=2)
+assert not o["ds"] or acc.distributed_type == "DEEPSPEED"
 torch.manual_seed(0)
 model = models.GPT()
 opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -148,12 +149,12 @@ if acc.process_index == 0:
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_loop_of_accelerate(ranks, address, tmp_path, monkeypatch):
+def test_a_loop_of_accelerate(address, tmp_path, monkeypatch):
+    """One rank: on a machine without a GPU Accelerate has DeepSpeed for one process only."""
     script = tmp_path / "loop.py"
     script.write_text(ACCELERATE)
     monkeypatch.setitem(globals(), "SCRIPT", script)
     config = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": 2,
               "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0}
-    want = train({"ds": None, "out": str(tmp_path / "s")}, ranks)[0]
-    same(train({"ds": config, "out": str(tmp_path / "s")}, ranks, address)[0], want, digits=3)
+    want = train({"ds": None, "out": str(tmp_path / "s")}, 1)[0]
+    same(train({"ds": config, "out": str(tmp_path / "s")}, 1, address)[0], want, digits=3)

@@ -834,6 +834,9 @@ class DeepSpeedEngine(torch.nn.Module):
                                            f"{name!r} of shape {tuple(x.shape)}, and the model has "
                                            "not")
 
+    def empty_partition_cache(self) -> None:
+        """Nothing: parameters are whole, and none is a copy."""
+
     def destroy(self) -> None:
         """Ends training: parameters become ordinary memory, and this trainer leaves."""
         if not self._destroyed:
