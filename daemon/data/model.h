@@ -36,16 +36,6 @@ struct model_attempt {
 	struct send_queue *out; /* [memory.nodes_nr * connections] Contributions. */
 };
 
-enum feed_what { FEED_NONE, FEED_UPDATE, FEED_SEAL, FEED_SETTLE };
-
-struct model_feed { /* Chunks held here on their way to the tier, in the order of the layout. */
-	enum feed_what what;
-	uint32_t generation; /* Of the weights. If the model has another, the rest is void. */
-	uint32_t next;       /* The first chunk that was not handed out. */
-	uint32_t left;       /* Chunks that are to be handed out yet. */
-	uint32_t in_hand;    /* Chunks at the tier, also those of a generation that was lost. */
-};
-
 /* The images, and the update in hand. Owner: data/apply.c. */
 struct model_image {
 	uint32_t slot; /* Which image has content_step. There are two with max_staleness = 1. */

@@ -60,4 +60,13 @@ struct model_tables {
 	struct placement defined; /* Those of the definition. Every node has them. */
 };
 
+enum feed_what { FEED_NONE, FEED_UPDATE, FEED_SEAL, FEED_SETTLE };
+struct model_feed { /* Chunks held here on their way to the tier, in the order of the layout. */
+	enum feed_what what;
+	uint32_t generation; /* Of the weights. If the model has another, the rest is void. */
+	uint32_t next;       /* The first chunk that was not handed out. */
+	uint32_t left;       /* Chunks that are to be handed out yet. */
+	uint32_t in_hand;    /* Chunks at the tier, also those of a generation that was lost. */
+};
+
 #endif
