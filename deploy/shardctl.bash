@@ -35,14 +35,14 @@ _shardctl()
 	--huge-pages) words="yes no" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
+	--timeout | --set | --interval | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
 		--name | --model | --settings | --step | --max-shard-size | --to) return ;;
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
 		"") words="status members top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
-		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
+		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
 		doctor) words="--config $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;

@@ -120,7 +120,7 @@ commands=$("$B/shardctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/
 offered=$(complete_words shardctl "" | tr ' ' '\n' | grep -v '^-' | tr '\n' ' ')
 check "commands" same "${offered# }" "$commands"
 for command in $commands; do
-	listed=$("$B/shardctl" "$command" --help | grep -oE '^ +(-[a-zA-Z?], )?--[a-z-]+' | grep -oE -- '--[a-z-]+' | sort -u | tr '\n' ' ')
+	listed=$("$B/shardctl" "$command" --help | grep -oE '^ +(-[a-zA-Z?], )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | sort -u | tr '\n' ' ')
 	check "options of $command" same "$(complete_words shardctl "$command" --)" "$listed"
 done
 check "config's words" same "$(complete_words shardctl config c)" "check "

@@ -46,12 +46,28 @@ static void steps(struct trainer *t, int nr)
 	}
 }
 
+struct attacher {
+	shard_client *client;
+	shard_model *model;
+	pthread_t thread;
+	enum shard_status st;
+};
+
+static void *attaches(void *arg)
+{
+	struct attacher *a = arg;
+
+	gate_mine = true;
+	a->st = shard_attach(a->client, "large", &a->model);
+	return NULL;
+}
+
 static void test_define_and_drop(void **state)
 {
 	const struct inproc_conf conf = {.daemon = *state, .tail = MODEL};
 	uint64_t until;
 	struct definer d, other, drop;
-	shard_model *m = NULL;
+	struct attacher attacher;
 	struct trainer t;
 	json_int_t before[2];
 	struct inproc c;
@@ -64,15 +80,19 @@ static void test_define_and_drop(void **state)
 	definer_begin(&d, c.node[0].unix_address, "large");
 	gate_wait(&c, &gate.making, 2); /* One thread of each node. */
 	definer_begin(&other, c.node[1].unix_address, "large");
+	/* It waits until the model is made. */
+	attacher = (struct attacher){.client = t.client};
+	assert_int_equal(pthread_create(&attacher.thread, NULL, attaches, &attacher), 0);
 	until = clock_ns() + NS_PER_SEC / 2;
 	do {
 		steps(&t, 1);
 		for (int i = 0; i < 2; i++)
 			gate_expect_state(&c.node[i], "large", "defining");
 	} while (clock_ns() < until);
-	EXPECT(SHARD_NOT_FOUND, shard_attach(t.client, "large", &m));
-	assert_non_null(strstr(shard_error(), "is being made"));
 	gate_set(&gate.makes, false);
+	assert_int_equal(pthread_join(attacher.thread, NULL), 0);
+	assert_int_equal(attacher.st, SHARD_OK);
+	shard_detach(&attacher.model);
 	definer_end(&d, SHARD_OK, NULL);
 	definer_end(&other, SHARD_OK, NULL); /* Both definitions have the same model. */
 	for (int i = 0; i < 2; i++)

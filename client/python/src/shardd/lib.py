@@ -57,7 +57,7 @@ class ConnectOpts(Sized):
 
 class Tensor(C.Structure):
     _fields_ = [("name", text), ("ndim", u32), ("group", u32), ("flags", u32), ("shape", u64 * 8),
-                ("reserved", u64 * 4)]
+                ("reserved", u64 * 3), ("image", u32), ("reserved_32", u32)]
 
 
 class Group(C.Structure):
@@ -72,7 +72,8 @@ class Spec(Sized):
 
 class Info(Sized):
     _fields_ = [("size", size_t), ("name", text), ("offset", u64), ("numel", u64), ("group", u32),
-                ("flags", u32), ("ndim", u32), ("shape", u64 * 8)]
+                ("flags", u32), ("ndim", u32), ("shape", u64 * 8), ("image", u32),
+                ("reserved", u32), ("image_offset", u64)]
 
 
 class World(Sized):
@@ -87,6 +88,14 @@ class BeginOpts(Sized):
 
 class CommitOpts(Sized):
     _fields_ = [("size", size_t), ("lr", C.POINTER(double))]
+
+
+class SaveOpts(Sized):
+    _fields_ = [("size", size_t), ("dir", text), ("tag", text), ("client", text)]
+
+
+class Kept(Sized):
+    _fields_ = [("size", size_t), ("base", void), ("bytes", size_t), ("step", u64), ("mixed", u32)]
 
 
 class Step(Sized):
@@ -107,7 +116,8 @@ class StepResult(Sized):
 STRUCTS = {  # The name of each in shard.h.
     "shard_connect_opts": ConnectOpts, "shard_tensor": Tensor, "shard_group": Group,
     "shard_spec": Spec, "shard_info": Info, "shard_world": World, "shard_begin_opts": BeginOpts,
-    "shard_commit_opts": CommitOpts, "shard_step": Step, "shard_result": StepResult,
+    "shard_commit_opts": CommitOpts, "shard_step": Step, "shard_save_opts": SaveOpts,
+    "shard_kept": Kept, "shard_result": StepResult,
 }
 
 client = model = void  # Handles.
@@ -135,6 +145,7 @@ FUNCTIONS = {  # The result and the arguments of each.
     "shard_seal": (status, [model, u64]),
     "shard_read": (status, [model, C.c_int, u32, u64, u64, C.c_int, void, _p(u64)]),
     "shard_save": (status, [model, text, text, _p(ticket)]),
+    "shard_save_as": (status, [model, _p(SaveOpts), _p(ticket)]),
     "shard_restore": (status, [client, text, text, text, _p(model)]),
     "shard_join": (status, [model, C.c_int, i64, _p(World)]),
     "shard_world_get": (status, [model, _p(World)]),
@@ -158,6 +169,8 @@ FUNCTIONS = {  # The result and the arguments of each.
     "shard_test": (status, [model, ticket]),
     "shard_set_blob": (status, [model, void, size_t]),
     "shard_blob": (status, [model, u32, void, _p(size_t), _p(u64)]),
+    "shard_keep": (status, [model, C.c_int, i64, _p(Kept)]),
+    "shard_unmap": (None, [_p(Kept)]),
     "shard_region": (status, [model, C.c_int, _p(void), _p(size_t)]),
     "shard_stats": (status, [client, void, _p(size_t)]),
 }
@@ -247,7 +260,7 @@ def _candidates() -> list[str]:
     here = pathlib.Path(__file__).resolve().parent
     if os.environ.get("SHARDD_LIB"):
         return [os.environ["SHARDD_LIB"]]
-    return [str(here / "_bundle" / "lib" / "libshard.so.0"), "libshard.so.0"]
+    return [str(here / "_native" / "lib" / "libshard.so.0"), "libshard.so.0"]
 
 
 @functools.lru_cache(maxsize=1)
