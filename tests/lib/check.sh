@@ -182,7 +182,7 @@ if [ -n "$everything" ]; then
 	chaos quorum
 	chaos etcd
 	wait
-	pytests python "Python, with torch" "$make" --no-print-directory check-python
+	pytests python "Python, with torch" "$make" --no-print-directory check-python PYTEST="-m 'not slow'"
 	sanitized address,undefined
 	sanitized thread
 	step arm "aarch64, under qemu-user" nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm &

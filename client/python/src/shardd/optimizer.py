@@ -301,6 +301,7 @@ class Optimizer(torch.optim.Optimizer):
             s.attach(self.name)
             created = False
         else:
+            self._wait_for_definer(init_from, world)
             created = self._define_or_attach(tensors, groups, text, resume)
         if created:
             self._weights_of: int | None = self._write(init)
@@ -345,6 +346,31 @@ class Optimizer(torch.optim.Optimizer):
     def _write_one(self, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> None:
         x = x.detach().to(device="cpu", dtype=torch.float32).contiguous()
         self._session.write(kind, i, x.data_ptr(), r.numel, _c.F32)
+
+    def _wait_for_definer(self, init_from: int | None, world) -> None:
+        """Where one rank's weights count, the others do not define the model before it has.
+
+        An elastic world has no rank that is there for certain, so whoever comes first defines it.
+        """
+        rank, size = _p.hint("RANK", -1), _p.hint("WORLD_SIZE", 1) if world is None else world
+        fixed = isinstance(size, int) or size[0] == size[1]
+        first = 0 if init_from is None and fixed else init_from
+        if first is None or rank in (-1, first):
+            return
+        s, end = self._session, time.monotonic() + self._session.timeout
+        while True:
+            try:
+                s.attach(self.name)
+                s.detach()
+                return
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    return  # What it is, the definition says.
+                if time.monotonic() > end:
+                    raise _c.Timeout(_c.TIMEOUT, f"rank {first} has not defined model {self.name!r} "
+                                     f"in {s.timeout:g} s, and its weights are what this rank, "
+                                     f"{rank}, begins with", "SHARD_TIMEOUT") from e
+            time.sleep(0.02)
 
     def _define_or_attach(self, tensors, groups, text, resume) -> bool:
         s = self._session
