@@ -47,13 +47,18 @@ static bool lane_room(const struct lane *l)
 	return stream_queued(conn_stream(l->conn)) < LANE_QUEUED_MAX;
 }
 
-/* True: lane_serve() will be called again, or there is no need for it. */
+/* True: lane_serve() will be called again, or there is no need for it. After a write, and after a
+ * batch of completions, on_room() follows even if nothing is queued any more. */
 static bool lane_will_call(const struct lane *l)
 {
+	const struct stream *s;
+
 	if (!l->open || l->serving)
 		return true;
-	return l->queues != NULL ? rdma_rail_queued(l->queues, l->qp) > 0
-				 : stream_queued(conn_stream(l->conn)) > 0;
+	if (l->queues != NULL)
+		return rdma_rail_room_comes(l->queues, l->qp);
+	s = conn_stream(l->conn);
+	return stream_queued(s) > 0 || stream_writing(s);
 }
 
 void lane_check(const struct lane *l)

@@ -118,6 +118,9 @@ enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const stru
 /* Posts what was queued in chains, of which the last frame is signalled. */
 void rdma_rail_kick(struct rdma_rail *l, uint32_t qp);
 uint32_t rdma_rail_queued(const struct rdma_rail *l, uint32_t qp);
+/* Whether on_room() or the end of the rail follows: frames are queued, or completions are being
+ * handled. */
+bool rdma_rail_room_comes(const struct rdma_rail *l, uint32_t qp);
 const struct rdma_stats *rdma_rail_stats(const struct rdma_rail *l);
 
 #endif

@@ -145,6 +145,13 @@ uint32_t rdma_rail_queued(const struct rdma_rail *l, uint32_t qp)
 	NOT_HERE;
 }
 
+bool rdma_rail_room_comes(const struct rdma_rail *l, uint32_t qp)
+{
+	(void)l;
+	(void)qp;
+	NOT_HERE;
+}
+
 const struct rdma_stats *rdma_rail_stats(const struct rdma_rail *l)
 {
 	(void)l;

@@ -245,3 +245,8 @@ uint32_t rdma_rail_queued(const struct rdma_rail *l, uint32_t qp)
 	CHECK(qp < l->conf.qps_nr);
 	return (uint32_t)(l->qp[qp].queued - l->qp[qp].done);
 }
+
+bool rdma_rail_room_comes(const struct rdma_rail *l, uint32_t qp)
+{
+	return rdma_rail_queued(l, qp) > 0 || l->qp[qp].completed || l->dead.status != SHARD_OK;
+}

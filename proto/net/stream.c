@@ -186,6 +186,11 @@ uint32_t stream_queued(const struct stream *s)
 	return s->queued;
 }
 
+bool stream_writing(const struct stream *s)
+{
+	return s->writing;
+}
+
 bool stream_roomy(const struct stream *s)
 {
 	return s->queued <= s->queue_max / 2 && s->ring_used <= s->ring_size / 2;
