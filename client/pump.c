@@ -137,6 +137,16 @@ static enum shard_status write_out(struct shard_client *c, struct err *e)
 	return rc;
 }
 
+/* What the daemon said before it closed is still to be read. Its words explain more than EPIPE. */
+static void read_last_words(struct shard_client *c)
+{
+	struct err e = {.status = SHARD_OK};
+
+	while (c->last_words.status == SHARD_OK &&
+	       stream_read(c->stream, CLIENT_READ_BYTES, &e) == SHARD_OK && c->news)
+		c->news = false;
+}
+
 enum shard_status pump_once(struct shard_client *c)
 {
 	struct err e = {.status = SHARD_OK};
@@ -145,7 +155,9 @@ enum shard_status pump_once(struct shard_client *c)
 	if (c->over.status != SHARD_OK)
 		return text_fail_err(&c->over);
 	rc = write_out(c, &e);
-	if (rc == SHARD_OK || rc == SHARD_AGAIN)
+	if (rc != SHARD_OK && rc != SHARD_AGAIN)
+		read_last_words(c);
+	else
 		rc = stream_read(c->stream, CLIENT_READ_BYTES, &e);
 	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* A handler answered. */
 		rc = write_out(c, &e);
@@ -183,14 +195,8 @@ void pump_kick(struct shard_client *c)
 		if (c->pumping)
 			wake(c); /* So that its poll() waits for room, too. */
 	} else if (rc != SHARD_OK) {
-		/* What the daemon said before it closed is still to be read. Its words explain more
-		 * than EPIPE. */
-		struct err r = {.status = SHARD_OK};
-
 		e.status = rc;
-		while (c->last_words.status == SHARD_OK &&
-		       stream_read(c->stream, CLIENT_READ_BYTES, &r) == SHARD_OK && c->news)
-			c->news = false;
+		read_last_words(c);
 		pump_over(c, &e);
 	}
 }
