@@ -266,7 +266,8 @@ help:
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
 	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
-  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
+	  'make wheel' 'the wheel with library and daemon inside, into build/dist; check-wheel trains with it' \
+	  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
@@ -276,7 +277,7 @@ help:
 	  'make bench' 'figures beside what the machine can do' \
 	  'make bench-growth' 'a step with more parameters, trainers and daemons, as plots' \
 	  'make bench-python' 'a step of torch with shardd, DDP, FSDP2 and DeepSpeed, in turn: RANKS="2,4" SIZES="21,100" ROUNDS=n' \
-  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
+	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
 	  'make tidy' 'include rules, sizes, links, format; format: formats; tidy-ratchet: records sizes that shrank' \
