@@ -155,15 +155,14 @@ enum shard_status pump_once(struct shard_client *c)
 	if (c->over.status != SHARD_OK)
 		return text_fail_err(&c->over);
 	rc = write_out(c, &e);
-	if (rc != SHARD_OK && rc != SHARD_AGAIN)
-		read_last_words(c);
-	else
+	if (rc == SHARD_OK || rc == SHARD_AGAIN) {
 		rc = stream_read(c->stream, CLIENT_READ_BYTES, &e);
-	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* A handler answered. */
-		rc = write_out(c, &e);
+		if (rc == SHARD_OK && stream_queued(c->stream) > 0) /* A handler answered. */
+			rc = write_out(c, &e);
 		rc = rc == SHARD_AGAIN ? SHARD_OK : rc;
 	}
 	if (rc != SHARD_OK) {
+		read_last_words(c);
 		e.status = rc;
 		pump_over(c, &e);
 		return text_fail_err(&c->over);

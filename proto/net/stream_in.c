@@ -369,7 +369,7 @@ static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 	*drained = n < (ssize_t)want;
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return SHARD_OK;
-	if (n == 0 || (n < 0 && errno == ECONNRESET))
+	if (n == 0 || (n < 0 && (errno == ECONNRESET || errno == EPIPE)))
 		return stream_fail(s, SHARD_CLOSED, "%s closed the connection%s%s", s->name,
 				   n < 0 ? " (reset)" : "",
 				   stream_mid_frame(s) ? " in the middle of a frame" : "");
