@@ -38,9 +38,6 @@ OK, AGAIN, TIMEOUT, INTERRUPTED, WORLD_CHANGED, ROLLED_BACK = 0, 1, 2, 3, 10, 11
  EXISTS, BUSY, UNSUPPORTED, SYSTEM, DIVERGED) = range(20, 36)
 UNREACHABLE, CLOSED, VERSION, PROTOCOL, LOST, FORKED = range(60, 66)
 
-DEFAULT = -1
-NO_SAMPLES = -1e300
-
 
 class Sized(C.Structure):
     """A struct whose first field is its size, as SHARD_INIT() makes it."""

@@ -103,9 +103,6 @@ class Plan(NamedTuple):
             found.append(at if order is None else int(order[at]))
         return found
 
-    def steps_in_epoch(self) -> int:
-        return self._batches(self.length)
-
 
 @functools.lru_cache(maxsize=4)
 def _order(length: int, seed: int, epoch: int) -> torch.Tensor:

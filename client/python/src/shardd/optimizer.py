@@ -8,7 +8,9 @@ the node's shared image from then on: read-only memory, one copy for all ranks o
 The happy path of a step is _on_grad() for each parameter, then step(). The parameters become views
 at the end of the first step and not before, so that DDP, .to(), compile() and the like may still
 write them until then. Each thing that a user might do wrong with such parameters ends in a sentence:
-the checks are in _check() and in params.py.
+the checks are in _check(), params.py and image.py. Here is the order of a step and of what comes
+between two steps. How the model comes to be is in definition.py, what becomes of a gradient in
+gradients.py, what the parameters are in image.py, and the words for settings are in settings.py.
 """
 
 from __future__ import annotations
@@ -17,11 +19,9 @@ import atexit
 import contextlib
 import functools
 import logging
-import math
 import os
 import sys
 import time
-import warnings
 import weakref
 from typing import Any, Mapping
 
@@ -29,29 +29,13 @@ import torch
 
 from . import lib as _c
 from . import params as _p
-from .session import Result, Session, TensorSpec, World, default_address
+from . import settings as _s
+from .definition import Definition
+from .gradients import Gradients
+from .image import Image
+from .session import Result, Session, default_address
 
 log = logging.getLogger("shardd")
-
-# What torch calls a hyper-parameter, and its default where torch has one.
-KINDS: dict[str, dict[str, Any]] = {
-    "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
-    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
-    "sgd": {"lr": 1e-3, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
-    "adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
-    "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
-}
-MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"),
-           "sgd": ("momentum_buffer",), "adagrad": ("sum",), "lion": ("exp_avg",)}
-KIND_NUMBERS = {"master": _c.MASTER, "image": _c.IMAGE, "exp_avg": _c.EXP_AVG,
-                "exp_avg_sq": _c.EXP_AVG_SQ, "sum": _c.EXP_AVG_SQ, "momentum": _c.MOMENTUM,
-                "momentum_buffer": _c.MOMENTUM, "fp32": _c.MASTER}
-# Settings of torch's optimizers that change nothing here, or only with this value.
-HARMLESS = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "amsgrad",
-            "lr_decay", "initial_accumulator_value", "dampening", "decoupled_weight_decay"}
-ZERO_ONLY = {"maximize": False, "amsgrad": False, "lr_decay": 0, "initial_accumulator_value": 0,
-             "dampening": 0}
-
 
 # The attempt at the step in hand is over, and the training goes on.
 _OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
@@ -160,10 +144,10 @@ class Optimizer(torch.optim.Optimizer):
         self._closed = True  # Until there is something to close.
         groups, names, module = _p.named(model)
         if isinstance(kind, torch.optim.Optimizer):
-            kind, groups = _taken_over(kind)
-        if kind not in KINDS:
+            kind, groups = _s.taken_over(kind)
+        if kind not in _s.KINDS:
             raise TypeError(f"shardd.Optimizer: kind is {kind!r}, and can be "
-                            f"{', '.join(KINDS)}. LBFGS, Muon, LAMB and others that need more "
+                            f"{', '.join(_s.KINDS)}. LBFGS, Muon, LAMB and others that need more "
                             "than one pass or a norm per tensor cannot be kept by shardd")
         params = params or os.environ.get("SHARDD_PARAMS") or None
         for word, value, known in (("params", params, (None, "image", "copy")),
@@ -188,38 +172,37 @@ class Optimizer(torch.optim.Optimizer):
         self._passes: int | None = None
         self._gain = 1.0
         self._calls = 0  # Of step().
-        self._keep, self._ddp = grads == "keep", False
+        self._keep = grads == "keep"
         self._module, self._names = module, names
-        self._rows: list[_p.Row] = []
-        self._row_of: dict[int, _p.Row] = {}
-        self._frozen: list[tuple[str, torch.Tensor]] = []
         self._session: Session | None = None
         self._lost_sessions: list[Session] = []  # Their image is what the parameters are yet.
         self._checkpoints = os.path.abspath(checkpoint_dir) if checkpoint_dir else None
         self._made = False
         self._hooks: list = []
 
-        own = {k: settings.pop(k) for k in list(settings) if k in KINDS[kind]}
-        defaults = {**KINDS[kind], **own}
+        own = {k: settings.pop(k) for k in list(settings) if k in _s.KINDS[kind]}
+        defaults = {**_s.KINDS[kind], **own}
         if lr is not None:
             defaults["lr"] = float(lr)
         for g in groups:
-            _check_group(g, kind)
+            _s.check_group(g, kind)
         super().__init__(groups, defaults)
         self._made = True
 
         self._collect(dtype, grad_dtype)
         device = self._rows[0].param.device.type
-        self._copy = (params or ("image" if device == "cpu" else "copy")) == "copy"
-        if device != "cpu" and not self._copy:
+        params = params or ("image" if device == "cpu" else "copy")
+        if device != "cpu" and params == "image":
             raise ValueError(f'shardd.Optimizer: parameters are on {device}, so params="copy"')
-        self._unwrap_ddp()
+        self._image = Image(self._rows, self.dtype, params == "copy", self._module)
+        ddp = self._unwrap_ddp()
+        self._grads = Gradients(self._rows, self.grad_dtype, accumulate, ddp)
         self._address, self._secret = address or default_address(self.name), secret
         self._session = Session(self._address, secret=secret, timeout=timeout)
         self._closed = False
         try:
-            self._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
-                         init, timeout, settings)
+            self._define(world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
+                         settings)
         except BaseException:
             self._session.disconnect()
             self._closed = True
@@ -231,48 +214,24 @@ class Optimizer(torch.optim.Optimizer):
 
     def _collect(self, dtype, grad_dtype) -> None:
         """Which parameters are trained, under which names, in which dtype."""
-        for gi, g in enumerate(self.param_groups):
-            for p in g["params"]:
-                name = self._names.get(id(p), f"t{len(self._row_of)}")
-                if not p.requires_grad:
-                    self._frozen.append((name, p))
-                    continue
-                why = _p.refuse(name, p)
-                if why:
-                    raise TypeError(f"shardd.Optimizer: {why}")
-                if p.numel() == 0:
-                    continue  # There is nothing to train, and nothing to know.
-                row = _p.Row(name, p, gi)
-                self._rows.append(row)
-                self._row_of[id(p)] = row
-        if not self._rows:
-            raise ValueError("shardd.Optimizer: no parameter requires a gradient")
-        dtypes = {r.dtype for r in self._rows}
-        if dtype is None and len(dtypes) > 1:
-            raise TypeError(f"shardd.Optimizer: parameters are of {sorted(map(str, dtypes))}: say "
-                            "dtype=, or make them one (model.to(torch.bfloat16))")
-        self.dtype = dtype or next(iter(dtypes))
-        for r in self._rows:
-            if r.dtype != self.dtype:
-                raise TypeError(f"shardd.Optimizer: parameter {r.name!r} is {r.dtype} and dtype is "
-                                f"{self.dtype}: call model.to({self.dtype}) first, so that the "
-                                "model computes in what it reads")
+        self._rows, self._frozen = _p.collect(self.param_groups, self._names)
+        self._row_of = {id(r.param): r for r in self._rows}
+        self.dtype = _p.one_dtype(self._rows, dtype)
         self.grad_dtype = grad_dtype or self.dtype
         if self.grad_dtype not in _p.DTYPES:
             raise TypeError(f"shardd.Optimizer: grad_dtype is {self.grad_dtype}")
 
-    def _unwrap_ddp(self) -> None:
-        """DDP would average the gradients once more, for nothing."""
+    def _unwrap_ddp(self) -> bool:
+        """DDP would average the gradients once more, for nothing. Returns whether there is one."""
         m = self._module
-        if m is not None and type(m).__name__ == "DistributedDataParallel":
-            m.register_comm_hook(None, _no_reduce)
-            self._ddp = True
-            log.warning("shardd: the DDP around the model does not reduce any more: shardd does. "
-                        "Leave DDP out to save its buckets. What it leaves in .grad is 0")
+        if m is None or type(m).__name__ != "DistributedDataParallel":
+            return False
+        m.register_comm_hook(None, _no_reduce)
+        log.warning("shardd: the DDP around the model does not reduce any more: shardd does. "
+                    "Leave DDP out to save its buckets. What it leaves in .grad is 0")
+        return True
 
-    def _settings(self, world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more) -> str:
-        size = _p.hint("WORLD_SIZE", 1) if world is None else world
-        low, high = (size, size) if isinstance(size, int) else size
+    def _settings(self, low, high, loss_scale, checkpoint_every, timeout, more) -> str:
         words: dict[str, Any] = {
             "optimizer": self.kind, "clip": self.clip, "min_world": low, "max_world": high,
             "timeout": f"{max(1, int(1000 * timeout))}ms", "lr": self.param_groups[0]["lr"]}
@@ -280,141 +239,34 @@ class Optimizer(torch.optim.Optimizer):
             words["loss_scale"] = loss_scale
         elif self.grad_dtype is torch.float16:
             words["loss_scale"] = 1
-        if checkpoint_dir:
-            words["checkpoint_dir"] = os.path.abspath(checkpoint_dir)
+        if self._checkpoints:
+            words["checkpoint_dir"] = self._checkpoints
             words["checkpoint_every"] = checkpoint_every
             words["restore_at_start"] = "yes"
         words.update(more)
-        return " ".join(f"{k}={_word(v)}" for k, v in words.items())
+        return _s.words(words)
 
-    def _define(self, world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
-                init, timeout, more) -> None:
+    def _define(self, world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
+                more) -> None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights."""
-        s = self._session
+        size = _p.hint("WORLD_SIZE", 1) if world is None else world
+        low, high = (size, size) if isinstance(size, int) else size
         self._scheduled = str(more.get("schedule", "none")) != "none"
-        self._groups_known = [_own_settings(g, self.kind) for g in self.param_groups]
-        groups = [(f"g{i}", self._group_settings(g)) for i, g in enumerate(self.param_groups)]
-        tensors = self._tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group)
-                                   for r in self._rows]
-        text = self._settings(world, loss_scale, checkpoint_dir, checkpoint_every, timeout, more)
-        if resume == "must":
-            s.attach(self.name)
-            created = False
-        else:
-            self._wait_for_definer(init_from, world)
-            created = self._define_or_attach(tensors, groups, text, resume)
-        if created:
-            self._weights_of: int | None = self._write(init)
-            log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
-                     s.address, len(self._rows), _p.total(self._rows))
-        else:
-            self._same_layout(s)
-            s.wait_for_weights()
-            self._weights_of = self._read_weights()
-            if resume == "never" and self._weights_of:
-                raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
-                               f"step {self._weights_of}: give another name=, drop it with "
-                               f"`shardctl drop {self.name}`, or say resume=\"auto\"",
-                               "SHARD_EXISTS")
-            log.info("shardd: attached to model %r at %s, which is at step %s", self.name,
-                     s.address, self._weights_of)
+        self._groups_known = [_s.own_settings(g, self.kind) for g in self.param_groups]
+        self._model = Definition(
+            self.name, self._rows, self.dtype, self.grad_dtype,
+            [(f"g{i}", _s.words(own)) for i, own in enumerate(self._groups_known)],
+            self._settings(low, high, loss_scale, checkpoint_every, timeout, more),
+            self._moments(), self._checkpoints)
+        # An elastic world has no rank that is there for certain, so whoever comes first defines it.
+        definer = 0 if init_from is None and low == high else init_from
+        self._weights_of = self._model.make(self._session, resume, init, definer)
         self.applied = 0
         for r in self._rows:
             r.version = r.param._version
 
-    def _write(self, init) -> int:
-        """Writes what the model begins with, seals it, and returns the step that it is of."""
-        s, copied = self._session, False
-        for i, r in enumerate(self._rows):
-            if init is not None and init.masters:
-                x = _given(init.masters, r, "masters")
-                with torch.no_grad():
-                    r.param.copy_(x)
-                copied = True
-            else:
-                x = r.param
-            self._write_one(_c.MASTER, i, r, x)
-            for kind, tensors in (init.moments.items() if init is not None else ()):
-                if r.name in tensors and kind in self._moments():
-                    self._write_one(KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
-        step = init.step if init is not None else 0
-        s.seal(step)
-        if copied:
-            log.info("shardd: model %r begins with weights of step %d", self.name, step)
-        return step
-
-    def _write_one(self, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> None:
-        x = x.detach().to(device="cpu", dtype=torch.float32).contiguous()
-        self._session.write(kind, i, x.data_ptr(), r.numel, _c.F32)
-
-    def _wait_for_definer(self, init_from: int | None, world) -> None:
-        """Where one rank's weights count, the others do not define the model before it has.
-
-        An elastic world has no rank that is there for certain, so whoever comes first defines it.
-        """
-        rank, size = _p.hint("RANK", -1), _p.hint("WORLD_SIZE", 1) if world is None else world
-        fixed = isinstance(size, int) or size[0] == size[1]
-        first = 0 if init_from is None and fixed else init_from
-        if first is None or rank in (-1, first):
-            return
-        s, end = self._session, time.monotonic() + self._session.timeout
-        while True:
-            try:
-                s.attach(self.name)
-                s.detach()
-                return
-            except _c.Error as e:
-                if e.number != _c.NOT_FOUND:
-                    return  # What it is, the definition says.
-                if time.monotonic() > end:
-                    raise _c.Timeout(_c.TIMEOUT, f"rank {first} has not defined model {self.name!r} "
-                                     f"in {s.timeout:g} s, and its weights are what this rank, "
-                                     f"{rank}, begins with", "SHARD_TIMEOUT") from e
-            time.sleep(0.02)
-
-    def _define_or_attach(self, tensors, groups, text, resume) -> bool:
-        s = self._session
-        try:
-            return s.define(self.name, tensors, groups, _p.DTYPES[self.dtype],
-                            _p.DTYPES[self.grad_dtype], text)
-        except _c.Mismatch as e:
-            # Another world size or timeout in a model that lives on is no other model.
-            if resume == "never" or "setting" not in e.sentence:
-                raise
-            s.attach(self.name)
-            log.warning("shardd: model %r goes on with the settings that it has: %s", self.name,
-                        e.sentence)
-            return False
-
-    def _same_layout(self, session: Session) -> None:
-        tensors, there = self._tensors, session.layout()
-        for a, b in zip(tensors, there):
-            if (a.name, a.shape) != (b.name, b.shape):
-                raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {b.name!r} of "
-                                  f"shape {b.shape} where this model has {a.name!r} of shape "
-                                  f"{a.shape}: give this one another name=", "SHARD_MISMATCH")
-        if len(tensors) != len(there):
-            raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {len(there)} "
-                              f"tensors and this model {len(tensors)}: give it another name=",
-                              "SHARD_MISMATCH")
-
-    def _group_settings(self, g: dict) -> str:
-        own = _own_settings(g, self.kind)
-        return " ".join(f"{k}={_word(v)}" for k, v in own.items())
-
-    def _read_weights(self) -> int | None:
-        """Copies the image into the parameters, which are still ordinary memory."""
-        steps = set()
-        for i, r in enumerate(self._rows):
-            x = torch.empty(r.numel, dtype=self.dtype)
-            steps.add(self._session.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
-            with torch.no_grad():
-                r.param.copy_(x.view(r.param.size()))
-        return steps.pop() if len(steps) == 1 else None  # None: others went on meanwhile.
-
     def _install(self) -> None:
         self._forget_step()
-        self._base = self._arena_base = 0
         for i, r in enumerate(self._rows):
             self._hooks.append(r.param.register_post_accumulate_grad_hook(
                 functools.partial(_on_grad, weakref.ref(self), i)))
@@ -430,9 +282,7 @@ class Optimizer(torch.optim.Optimizer):
         self._begun = self._scaled = False
         self._committing = 0                # The step that commit was called for.
         self._dead: _c.Error | None = None  # Why what backward makes is dropped.
-        self._syncing = True
-        for r in self._rows:
-            r.seen, r.pushed = 0, False
+        self._grads.forget()
 
     def _begin(self) -> None:
         """Begins the step, unless it has begun. A changed world is no reason to drop gradients that
@@ -448,10 +298,7 @@ class Optimizer(torch.optim.Optimizer):
             except (_c.WorldChanged, _c.RolledBack):
                 s.acknowledge()
         self._begun, self._step = True, step
-        if s.arena(0) != self._arena_base:
-            self._arena_base = s.arena(0)
-            for i, r in enumerate(self._rows):
-                r.arena = _p.view(s.arena(i), r.param, self.grad_dtype)
+        self._grads.bind(s)
         if self._weights_of != step - 1:
             # Others went on since these weights were read, so these gradients are of old ones.
             raise _Unfit(f"the model is at step {step - 1}, and the weights of this rank were of "
@@ -466,69 +313,33 @@ class Optimizer(torch.optim.Optimizer):
         if self._session.world is not None:
             return
         for r in self._rows:
-            if r.param._version != r.version and not self._base:
+            if r.param._version != r.version and not self._image.followed:
                 raise RuntimeError(
                     f"shardd: parameter {r.name!r} was written after the Optimizer was made "
                     "and before its first step. The daemon has the older weights: make the "
                     "Optimizer after loading or initializing the model")
         self._session.join(_p.hint("RANK", -1))
 
-    def _take(self, i: int, r: _p.Row) -> None:
+    def _take(self, i: int, g: torch.Tensor) -> None:
         """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
-        g, r.param.grad = r.param.grad, None
-        if self._scaling() and not self._scaled:
+        self._begin()
+        if self._session.loss_scale != 1.0 and not self._scaled:
             raise RuntimeError("shardd: this model has a loss scale: call "
                                "opt.scale(loss).backward() in place of loss.backward()")
-        if g.is_sparse:
-            g = _dense(g, r.name)
+        r = self._rows[i]
         if r.param.dtype != r.dtype:
             self._check()  # Which says it; torch would refuse the marker in other words.
-        if self._ddp and r.seen:
-            raise RuntimeError(f"shardd: {r.name!r} gets a second gradient in this step, and DDP "
-                               "around the model wrote into .grad between: take DDP away, because "
-                               "shardd sums over the ranks itself")
-        g = self._weighed(g)
-        r.seen += 1
-        if r.seen > 1 and r.pushed:
-            raise RuntimeError(f"shardd: {r.name!r} gets gradient {r.seen} of this step, and "
-                               f"{self._passes or self.accumulate} are expected: say accumulate={r.seen} or more, "
-                               "wrap all backward passes but the last in opt.no_sync(), or call "
-                               "opt.step() between them")
-        last = self._syncing and r.seen >= (self._passes or self.accumulate)
-        if r.seen == 1 and last or self.grad_dtype is torch.float32:
-            if r.seen == 1:
-                r.arena.copy_(g)
-            else:
-                r.arena.add_(g)
-        elif r.seen == 1:
-            r.sum = g.float() if r.sum is None else r.sum.copy_(g)
-        else:
-            r.sum.add_(g)
-            if last:
-                r.arena.copy_(r.sum)
-        if last:
-            self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
-            r.pushed = True
-            if not self._keep:
-                if r.marker is None:
-                    r.marker = _p.PushedGrad(r.param, r.name)
-                r.param.grad = None if self._ddp else r.marker  # DDP writes into .grad.
-
-    def _weighed(self, g: torch.Tensor) -> torch.Tensor:
-        """A gradient as it counts in the mean over the global batch of shardd.steps()."""
-        return g if self._gain == 1.0 else g.float() * self._gain
-
-    def _scaling(self) -> bool:
-        return self._session.loss_scale != 1.0
+        with torch.no_grad():
+            self._grads.take(self._session, i, g, self._gain, self._passes)
 
     @contextlib.contextmanager
     def no_sync(self):
         """A backward pass in here is not the last one of its step: gradients are only summed."""
-        before, self._syncing = self._syncing, False
+        before, self._grads.syncing = self._grads.syncing, False
         try:
             yield
         finally:
-            self._syncing = before
+            self._grads.syncing = before
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """loss times the loss scale of this step, which begins with it. For fp16 gradients."""
@@ -581,16 +392,7 @@ class Optimizer(torch.optim.Optimizer):
     def _commit(self) -> None:
         s = self._session
         self._begin()
-        for i, r in enumerate(self._rows):
-            if not r.pushed and r.param.grad is not None:
-                self._take_kept(i, r)
-            if not r.pushed and r.seen:
-                if self.grad_dtype is not torch.float32:
-                    r.arena.copy_(r.sum)
-                s.push(i, r.numel, _p.DTYPES[self.grad_dtype])
-            elif not r.pushed:
-                s.push_none(i)
-            r.param.grad = None
+        self._grads.finish(s, self._gain)
         self._tell_settings()
         if self._loop is not None:
             s.set_blob(self._loop.blob())
@@ -608,36 +410,9 @@ class Optimizer(torch.optim.Optimizer):
                 g["lr"] = self.result.lr
         self._refresh(self.result.step)
 
-    def _take_kept(self, i: int, r: _p.Row) -> None:
-        """With grads="keep" .grad is what the user left there."""
-        g = r.param.grad
-        r.arena.copy_(self._weighed(_dense(g, r.name) if g.is_sparse else g))
-        self._session.push(i, r.numel, _p.DTYPES[self.grad_dtype])
-        r.pushed = True
-
     def _refresh(self, step: int) -> None:
-        """Waits until the image has the weights of `step`, and lets the parameters be it."""
-        s, dtype = self._session, _p.DTYPES[self.dtype]
-        plain = [i for i, r in enumerate(self._rows) if self._copy and
-                 r.param.device.type == "cpu" and r.param.is_contiguous()]
-        for k, i in enumerate(plain):
-            r = self._rows[i]
-            ticket = s.pull(i, r.numel, step, r.param.data_ptr(), dtype)
-            if k % 512 == 511:
-                s.wait(ticket)  # Only 1024 may wait at a time.
-        s.wait(s.pull_all(step))
-        if self._copy:
-            self._base = 1
-            for i, r in enumerate(self._rows):
-                if r.param.device.type != "cpu" or not r.param.is_contiguous():
-                    r.param.copy_(_p.view(s.image(i), r.param, self.dtype))
-                r.address = r.param.data_ptr()
-        elif s.image(0) != self._base:
-            self._base = s.image(0)
-            _p.refuse_ddp(self._module, True)
-            for i, r in enumerate(self._rows):
-                r.param.data = _p.view(s.image(i), r.param, self.dtype)
-                r.address = r.param.data_ptr()
+        """Has the parameters be the weights of `step`."""
+        self._image.follow(self._session, step)
         self._weights_of = step
 
     def _follow(self, change: _c.Error) -> _c.Error:
@@ -678,7 +453,7 @@ class Optimizer(torch.optim.Optimizer):
     def _catch_up(self) -> None:
         """Has the parameters be the weights that the next step is computed on."""
         step = (self._step if self._begun else self._session.world.step) - 1
-        if step != self._weights_of or self._lost_sessions and self._base:
+        if step != self._weights_of or self._lost_sessions and self._image.followed:
             self._refresh(step)
         for s in self._lost_sessions:
             s.disconnect()
@@ -724,8 +499,7 @@ class Optimizer(torch.optim.Optimizer):
             try:
                 new = Session(self._address, secret=self._secret, timeout=left,
                               connect_timeout=min(left, 5.0))
-                self._attach_again(new)
-                self._same_layout(new)
+                self._model.find_again(new, self._address)
                 new.join(hint)
                 break
             except _c.Error as e:
@@ -740,24 +514,9 @@ class Optimizer(torch.optim.Optimizer):
                 raise
             time.sleep(min(LOOK_S, max(0.0, left)))
         new.timeout, new.loss_scale = timeout, old.loss_scale
-        self._session, self._arena_base = new, 0
+        self._session = new
+        self._grads.unbind()
         self._lost_sessions.append(old)
-
-    def _attach_again(self, session: Session) -> None:
-        """To the model that this optimizer trains. It is never made anew from first weights."""
-        try:
-            session.attach(self.name)
-        except _c.Error as e:
-            if e.number != _c.NOT_FOUND:
-                raise
-            if self._checkpoints is None:
-                raise _c.Lost(_c.LOST, f"{e.sentence}: the daemon at {self._address} came back "
-                              f"without it. Restore a checkpoint of {self.name!r}, or give "
-                              "checkpoint_dir= so that this is done by itself",
-                              "SHARD_LOST") from e
-            # The folder of a model is below checkpoint_dir, and has its name.
-            session.restore(os.path.join(self._checkpoints, self.name), None, self.name)
-        session.wait_for_weights()
 
     # --- what a user might do wrong ---
 
@@ -766,13 +525,7 @@ class Optimizer(torch.optim.Optimizer):
             raise RuntimeError("shardd: this Optimizer is closed: make a new one")
 
     def _check(self) -> None:
-        if self._base:
-            for r in self._rows:
-                if r.param.data_ptr() != r.address:
-                    raise RuntimeError(
-                        f"shardd: parameter {r.name!r} is not the memory that shardd updates any "
-                        "more. Something replaced it after the first step, as model.to(), .half() "
-                        "or load_state_dict(assign=True) do: do that before the Optimizer is made")
+        self._image.check()
         for r in self._rows:
             if r.param.dtype != r.dtype:
                 raise RuntimeError(f"shardd: parameter {r.name!r} was {r.dtype} when the Optimizer "
@@ -785,7 +538,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _tell_settings(self) -> None:
         for i, (g, known) in enumerate(zip(self.param_groups, self._groups_known)):
-            now = _own_settings(g, self.kind)
+            now = _s.own_settings(g, self.kind)
             if now != known:
                 key = next(k for k in now if now[k] != known[k])
                 raise RuntimeError(f"shardd: {key} of group {i} changed from {known[key]} to "
@@ -801,14 +554,12 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what backward made since the last step. After step() there is nothing to drop."""
         self._alive()
-        if any(r.pushed for r in self._rows) and self._dead is None:
+        if self._grads.drop() and self._dead is None:
             try:
                 self._session.abandon("zero_grad() after backward()")
             except _OVER:
                 pass  # It is over already, and the next call on the model says why.
             self._begun = False
-        for r in self._rows:
-            r.param.grad, r.seen, r.pushed = None, 0, False
         for _, p in self._frozen:
             p.grad = None
 
@@ -832,9 +583,7 @@ class Optimizer(torch.optim.Optimizer):
         return self._weights_of or 0
 
     def _moments(self) -> tuple[str, ...]:
-        if self.kind == "sgd" and not any(g["momentum"] for g in self.param_groups):
-            return ()
-        return MOMENTS[self.kind]
+        return _s.moments_of(self.kind, self.param_groups)
 
     def read(self, p: torch.Tensor | str, kind: str = "master",
              dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -843,15 +592,15 @@ class Optimizer(torch.optim.Optimizer):
         kind: "master", "image", "exp_avg", "exp_avg_sq", "momentum_buffer" or "sum".
         """
         self._alive()
-        if kind not in KIND_NUMBERS:
-            raise ValueError(f"shardd: kind is {kind!r}, and can be {sorted(KIND_NUMBERS)}")
+        if kind not in _s.KIND_NUMBERS:
+            raise ValueError(f"shardd: kind is {kind!r}, and can be {sorted(_s.KIND_NUMBERS)}")
         i = next((i for i, r in enumerate(self._rows) if r.param is p or r.name == p), None) \
             if isinstance(p, str) else self._index(p)
         if i is None:
             raise KeyError(f"shardd: no parameter {p!r} is trained")
         r = self._rows[i]
         x = torch.empty(r.numel, dtype=dtype)
-        self._session.read(KIND_NUMBERS[kind], i, x.data_ptr(), r.numel, _p.DTYPES[dtype])
+        self._session.read(_s.KIND_NUMBERS[kind], i, x.data_ptr(), r.numel, _p.DTYPES[dtype])
         return x.view(r.param.size())
 
     def _index(self, p: torch.Tensor) -> int | None:
@@ -863,7 +612,7 @@ class Optimizer(torch.optim.Optimizer):
         self._alive()
         if max_norm is not None and float(max_norm) != self.clip:
             self.clip = float(max_norm)
-            self._session.set("clip", _word(self.clip))
+            self._session.set("clip", _s.word(self.clip))
         return torch.tensor(self.result.grad_norm if self.result else 0.0)
 
     def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True) -> None:
@@ -921,13 +670,9 @@ class Optimizer(torch.optim.Optimizer):
         for h in self._hooks:
             h.remove()
         s = self._session
-        if self._base and not self._copy:
-            _p.refuse_ddp(self._module, False)
-            for r in self._rows:
-                if r.param.data_ptr() == r.address:
-                    r.param.data = r.param.data.clone()
+        self._image.release()
+        self._grads.unbind()
         for r in self._rows:
-            r.arena = None
             if isinstance(r.param.grad, _p.PushedGrad):
                 r.param.grad = None
         try:
@@ -957,23 +702,10 @@ class Optimizer(torch.optim.Optimizer):
         if not self._closed:
             self._session.disconnect()
         self._closed = True
-        if self._base and not self._copy:
-            for r in self._rows:
-                r.param.data = torch.empty(0, dtype=r.dtype)
+        self._image.lose()
 
 
 # --- helpers ---
-
-
-def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
-    try:
-        x = tensors[r.name]
-    except KeyError:
-        raise ValueError(f"shardd: init has no {what} of parameter {r.name!r}") from None
-    if x.shape != r.param.shape:
-        raise ValueError(f"shardd: init has {what} of {r.name!r} in shape {tuple(x.shape)}, and the "
-                         f"parameter has {tuple(r.param.shape)}")
-    return x
 
 
 def _on_grad(owner, i: int, p: torch.Tensor) -> None:
@@ -981,24 +713,21 @@ def _on_grad(owner, i: int, p: torch.Tensor) -> None:
     opt = owner()
     if opt is None or opt._closed:
         return
-    r = opt._rows[i]
     if opt._dead is not None:
         p.grad = None
         return
     if opt._keep:
         return  # It stays until step(), and torch sums.
+    g, p.grad = p.grad, None
     try:
-        opt._begin()
-        with torch.no_grad():
-            opt._take(i, r)
+        opt._take(i, g)
     except _OVER as e:
         opt._dead = e
-        p.grad = None
 
 
 def _on_load(owner, module, state_dict, *rest) -> None:
     opt = owner()
-    if opt is not None and not opt._closed and opt._base and not opt._copy:
+    if opt is not None and not opt._closed and opt._image.views:
         raise RuntimeError("shardd: load_state_dict() would write parameters that belong to shardd "
                            "and are read-only since the first step. Load before the Optimizer is "
                            "made, or restore a checkpoint of shardd")
@@ -1014,57 +743,6 @@ def _no_reduce(state, bucket):
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
-
-
-def _dense(g: torch.Tensor, name: str) -> torch.Tensor:
-    warnings.warn(f"shardd: the sparse gradient of {name!r} is sent as a dense one",
-                  stacklevel=3)
-    return g.coalesce().to_dense()
-
-
-def _word(value) -> str:
-    """A value as shardd.conf writes it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (tuple, list)):
-        return ",".join(_word(v) for v in value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    return str(value)
-
-
-def _own_settings(g: dict, kind: str) -> dict:
-    """The hyper-parameters of a group that shardd keeps, but for the learning rate."""
-    own = {k: g[k] for k in KINDS[kind] if k != "lr"}
-    if "nesterov" in own:
-        own["nesterov"] = int(bool(own["nesterov"]))
-    if "betas" in own:
-        own["betas"] = tuple(float(b) for b in own["betas"])
-    return own
-
-
-def _check_group(g: dict, kind: str) -> None:
-    for k, v in ZERO_ONLY.items():
-        if k in g and g[k] not in (v, None):
-            raise TypeError(f"shardd.Optimizer: {k}={g[k]!r} is not kept by shardd: {kind} here is "
-                            "without it")
-    for k in g:
-        if k not in KINDS[kind] and k not in HARMLESS and k not in ("params", "param_names", "name"):
-            log.debug("shardd: key %r of a parameter group is not looked at", k)
-
-
-def _taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
-    """Kind and groups of an optimizer of torch that has made no step."""
-    kind = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adagrad": "adagrad", "Lion": "lion",
-            "DeepSpeedCPUAdam": "adamw", "FusedAdam": "adamw", "DeepSpeedCPUAdagrad": "adagrad",
-            "DeepSpeedCPULion": "lion", "FusedLion": "lion"}.get(type(optimizer).__name__)
-    if kind is None:
-        raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, SGD, "
-                        "Adagrad and Lion")
-    if optimizer.state:
-        raise RuntimeError(f"shardd.Optimizer: this {type(optimizer).__name__} has made steps "
-                           "already: import its state, or begin with a new one")
-    return kind, [dict(g) for g in optimizer.param_groups]
 
 
 class GradScaler:

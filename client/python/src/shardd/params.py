@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of a torch model as tensors of shardd: names, layout, views, and what stands in their way.
+"""Parameters of a torch model as tensors of shardd: names, layout, and what stands in their way.
 
 Here a torch.nn.Parameter becomes a row with a name, a dtype and an address, and memory that the
-library gives becomes a tensor. A parameter that cannot be trained is refused here, with its name. Nothing here talks to a daemon.
+library gives becomes a tensor. A parameter that cannot be trained is refused here, with its name.
+Nothing here talks to a daemon.
 """
 
 from __future__ import annotations
 
 import ctypes as C
-import math
 import os
 import sys
 import weakref
@@ -24,9 +24,9 @@ DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
 def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A contiguous tensor of the shape of `like` over memory of the library.
 
-    Elements lie row by row there, whatever the strides of `like` are, so that a checkpoint means the
-    same to everybody. The memory belongs to the library. A ctypes array counts as writable for torch,
-    so that it does not warn about memory that is read-only.
+    Elements lie row by row there, whatever the strides of `like` are, so that a checkpoint means
+    the same to everybody. The memory belongs to the library. A ctypes array counts as writable for
+    torch, so that it does not warn about memory that is read-only.
     """
     numel = like.numel()
     buffer = (C.c_char * (numel * dtype.itemsize)).from_address(address)
@@ -51,7 +51,46 @@ class Row:
         self.marker: torch.Tensor | None = None  # Stands in .grad for what was pushed.
 
 
-def refuse(name: str, p: torch.Tensor) -> str | None:
+def collect(groups: list[dict], names: dict[int, str]) -> tuple[list[Row], list]:
+    """Which parameters are trained, as rows, and (name, parameter) of those that are frozen.
+
+    groups: as torch has them. names: of parameters, by id. Raises TypeError for a parameter that
+    shardd cannot train, and ValueError if there is none at all.
+    """
+    rows: list[Row] = []
+    frozen = []
+    for gi, g in enumerate(groups):
+        for p in g["params"]:
+            name = names.get(id(p), f"t{len(rows)}")
+            if not p.requires_grad:
+                frozen.append((name, p))
+                continue
+            why = _refuse(name, p)
+            if why:
+                raise TypeError(f"shardd.Optimizer: {why}")
+            if p.numel() > 0:  # Else there is nothing to train, and nothing to know.
+                rows.append(Row(name, p, gi))
+    if not rows:
+        raise ValueError("shardd.Optimizer: no parameter requires a gradient")
+    return rows, frozen
+
+
+def one_dtype(rows: list[Row], dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of all rows. Raises TypeError if that is not one, or not `dtype`."""
+    dtypes = {r.dtype for r in rows}
+    if dtype is None and len(dtypes) > 1:
+        raise TypeError(f"shardd.Optimizer: parameters are of {sorted(map(str, dtypes))}: say "
+                        "dtype=, or make them one (model.to(torch.bfloat16))")
+    dtype = dtype or next(iter(dtypes))
+    for r in rows:
+        if r.dtype != dtype:
+            raise TypeError(f"shardd.Optimizer: parameter {r.name!r} is {r.dtype} and dtype is "
+                            f"{dtype}: call model.to({dtype}) first, so that the model computes in "
+                            "what it reads")
+    return dtype
+
+
+def _refuse(name: str, p: torch.Tensor) -> str | None:
     """Why a parameter cannot be trained by shardd, or None."""
     if type(p).__name__ == "DTensor" or hasattr(p, "device_mesh"):
         return (f"parameter {name!r} is a DTensor: shardd shards parameters itself, so make the "
@@ -73,21 +112,7 @@ def refuse(name: str, p: torch.Tensor) -> str | None:
     return None
 
 
-def refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
-    """Has DistributedDataParallel leave the parameters of a module alone, or not any more.
-
-    Its constructor writes into all that it does not ignore, and memory that is read-only ends the
-    process. What ignores every parameter is refused by torch itself, in a sentence. The names are
-    where DDP looks for them, at the module that it wraps, and at each part in case of that.
-    """
-    for part in module.modules() if module is not None else ():
-        if on:
-            part._ddp_params_and_buffers_to_ignore = [n for n, _ in part.named_parameters()]
-        else:
-            part.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
-
-
-def named(model, names: dict[int, str] | None = None) -> tuple[list[dict], dict[int, str], object]:
+def named(model) -> tuple[list[dict], dict[int, str], torch.nn.Module | None]:
     """Groups and names out of what users give as a model.
 
     model is a torch.nn.Module, an iterable of parameters, of (name, parameter), or of torch's
@@ -95,7 +120,7 @@ def named(model, names: dict[int, str] | None = None) -> tuple[list[dict], dict[
     Of tied parameters the first name counts.
     """
     module = model if isinstance(model, torch.nn.Module) else None
-    found: dict[int, str] = dict(names or {})
+    found: dict[int, str] = {}
     if module is not None:
         inner = getattr(module, "module", None)
         wrapped = type(module).__name__ in ("DistributedDataParallel", "DataParallel")
@@ -212,8 +237,3 @@ def hint(name: str, otherwise: int) -> int:
 def total(rows: Iterable[Row]) -> int:
     """The elements of all rows."""
     return sum(r.numel for r in rows)
-
-
-def finite(x: float) -> bool:
-    """Whether a number can be a setting."""
-    return isinstance(x, (int, float)) and math.isfinite(x)

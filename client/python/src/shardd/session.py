@@ -342,17 +342,6 @@ class Session:
                        _c.NOT_FOUND)
         return None if got == _c.NOT_FOUND else (buffer.raw[:room.value], step.value)
 
-    def stats(self) -> str:
-        """What `shardctl status --json` shows."""
-        room = _c.size_t(0)
-        got = self.lib.shard_stats(self._client, None, C.byref(room))
-        while got == _c.RANGE:
-            room.value += 1024
-            buffer = C.create_string_buffer(room.value)
-            got = self.lib.shard_stats(self._client, buffer, C.byref(room))
-        _c.check(got)
-        return buffer.value.decode()
-
     def disconnect(self) -> None:
         """Ends the connection. Every address that it gave is invalid from then on."""
         self.world = None

@@ -16,7 +16,8 @@ from .comm import init_distributed
 from .config import Config, ConfigError
 from .config import Config as DeepSpeedConfig
 from .config import ConfigError as DeepSpeedConfigError
-from .engine import DeepSpeedEngine, DeepSpeedOptimizer, initialize
+from .engine import DeepSpeedEngine, initialize
+from .optimizer import DeepSpeedOptimizer
 from .standin import VERSION as __version__
 from .standin import (LayerSpec, PipelineModule, add_config_arguments, build, install,
                       uninstall)

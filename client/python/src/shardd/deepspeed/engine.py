@@ -8,151 +8,27 @@ drives: gradients are summed in the arena and leave in step(), or, where
 set_gradient_accumulation_boundary() says that this backward pass is the last one,
 already as backward makes them.
 
-The happy path is backward() and step(). save_checkpoint() has the daemons write dir/tag and keeps
-what only trainers know in dir/tag/client; load_checkpoint() drops the model and makes it anew from
-there, for whatever number of trainers there is now.
+The happy path is initialize(), and then backward() and step(). The optimizer is made in
+optimizer.py, and what a checkpoint has beside the model is written and read in saving.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import io
 import logging
-import math
 import os
-import shutil
 import sys
-import types
 import warnings
-import weakref
 from typing import Any
 
 import torch
 
-from .. import lib as _c
-from .. import params as _p
-from ..checkpoint import Checkpoint, Initial, latest
-from ..optimizer import Optimizer, _taken_over
-from . import comm
-from .config import DTYPE_NAMES, Config, ConfigError, number
+from . import comm, saving
+from .config import DTYPE_NAMES, Config, ConfigError
 from .monitor import Monitors, Timers, count_flops, log
+from .optimizer import make_optimizer, schedule_params
 from .schedules import SCHEDULES
-
-CLIENT = os.path.join("client", "deepspeed.pt")  # Inside the folder of a checkpoint.
-# What may be in a file of client state beside tensors and plain values.
-SAFE = [argparse.Namespace]
-
-_engines: weakref.WeakSet = weakref.WeakSet()
-_names: dict[str, int] = {}  # How many models of a name this process has made.
-
-
-def optimizer_of(p: torch.Tensor) -> "DeepSpeedOptimizer":
-    """The optimizer that trains a parameter. Raises KeyError if none does."""
-    for engine in list(_engines):
-        opt = engine.optimizer
-        if opt is not None and id(p) in opt._row_of:
-            return opt
-    raise KeyError("shardd: this parameter is trained by no engine")
-
-
-class DeepSpeedOptimizer(Optimizer):
-    """What initialize() returns as optimizer: a shardd.Optimizer with the names of DeepSpeed's.
-
-    It keeps what it was defined with, so that the model can be made anew from other numbers.
-    """
-
-    def __init__(self, groups, module: torch.nn.Module, **arguments):
-        self._module_of_engine = module
-        super().__init__(groups, **arguments)
-
-    def _collect(self, *dtypes) -> None:
-        self._module = self._module_of_engine
-        super()._collect(*dtypes)
-
-    def _define(self, world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from, init,
-                timeout, more) -> None:
-        self._definition = (world, loss_scale, checkpoint_dir, checkpoint_every, "auto", init_from)
-        self._more, self._define_timeout, self._range = dict(more), timeout, world
-        super()._define(world, loss_scale, checkpoint_dir, checkpoint_every, resume, init_from,
-                        init, timeout, more)
-
-    @property
-    def cur_scale(self) -> float:
-        """The loss scale of the next step."""
-        if self.result is not None:
-            return self.result.next_loss_scale
-        scale = self._more.get("loss_scale", self._definition[1])
-        if scale == "dynamic":
-            return 2.0 ** self._more.get("initial_scale_power", 16)
-        return float(scale or 1.0)
-
-    loss_scale = cur_scale
-
-    @property
-    def loss_scale_config(self) -> types.SimpleNamespace:
-        """The loss scale under the names of DeepSpeed's fp16 optimizers. Reading is all it does."""
-        dynamic = self._more.get("loss_scale", self._definition[1]) == "dynamic"
-        return types.SimpleNamespace(
-            dynamic_loss_scale=dynamic, cur_scale=self.cur_scale, cur_iter=self.global_step,
-            scale_window=self._more.get("loss_scale_window", 1000),
-            min_loss_scale=self._more.get("min_loss_scale", 1.0))
-
-    @property
-    def _global_grad_norm(self) -> float | None:
-        return self.result.grad_norm if self.result is not None else None
-
-    @property
-    def optimizer(self) -> "DeepSpeedOptimizer":
-        """Itself: DeepSpeed wraps an optimizer of torch here."""
-        return self
-
-    def again(self, init: Initial | None = None, restore: tuple[str, str] | None = None,
-              **settings) -> None:
-        """Drops the model and makes it anew: of `init`, or of a checkpoint (dir, tag) as it is.
-
-        All ranks call it. Parameters become ordinary memory until the next step.
-        """
-        s = self._session
-        if self._base and not self._copy:
-            for r in self._rows:
-                r.param.data = r.param.data.clone()
-        for r in self._rows:
-            r.arena, r.param.grad = None, None
-        s.detach()
-        comm.barrier_if_any()
-        if comm.rank() == 0:
-            try:
-                s.drop(self.name, force=True)
-            except _c.Error as e:
-                if e.number != _c.NOT_FOUND:
-                    raise
-            if restore is not None:
-                s.restore(*restore, self.name)
-        comm.barrier_if_any()
-        self._base = self._arena_base = 0
-        self.result = None
-        self._forget_step()
-        if restore is None:
-            self._more.update(settings)
-            self._define(*self._definition, init, self._define_timeout, self._more)
-            return
-        if comm.rank() != 0:
-            s.attach(self.name)
-        self._same_layout(s)
-        s.wait_for_weights()
-        self._weights_of = self._read_weights()
-        for r in self._rows:
-            r.version = r.param._version
-        if comm.rank() == 0 and self.clip is not None:
-            s.set("clip", repr(self.clip))
-
-    def numbers(self) -> Initial:
-        """All masters and moments, read from the daemons, as what a model may begin with."""
-        return Initial(self.global_step, {r.name: self.read(r.param) for r in self._rows},
-                       {k: {r.name: self.read(r.param, k) for r in self._rows}
-                        for k in self._moments()})
 
 
 class DeepSpeedEngine(torch.nn.Module):
@@ -179,14 +55,12 @@ class DeepSpeedEngine(torch.nn.Module):
         self._gas = config.gradient_accumulation_steps
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
-        self._weight = 1.0 / self.world_size if config.sums else 1.0
         self._make_optimizer(optimizer, model_parameters)
         self._make_scheduler(lr_scheduler)
         self._make_loader(training_data, collate_fn)
         self.monitor = Monitors(config, self.global_rank)
         self._timers = Timers(bool(config.get("wall_clock_breakdown")) and self.global_rank == 0)
         self._say()
-        _engines.add(self)
 
     # --- construction ---
 
@@ -207,61 +81,11 @@ class DeepSpeedEngine(torch.nn.Module):
                         m._buffers[name] = b.to(to)
 
     def _make_optimizer(self, client, model_parameters) -> None:
-        named = {id(p): n for n, p in self.module.named_parameters()}
-        given = self._config.optimizer()
-        if callable(client) and not isinstance(client, torch.optim.Optimizer):
-            client = client(list(model_parameters if model_parameters is not None
-                                 else self.module.parameters()))
-        if client is not None:
-            kind, groups = _taken_over(client)
-            if given is not None:
-                log.info("the optimizer of the ds_config is not used: initialize() was given one")
-            words: dict[str, Any] = {}
-            if getattr(client, "adam_w_mode", True) is False and kind == "adamw":
-                kind = "adam"
-        elif given is not None:
-            kind, words = given
-            groups = _groups(model_parameters if model_parameters is not None
-                             else self.module.parameters())
-        else:
-            return  # An engine that only computes forward passes.
-        for g in groups:
-            params = g["params"]
-            params = [params] if isinstance(params, torch.Tensor) else list(params)
-            g["params"] = [(named.get(id(p), f"t{i}"), p) for i, p in enumerate(params)]
-        words.setdefault("weight_decay", 0.0)
-        if client is not None:
-            words.pop("weight_decay")
-        self.client_optimizer = client
-        c = self._config
-        grad = c.grad_dtype
-        settings = {**c.settings(), **self._schedule_of_daemon()}
-        low, high = c.world
-        self.optimizer = DeepSpeedOptimizer(
-            groups, self.module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
-            secret=c.get("shardd.secret"), clip=c.clip, world=(low, high),
-            grad_dtype=getattr(torch, grad) if grad else None,
-            params=c.get("shardd.params"), checkpoint_dir=c.get("shardd.checkpoint_dir"),
-            checkpoint_every=c.get("shardd.checkpoint_every", 0),
-            resume=c.get("shardd.resume") or _resume(),
-            timeout=c.get("shardd.timeout", 300.0),
-            loss_scale=settings.pop("loss_scale", None), **words, **settings)
-        self.optimizer.weight = self._weight
-        if client is not None:
-            # A scheduler that was made for the other one writes into these.
-            self.optimizer.param_groups = client.param_groups
-        self.global_steps = self.optimizer.global_step
-
-    def _schedule_of_daemon(self) -> dict:
-        """OneCycle moves beta1, which only the daemons can do in mid-run."""
-        c = self._config
-        params = {k: number(k, v, float) if isinstance(v, str) and k != "warmup_type" else v
-                  for k, v in (c.get("scheduler.params") or {}).items()}
-        self._schedule_params = params
-        if c.get("scheduler.type") != "OneCycle" or not params.get("cycle_momentum", True):
-            return {}
-        return {"schedule": "OneCycle", **{k: v for k, v in params.items()
-                                           if v is not None and k != "last_batch_iteration"}}
+        self.optimizer, self.client_optimizer = make_optimizer(self.module, self._config, client,
+                                                               model_parameters)
+        if self.optimizer is not None:
+            self.optimizer.weight = 1.0 / self.world_size if self._config.sums else 1.0
+            self.global_steps = self.optimizer.global_step
 
     def _make_scheduler(self, client) -> None:
         name, opt = self._config.get("scheduler.type"), self.optimizer
@@ -277,7 +101,7 @@ class DeepSpeedEngine(torch.nn.Module):
             if opt._scheduled:  # The daemons write param_groups. This one only tells.
                 target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"]}
                                            for g in opt.param_groups])
-            params = self._schedule_params
+            params = schedule_params(self._config)
             if name in SCHEDULES:
                 params = {k: int(v) if isinstance(v, float) and v == int(v) and
                           k.endswith(("_steps", "_size", "_count")) else v
@@ -380,7 +204,7 @@ class DeepSpeedEngine(torch.nn.Module):
             now = last and self._config.stage >= 2
         else:
             now = overlap and self.is_gradient_accumulation_boundary()
-        self.optimizer._syncing = bool(now) and not self.inside_no_sync_ctxt
+        self.optimizer._grads.syncing = bool(now) and not self.inside_no_sync_ctxt
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True):
         """Computes gradients of loss / gradient_accumulation_steps, and returns that loss.
@@ -640,7 +464,7 @@ class DeepSpeedEngine(torch.nn.Module):
         """A copy of the model's state_dict() on rank 0, and None on the others."""
         if self.global_rank != 0:
             return None
-        return clone_tensors(self.module_state_dict(exclude_frozen_parameters))
+        return saving.clone_tensors(self.module_state_dict(exclude_frozen_parameters))
 
     _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
 
@@ -665,85 +489,9 @@ class DeepSpeedEngine(torch.nn.Module):
         tensors that load_checkpoint() gives back. save_latest: False leaves the file latest alone.
         A checkpoint of that tag is replaced.
         """
-        tag = str(tag or f"global_step{self.global_steps}")
-        self._same_tag(tag)
-        if not save_dir:
-            raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be "
-                             "a folder")
-        save_dir = os.path.abspath(save_dir)
-        if self.global_rank == 0:
-            state = self._client_bytes(dict(client_state or {}), exclude_frozen_parameters)
-            self._write(save_dir, tag, state, save_latest)
-        comm.barrier_if_any()
+        saving.save(self, save_dir, str(tag or f"global_step{self.global_steps}"),
+                    dict(client_state or {}), save_latest, exclude_frozen_parameters)
         return True
-
-    def _same_tag(self, tag: str) -> None:
-        mode = str(self._config.get("checkpoint.tag_validation", "Warn")).lower()
-        if mode == "ignore" or not comm.is_initialized() or self.world_size < 2:
-            return
-        tags: list = [None] * self.world_size
-        torch.distributed.all_gather_object(tags, tag)
-        if len(set(tags)) > 1:
-            text = f"[rank={self.global_rank}] The checkpoint tag name '{tag}' is not consistent " \
-                f"across all ranks: {sorted(set(tags))}. Including rank unique information in " \
-                "the tag could cause issues when restoring"
-            assert mode != "fail", text
-            log.warning("%s", text)
-
-    def _write(self, save_dir: str, tag: str, state: bytes, save_latest: bool) -> None:
-        os.makedirs(save_dir, exist_ok=True)
-        path, aside = os.path.join(save_dir, tag), os.path.join(save_dir, f".{tag}.replaced")
-        newest = os.path.join(save_dir, "latest")
-        before = None
-        if not save_latest and os.path.isfile(newest):
-            with open(newest, encoding="utf-8") as f:
-                before = f.read()
-        if os.path.isdir(path):
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(path, aside)
-        try:
-            if self.optimizer is not None:
-                self.optimizer.save(save_dir, tag)
-        except BaseException:
-            if os.path.isdir(aside) and not os.path.isdir(path):
-                os.rename(aside, path)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
-        _write_file(os.path.join(path, CLIENT), state)
-        if before is not None:
-            _write_file(newest, before.encode())
-        elif save_latest:
-            _write_file(newest, tag.encode())
-        elif os.path.isfile(newest):
-            os.unlink(newest)
-
-    def _client_bytes(self, client_state: dict, exclude_frozen: bool) -> bytes:
-        opt, sched = self.optimizer, self.lr_scheduler
-        known = {r.name for r in opt._rows} if opt is not None else set()
-        state = {
-            "client_state": client_state, "global_steps": self.global_steps,
-            "global_samples": self.global_samples, "skipped_steps": self.skipped_steps,
-            "micro_steps": self.micro_steps, "world_size": self.world_size,
-            "lr_scheduler": sched.state_dict() if hasattr(sched, "state_dict") else None,
-            "param_groups": [{k: v for k, v in g.items() if k != "params"}
-                             for g in opt.param_groups] if opt is not None else [],
-            "loss_scale": opt.cur_scale if opt is not None else 1.0,
-            "buffers": {n: b.detach().clone() for n, b in self.module.named_buffers()},
-            "frozen": {} if exclude_frozen else {
-                n: p.detach().clone() for n, p in self.module.named_parameters()
-                if not p.requires_grad and n not in known},
-        }
-        out = io.BytesIO()
-        torch.save(state, out)
-        try:
-            with torch.serialization.safe_globals(SAFE):
-                torch.load(io.BytesIO(out.getvalue()), weights_only=True)
-        except Exception as e:
-            raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has "
-                            "an object that could not be read again safely: give tensors, numbers, "
-                            "text, lists and dicts, or name its class to "
-                            f"torch.serialization.add_safe_globals(): {str(e)[:300]}") from None
-        return out.getvalue()
 
     def load_checkpoint(self, load_dir: str, tag: str | None = None,
                         load_module_strict: bool = True, load_optimizer_states: bool = True,
@@ -755,84 +503,8 @@ class DeepSpeedEngine(torch.nn.Module):
         where the folder has no checkpoint. load_optimizer_states=False: only weights;
         moments begin at 0.
         """
-        load_dir = os.path.abspath(load_dir)
-        if tag is None:
-            try:
-                tag = latest(load_dir)
-            except FileNotFoundError:
-                log.warning("there is no checkpoint in %s, so that nothing is loaded", load_dir)
-                return None, {}
-        tag = str(tag)
-        path = os.path.join(load_dir, tag)
-        if not os.path.isdir(path):
-            log.warning("there is no checkpoint %s, so that nothing is loaded", path)
-            return None, {}
-        if self.world_size > 1 and not comm.is_initialized():
-            raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process "
-                               "group, so that all let go of the model at once: call "
-                               "deepspeed.init_distributed(), or say checkpoint_dir in the block "
-                               "shardd of the ds_config, from which a new model begins by itself")
-        state = self._client_state(path)
-        only = load_module_only or not load_optimizer_states
-        if self.optimizer is not None:
-            self._load_model(load_dir, tag, state, only)
-        self._load_rest(state, load_module_strict)
-        if load_module_only:
-            return path, state["client_state"]
-        for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
-            setattr(self, word, state[word])
-        if load_optimizer_states and self.optimizer is not None:
-            for g, saved in zip(self.optimizer.param_groups, state["param_groups"]):
-                g.update({k: v for k, v in saved.items() if k in g and
-                          (k == "lr" or k == "initial_lr")})
-        if load_lr_scheduler_states and self.lr_scheduler is not None and state["lr_scheduler"]:
-            self.lr_scheduler.load_state_dict(state["lr_scheduler"])
-        return path, state["client_state"]
-
-    def _client_state(self, path: str) -> dict:
-        file = os.path.join(path, CLIENT)
-        if not os.path.isfile(file):
-            raise FileNotFoundError(
-                f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
-                "another checkpoint of shardd give its folder as checkpoint_dir in the block "
-                "shardd of the ds_config; of DeepSpeed itself convert it by "
-                "shardd.Initial.from_universal()")
-        with torch.serialization.safe_globals(SAFE):
-            return torch.load(file, map_location="cpu", weights_only=True)
-
-    def _load_model(self, load_dir: str, tag: str, state: dict, only: bool) -> None:
-        opt = self.optimizer
-        if not only and self._fits(load_dir, tag):
-            opt.again(restore=(load_dir, tag))
-            return
-        if only:
-            init = Initial(0, Checkpoint(load_dir, tag))
-            opt.again(init)
-            return
-        settings = {}
-        if opt._more.get("initial_scale_power") is not None and state["loss_scale"] >= 1:
-            settings["initial_scale_power"] = int(math.log2(state["loss_scale"]))
-        opt.again(Initial.from_shardd(load_dir, tag), **settings)
-
-    def _fits(self, load_dir: str, tag: str) -> bool:
-        """Whether the daemons may restore the checkpoint with what is saved in it: the name of the
-        model and its settings. If not, the model is made from its numbers."""
-        manifest = Checkpoint(load_dir, tag).manifest
-        return manifest.get("name") == self.optimizer.name and \
-            _saved_world(manifest) == tuple(self._config.world)
-
-    def _load_rest(self, state: dict, strict: bool) -> None:
-        buffers = dict(self.module.named_buffers())
-        frozen = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
-        with torch.no_grad():
-            for have, saved in ((buffers, state["buffers"]), (frozen, state["frozen"])):
-                for name, x in saved.items():
-                    if name in have and have[name].shape == x.shape:
-                        have[name].copy_(x)
-                    elif strict:
-                        raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has "
-                                           f"{name!r} of shape {tuple(x.shape)}, and the model has "
-                                           "not")
+        return saving.load(self, load_dir, tag, load_module_strict, load_optimizer_states,
+                           load_lr_scheduler_states, load_module_only)
 
     def empty_partition_cache(self) -> None:
         """Nothing: parameters are whole, and none is a copy."""
@@ -883,44 +555,6 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
-def _groups(params) -> list[dict]:
-    """model_parameters as groups."""
-    params = list(params)
-    if params and isinstance(params[0], dict):
-        return [dict(g) for g in params]
-    return [{"params": [p[1] if isinstance(p, tuple) else p for p in params]}]
-
-
-def _model_name(c: Config) -> str:
-    """A name of its own for each model of a process: the second one is NAME-1."""
-    name = c.get("shardd.name") or os.environ.get("SHARDD_MODEL") or _p.script_name()
-    n = _names[name] = _names.get(name, -1) + 1
-    return f"{name}-{n}" if n else name
-
-
-def _resume() -> str:
-    """DeepSpeed's initialize() begins anew. After torchrun has started ranks again, the model that
-    is there is this run's own."""
-    return "auto" if int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) else "never"
-
-
-def _saved_world(manifest: dict) -> tuple[int, int] | None:
-    words = dict(w.partition("=")[::2] for w in str(manifest.get("settings", "")).split())
-    if not words.get("min_world", "").isdecimal() or not words.get("max_world", "").isdecimal():
-        return None
-    return int(words["min_world"]), int(words["max_world"])
-
-
-def _write_file(path: str, data: bytes) -> None:
-    """The whole of a file at once, on the disk when this returns."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".part", "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(path + ".part", path)
-
-
 def _each_tensor(x, call) -> None:
     if isinstance(x, torch.Tensor):
         call(x)
@@ -940,15 +574,3 @@ def _half(x):
     if isinstance(x, (list, tuple)):
         return type(x)(_half(v) for v in x)
     return x
-
-
-def clone_tensors(x, device="cpu"):
-    """A copy of a state dict whose tensors have memory of their own."""
-    if isinstance(x, torch.Tensor):
-        return x.detach().to(device, copy=True)
-    if isinstance(x, dict):
-        return type(x)((k, clone_tensors(v, device)) for k, v in x.items())
-    if isinstance(x, (list, tuple)):
-        return type(x)(clone_tensors(v, device) for v in x)
-    return x
-

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from . import comm, config, engine, monitor, schedules, zero
+from . import comm, config, engine, monitor, optimizer, saving, schedules, zero
 
 VERSION = "0.19.8+shardd"
 REAL, OURS = "deepspeed", "shardd.deepspeed"
@@ -297,8 +297,8 @@ MODULES: dict[str, Any] = {
     "runtime.zero": _ZERO,
     "runtime.zero.partition_parameters": _ZERO,
     "runtime.zero.utils": {"ZeRORuntimeException": type("ZeRORuntimeException", (Exception,), {})},
-    "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": engine.DeepSpeedOptimizer},
-    "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": engine.DeepSpeedOptimizer},
+    "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": optimizer.DeepSpeedOptimizer},
+    "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": optimizer.DeepSpeedOptimizer},
     "runtime.zero.config": {"DeepSpeedZeroConfig": DeepSpeedZeroConfig},
     "runtime.precision_config": {"get_bfloat16_config": _bf16_config},
     "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
@@ -313,7 +313,7 @@ MODULES: dict[str, Any] = {
     "checkpointing": {"configure": zero.configure, "checkpoint": zero.checkpoint,
                       "is_configured": zero.is_configured},
     "checkpoint": {},
-    "checkpoint.utils": {"clone_tensors_for_torch_save": engine.clone_tensors,
+    "checkpoint.utils": {"clone_tensors_for_torch_save": saving.clone_tensors,
                          "get_model_ckpt_name_for_rank": _model_file},
     # FusedLamb and the like are not here, so that scripts which ask take another way.
     "ops": {"__compatible_ops__": collections.defaultdict(

@@ -17,7 +17,7 @@ import torch
 
 from . import comm
 from .config import DTYPE_NAMES, load
-from .engine import DeepSpeedOptimizer, optimizer_of
+from .optimizer import DeepSpeedOptimizer, optimizer_of
 
 
 class ZeroParamStatus(enum.Enum):
@@ -91,7 +91,7 @@ class GatheredParameters:
                 opt = optimizer_of(p)
                 self._engines[id(opt)] = opt
                 row = opt._row_of[id(p)]
-                if opt._base and not opt._copy and p.data_ptr() == row.address:
+                if opt._image.is_view(row):
                     p.data = p.data.clone()
 
     def __exit__(self, kind, value, trace):

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeedOptimizer: a shardd.Optimizer with DeepSpeed's names, and how a ds_config makes one.
+
+make_optimizer() is what the engine calls. The happy path afterwards is that of shardd.Optimizer.
+What DeepSpeed allows beyond it, to change masters and moments from outside and to go on with a
+checkpoint of another world, is again(): the model is dropped and made anew from other numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from .. import lib as _c
+from .. import params as _p
+from ..checkpoint import Initial
+from ..optimizer import Optimizer
+from ..settings import taken_over
+from . import comm
+from .config import Config, number
+from .monitor import log
+
+_optimizers: weakref.WeakSet = weakref.WeakSet()
+_names: dict[str, int] = {}  # How many models of a name this process has made.
+
+
+def optimizer_of(p: torch.Tensor) -> "DeepSpeedOptimizer":
+    """The optimizer that trains a parameter. Raises KeyError if none does."""
+    for opt in list(_optimizers):
+        if id(p) in opt._row_of:
+            return opt
+    raise KeyError("shardd: this parameter is trained by no engine")
+
+
+class DeepSpeedOptimizer(Optimizer):
+    """What initialize() returns as optimizer: a shardd.Optimizer with the names of DeepSpeed's.
+
+    It keeps what it was defined with, so that the model can be made anew from other numbers.
+    """
+
+    def __init__(self, groups, module: torch.nn.Module, **arguments):
+        self._module_of_engine = module
+        super().__init__(groups, **arguments)
+        _optimizers.add(self)
+
+    def _collect(self, *dtypes) -> None:
+        self._module = self._module_of_engine
+        super()._collect(*dtypes)
+
+    def _define(self, world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
+                more) -> None:
+        self._loss_scale = loss_scale
+        self._definition = (world, loss_scale, checkpoint_every, "auto", init_from)
+        self._more, self._define_timeout = dict(more), timeout
+        super()._define(world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
+                        more)
+
+    @property
+    def cur_scale(self) -> float:
+        """The loss scale of the next step."""
+        if self.result is not None:
+            return self.result.next_loss_scale
+        scale = self._more.get("loss_scale", self._loss_scale)
+        if scale == "dynamic":
+            return 2.0 ** self._more.get("initial_scale_power", 16)
+        return float(scale or 1.0)
+
+    loss_scale = cur_scale
+
+    @property
+    def loss_scale_config(self) -> types.SimpleNamespace:
+        """The loss scale under the names of DeepSpeed's fp16 optimizers. Reading is all it does."""
+        dynamic = self._more.get("loss_scale", self._loss_scale) == "dynamic"
+        return types.SimpleNamespace(
+            dynamic_loss_scale=dynamic, cur_scale=self.cur_scale, cur_iter=self.global_step,
+            scale_window=self._more.get("loss_scale_window", 1000),
+            min_loss_scale=self._more.get("min_loss_scale", 1.0))
+
+    @property
+    def _global_grad_norm(self) -> float | None:
+        return self.result.grad_norm if self.result is not None else None
+
+    @property
+    def optimizer(self) -> "DeepSpeedOptimizer":
+        """Itself: DeepSpeed wraps an optimizer of torch here."""
+        return self
+
+    def again(self, init: Initial | None = None, restore: tuple[str, str] | None = None,
+              **settings) -> None:
+        """Drops the model and makes it anew: of `init`, or of a checkpoint (dir, tag) as it is.
+
+        All ranks call it. Parameters become ordinary memory until the next step.
+        """
+        s = self._session
+        self._image.release()
+        self._grads.unbind()
+        for r in self._rows:
+            r.param.grad = None
+        s.detach()
+        comm.barrier_if_any()
+        if comm.rank() == 0:
+            try:
+                s.drop(self.name, force=True)
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    raise
+            if restore is not None:
+                s.restore(*restore, self.name)
+        comm.barrier_if_any()
+        self.result = None
+        self._forget_step()
+        if restore is None:
+            self._more.update(settings)
+            self._define(*self._definition, init, self._define_timeout, self._more)
+            return
+        if comm.rank() != 0:
+            s.attach(self.name)
+        self._model.same_layout(s)
+        s.wait_for_weights()
+        self._weights_of = self._model.read_weights(s)
+        for r in self._rows:
+            r.version = r.param._version
+        if comm.rank() == 0 and self.clip is not None:
+            s.set("clip", repr(self.clip))
+
+    def numbers(self) -> Initial:
+        """All masters and moments, read from the daemons, as what a model may begin with."""
+        return Initial(self.global_step, {r.name: self.read(r.param) for r in self._rows},
+                       {k: {r.name: self.read(r.param, k) for r in self._rows}
+                        for k in self._moments()})
+
+
+def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters):
+    """What a ds_config says, or an optimizer of the user's own, as a DeepSpeedOptimizer.
+
+    client: of torch.optim, a function of parameters that returns one, or None. model_parameters: as
+    initialize() has them. Returns it and the user's own; (None, None) for an engine that only
+    computes forward passes.
+    """
+    named = {id(p): n for n, p in module.named_parameters()}
+    given = c.optimizer()
+    if callable(client) and not isinstance(client, torch.optim.Optimizer):
+        client = client(list(model_parameters if model_parameters is not None
+                             else module.parameters()))
+    if client is not None:
+        kind, groups = taken_over(client)
+        if given is not None:
+            log.info("the optimizer of the ds_config is not used: initialize() was given one")
+        words: dict[str, Any] = {}
+        if getattr(client, "adam_w_mode", True) is False and kind == "adamw":
+            kind = "adam"
+    elif given is not None:
+        kind, words = given
+        groups = _groups(model_parameters if model_parameters is not None
+                         else module.parameters())
+    else:
+        return None, None
+    for g in groups:
+        params = g["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        g["params"] = [(named.get(id(p), f"t{i}"), p) for i, p in enumerate(params)]
+    words.setdefault("weight_decay", 0.0)
+    if client is not None:
+        words.pop("weight_decay")
+    grad = c.grad_dtype
+    settings = {**c.settings(), **_schedule_of_daemon(c)}
+    low, high = c.world
+    made = DeepSpeedOptimizer(
+        groups, module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
+        secret=c.get("shardd.secret"), clip=c.clip, world=(low, high),
+        grad_dtype=getattr(torch, grad) if grad else None,
+        params=c.get("shardd.params"), checkpoint_dir=c.get("shardd.checkpoint_dir"),
+        checkpoint_every=c.get("shardd.checkpoint_every", 0),
+        resume=c.get("shardd.resume") or _resume(),
+        timeout=c.get("shardd.timeout", 300.0),
+        loss_scale=settings.pop("loss_scale", None), **words, **settings)
+    if client is not None:
+        # A scheduler that was made for the other one writes into these.
+        made.param_groups = client.param_groups
+    return made, client
+
+
+def schedule_params(c: Config) -> dict:
+    """scheduler.params of a ds_config, with numbers that are written as text as numbers."""
+    return {k: number(k, v, float) if isinstance(v, str) and k != "warmup_type" else v
+            for k, v in (c.get("scheduler.params") or {}).items()}
+
+
+def _schedule_of_daemon(c: Config) -> dict:
+    """OneCycle moves beta1, which only the daemons can do in mid-run."""
+    params = schedule_params(c)
+    if c.get("scheduler.type") != "OneCycle" or not params.get("cycle_momentum", True):
+        return {}
+    return {"schedule": "OneCycle", **{k: v for k, v in params.items()
+                                       if v is not None and k != "last_batch_iteration"}}
+
+
+def _groups(params) -> list[dict]:
+    """model_parameters as groups."""
+    params = list(params)
+    if params and isinstance(params[0], dict):
+        return [dict(g) for g in params]
+    return [{"params": [p[1] if isinstance(p, tuple) else p for p in params]}]
+
+
+def _model_name(c: Config) -> str:
+    """A name of its own for each model of a process: the second one is NAME-1."""
+    name = c.get("shardd.name") or os.environ.get("SHARDD_MODEL") or _p.script_name()
+    n = _names[name] = _names.get(name, -1) + 1
+    return f"{name}-{n}" if n else name
+
+
+def _resume() -> str:
+    """DeepSpeed's initialize() begins anew. After torchrun has started ranks again, the model that
+    is there is this run's own."""
+    return "auto" if int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) else "never"

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a DeepSpeedEngine: the model, and beside it what only trainers know.
+
+save() has the daemons write dir/tag and keeps counters, schedule, buffers and the user's own state
+in dir/tag/client, from rank 0. load() drops the model and makes it anew from there, for whatever
+number of trainers there is now. The file of trainers is read as data only: it holds tensors, plain
+values and the classes in SAFE, and what else a user wants in it is refused when it is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import shutil
+
+import torch
+
+from ..checkpoint import Checkpoint, Initial, latest
+from . import comm
+from .monitor import log
+
+CLIENT = os.path.join("client", "deepspeed.pt")  # Inside the folder of a checkpoint.
+# What may be in a file of client state beside tensors and plain values.
+SAFE = [argparse.Namespace]
+
+
+def save(engine, save_dir: str, tag: str, client_state: dict, save_latest: bool,
+         exclude_frozen: bool) -> None:
+    """DeepSpeedEngine.save_checkpoint()."""
+    _same_tag(engine, tag)
+    if not save_dir:
+        raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be "
+                         "a folder")
+    save_dir = os.path.abspath(save_dir)
+    if engine.global_rank == 0:
+        state = _client_bytes(engine, client_state, exclude_frozen)
+        _write(engine, save_dir, tag, state, save_latest)
+    comm.barrier_if_any()
+
+
+def _same_tag(engine, tag: str) -> None:
+    mode = str(engine._config.get("checkpoint.tag_validation", "Warn")).lower()
+    if mode == "ignore" or not comm.is_initialized() or engine.world_size < 2:
+        return
+    tags: list = [None] * engine.world_size
+    torch.distributed.all_gather_object(tags, tag)
+    if len(set(tags)) > 1:
+        text = f"[rank={engine.global_rank}] The checkpoint tag name '{tag}' is not consistent " \
+            f"across all ranks: {sorted(set(tags))}. Including rank unique information in " \
+            "the tag could cause issues when restoring"
+        assert mode != "fail", text
+        log.warning("%s", text)
+
+
+def _write(engine, save_dir: str, tag: str, state: bytes, save_latest: bool) -> None:
+    os.makedirs(save_dir, exist_ok=True)
+    path, aside = os.path.join(save_dir, tag), os.path.join(save_dir, f".{tag}.replaced")
+    newest = os.path.join(save_dir, "latest")
+    before = None
+    if not save_latest and os.path.isfile(newest):
+        with open(newest, encoding="utf-8") as f:
+            before = f.read()
+    if os.path.isdir(path):
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+    try:
+        if engine.optimizer is not None:
+            engine.optimizer.save(save_dir, tag)
+    except BaseException:
+        if os.path.isdir(aside) and not os.path.isdir(path):
+            os.rename(aside, path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+    _write_file(os.path.join(path, CLIENT), state)
+    if before is not None:
+        _write_file(newest, before.encode())
+    elif save_latest:
+        _write_file(newest, tag.encode())
+    elif os.path.isfile(newest):
+        os.unlink(newest)
+
+
+def _client_bytes(engine, client_state: dict, exclude_frozen: bool) -> bytes:
+    opt, sched = engine.optimizer, engine.lr_scheduler
+    known = {r.name for r in opt._rows} if opt is not None else set()
+    state = {
+        "client_state": client_state, "global_steps": engine.global_steps,
+        "global_samples": engine.global_samples, "skipped_steps": engine.skipped_steps,
+        "micro_steps": engine.micro_steps, "world_size": engine.world_size,
+        "lr_scheduler": sched.state_dict() if hasattr(sched, "state_dict") else None,
+        "param_groups": [{k: v for k, v in g.items() if k != "params"}
+                         for g in opt.param_groups] if opt is not None else [],
+        "loss_scale": opt.cur_scale if opt is not None else 1.0,
+        "buffers": {n: b.detach().clone() for n, b in engine.module.named_buffers()},
+        "frozen": {} if exclude_frozen else {
+            n: p.detach().clone() for n, p in engine.module.named_parameters()
+            if not p.requires_grad and n not in known},
+    }
+    out = io.BytesIO()
+    torch.save(state, out)
+    try:
+        with torch.serialization.safe_globals(SAFE):
+            torch.load(io.BytesIO(out.getvalue()), weights_only=True)
+    except Exception as e:
+        raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has "
+                        "an object that could not be read again safely: give tensors, numbers, "
+                        "text, lists and dicts, or name its class to "
+                        f"torch.serialization.add_safe_globals(): {str(e)[:300]}") from None
+    return out.getvalue()
+
+
+def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states: bool,
+         scheduler_states: bool, module_only: bool) -> tuple[str | None, dict]:
+    """DeepSpeedEngine.load_checkpoint()."""
+    load_dir = os.path.abspath(load_dir)
+    if tag is None:
+        try:
+            tag = latest(load_dir)
+        except FileNotFoundError:
+            log.warning("there is no checkpoint in %s, so that nothing is loaded", load_dir)
+            return None, {}
+    tag = str(tag)
+    path = os.path.join(load_dir, tag)
+    if not os.path.isdir(path):
+        log.warning("there is no checkpoint %s, so that nothing is loaded", path)
+        return None, {}
+    if engine.world_size > 1 and not comm.is_initialized():
+        raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process "
+                           "group, so that all let go of the model at once: call "
+                           "deepspeed.init_distributed(), or say checkpoint_dir in the block "
+                           "shardd of the ds_config, from which a new model begins by itself")
+    state = _client_state(path)
+    only = module_only or not optimizer_states
+    if engine.optimizer is not None:
+        _load_model(engine, load_dir, tag, state, only)
+    _load_rest(engine, state, strict)
+    if module_only:
+        return path, state["client_state"]
+    for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
+        setattr(engine, word, state[word])
+    if optimizer_states and engine.optimizer is not None:
+        for g, saved in zip(engine.optimizer.param_groups, state["param_groups"]):
+            g.update({k: v for k, v in saved.items() if k in g and
+                      (k == "lr" or k == "initial_lr")})
+    if scheduler_states and engine.lr_scheduler is not None and state["lr_scheduler"]:
+        engine.lr_scheduler.load_state_dict(state["lr_scheduler"])
+    return path, state["client_state"]
+
+
+def _client_state(path: str) -> dict:
+    file = os.path.join(path, CLIENT)
+    if not os.path.isfile(file):
+        raise FileNotFoundError(
+            f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
+            "another checkpoint of shardd give its folder as checkpoint_dir in the block "
+            "shardd of the ds_config; of DeepSpeed itself convert it by "
+            "shardd.Initial.from_universal()")
+    with torch.serialization.safe_globals(SAFE):
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _load_model(engine, load_dir: str, tag: str, state: dict, only: bool) -> None:
+    opt = engine.optimizer
+    if not only and _fits(engine, load_dir, tag):
+        opt.again(restore=(load_dir, tag))
+        return
+    if only:
+        init = Initial(0, Checkpoint(load_dir, tag))
+        opt.again(init)
+        return
+    settings = {}
+    if opt._more.get("initial_scale_power") is not None and state["loss_scale"] >= 1:
+        settings["initial_scale_power"] = int(math.log2(state["loss_scale"]))
+    opt.again(Initial.from_shardd(load_dir, tag), **settings)
+
+
+def _fits(engine, load_dir: str, tag: str) -> bool:
+    """Whether the daemons may restore the checkpoint with what is saved in it: the name of the
+    model and its settings. If not, the model is made from its numbers."""
+    manifest = Checkpoint(load_dir, tag).manifest
+    return manifest.get("name") == engine.optimizer.name and \
+        _saved_world(manifest) == tuple(engine._config.world)
+
+
+def _load_rest(engine, state: dict, strict: bool) -> None:
+    buffers = dict(engine.module.named_buffers())
+    frozen = {n: p for n, p in engine.module.named_parameters() if not p.requires_grad}
+    with torch.no_grad():
+        for have, saved in ((buffers, state["buffers"]), (frozen, state["frozen"])):
+            for name, x in saved.items():
+                if name in have and have[name].shape == x.shape:
+                    have[name].copy_(x)
+                elif strict:
+                    raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has "
+                                       f"{name!r} of shape {tuple(x.shape)}, and the model has "
+                                       "not")
+
+
+def _saved_world(manifest: dict) -> tuple[int, int] | None:
+    words = dict(w.partition("=")[::2] for w in str(manifest.get("settings", "")).split())
+    if not words.get("min_world", "").isdecimal() or not words.get("max_world", "").isdecimal():
+        return None
+    return int(words["min_world"]), int(words["max_world"])
+
+
+def _write_file(path: str, data: bytes) -> None:
+    """The whole of a file at once, on the disk when this returns."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".part", "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(path + ".part", path)
+
+
+def clone_tensors(x, device="cpu"):
+    """A copy of a state dict whose tensors have memory of their own."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().to(device, copy=True)
+    if isinstance(x, dict):
+        return type(x)((k, clone_tensors(v, device)) for k, v in x.items())
+    if isinstance(x, (list, tuple)):
+        return type(x)(clone_tensors(v, device) for v in x)
+    return x

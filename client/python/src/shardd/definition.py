@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model comes to be in the daemons, and how a trainer finds it there.
+
+A Definition is what this process takes the model to be: its name, its tensors and its settings. The
+happy path is make() by all ranks: one of them defines the model and writes its first weights, the
+others attach and read them. After the daemon of a node was gone, find_again() attaches to the same
+model on another connection. A model in shardd that is not this one ends in Mismatch, which names
+the tensor or the setting.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Mapping, Sequence
+
+import torch
+
+from . import lib as _c
+from . import params as _p
+from .session import Session, TensorSpec
+from .settings import KIND_NUMBERS
+
+log = logging.getLogger("shardd")
+
+
+class Definition:
+    """A model as this process would define it.
+
+    name         of the model in shardd
+    rows         the parameters, in the order of the model's tensors
+    dtype, grad_dtype   of the image, and of gradients on their way
+    groups       name and settings of each group
+    settings     of the model, as shardd.conf has them
+    moments      the names of the moments that its optimizer keeps
+    checkpoints  the folder from which a model that the daemon lost is restored, or None
+    """
+
+    def __init__(self, name: str, rows: Sequence[_p.Row], dtype: torch.dtype,
+                 grad_dtype: torch.dtype, groups: list[tuple[str, str]], settings: str,
+                 moments: tuple[str, ...], checkpoints: str | None):
+        self.name, self.rows, self.dtype, self.grad_dtype = name, rows, dtype, grad_dtype
+        self.groups, self.settings, self.moments = groups, settings, moments
+        self.checkpoints = checkpoints
+        self.tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group) for r in rows]
+
+    def make(self, s: Session, resume: str, init, definer: int | None) -> int | None:
+        """Makes the model or attaches to it. Afterwards all ranks have equal weights.
+
+        resume, init: as Optimizer has them. definer: the rank whose weights count, or None for
+        whoever comes first. Returns the step that the weights are of; None if others went on while
+        they were read."""
+        if resume == "must":
+            s.attach(self.name)
+            created = False
+        else:
+            self._wait_for_definer(s, definer)
+            created = self._define_or_attach(s, resume)
+        if created:
+            step = self._write(s, init)
+            log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
+                     s.address, len(self.rows), _p.total(self.rows))
+            return step
+        self.same_layout(s)
+        s.wait_for_weights()
+        at = self.read_weights(s)
+        if resume == "never" and at:
+            raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
+                           f"step {at}: give another name=, drop it with "
+                           f"`shardctl drop {self.name}`, or say resume=\"auto\"", "SHARD_EXISTS")
+        log.info("shardd: attached to model %r at %s, which is at step %s", self.name, s.address,
+                 at)
+        return at
+
+    def find_again(self, s: Session, address: str) -> None:
+        """Attaches to the model that this process trains, by a new connection. It is never made
+        anew from first weights. Raises Lost if the daemon has it no more, and no checkpoint."""
+        try:
+            s.attach(self.name)
+        except _c.Error as e:
+            if e.number != _c.NOT_FOUND:
+                raise
+            if self.checkpoints is None:
+                raise _c.Lost(_c.LOST, f"{e.sentence}: the daemon at {address} came back "
+                              f"without it. Restore a checkpoint of {self.name!r}, or give "
+                              "checkpoint_dir= so that this is done by itself",
+                              "SHARD_LOST") from e
+            # The folder of a model is below checkpoint_dir, and has its name.
+            s.restore(os.path.join(self.checkpoints, self.name), None, self.name)
+        s.wait_for_weights()
+        self.same_layout(s)
+
+    def same_layout(self, s: Session) -> None:
+        """Raises Mismatch unless the model that is attached to has the tensors of this one."""
+        there = s.layout()
+        for a, b in zip(self.tensors, there):
+            if (a.name, a.shape) != (b.name, b.shape):
+                raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {b.name!r} of "
+                                  f"shape {b.shape} where this model has {a.name!r} of shape "
+                                  f"{a.shape}: give this one another name=", "SHARD_MISMATCH")
+        if len(self.tensors) != len(there):
+            raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {len(there)} "
+                              f"tensors and this model {len(self.tensors)}: give it another name=",
+                              "SHARD_MISMATCH")
+
+    def read_weights(self, s: Session) -> int | None:
+        """Copies the image into the parameters, which are still ordinary memory. Returns the step
+        that it is of; None if others went on meanwhile."""
+        steps = set()
+        for i, r in enumerate(self.rows):
+            x = torch.empty(r.numel, dtype=self.dtype)
+            steps.add(s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
+            with torch.no_grad():
+                r.param.copy_(x.view(r.param.size()))
+        return steps.pop() if len(steps) == 1 else None
+
+    def _wait_for_definer(self, s: Session, definer: int | None) -> None:
+        """Where one rank's weights count, the others do not define the model before it has."""
+        rank = _p.hint("RANK", -1)
+        if definer is None or rank in (-1, definer):
+            return
+        end = time.monotonic() + s.timeout
+        while True:
+            try:
+                s.attach(self.name)
+                s.detach()
+                return
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    return  # What it is, the definition says.
+                if time.monotonic() > end:
+                    raise _c.Timeout(_c.TIMEOUT, f"rank {definer} has not defined model "
+                                     f"{self.name!r} in {s.timeout:g} s, and its weights are what "
+                                     f"this rank, {rank}, begins with", "SHARD_TIMEOUT") from e
+            time.sleep(0.02)
+
+    def _define_or_attach(self, s: Session, resume: str) -> bool:
+        try:
+            return s.define(self.name, self.tensors, self.groups, _p.DTYPES[self.dtype],
+                            _p.DTYPES[self.grad_dtype], self.settings)
+        except _c.Mismatch as e:
+            # Another world size or timeout in a model that lives on is no other model.
+            if resume == "never" or "setting" not in e.sentence:
+                raise
+            s.attach(self.name)
+            log.warning("shardd: model %r goes on with the settings that it has: %s", self.name,
+                        e.sentence)
+            return False
+
+    def _write(self, s: Session, init) -> int:
+        """Writes what the model begins with, seals it, and returns the step that it is of."""
+        copied = False
+        for i, r in enumerate(self.rows):
+            if init is not None and init.masters:
+                x = _given(init.masters, r, "masters")
+                with torch.no_grad():
+                    r.param.copy_(x)
+                copied = True
+            else:
+                x = r.param
+            _write_one(s, _c.MASTER, i, r, x)
+            for kind, tensors in (init.moments.items() if init is not None else ()):
+                if r.name in tensors and kind in self.moments:
+                    _write_one(s, KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
+        step = init.step if init is not None else 0
+        s.seal(step)
+        if copied:
+            log.info("shardd: model %r begins with weights of step %d", self.name, step)
+        return step
+
+
+def _write_one(s: Session, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> None:
+    x = x.detach().to(device="cpu", dtype=torch.float32).contiguous()
+    s.write(kind, i, x.data_ptr(), r.numel, _c.F32)
+
+
+def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
+    try:
+        x = tensors[r.name]
+    except KeyError:
+        raise ValueError(f"shardd: init has no {what} of parameter {r.name!r}") from None
+    if x.shape != r.param.shape:
+        raise ValueError(f"shardd: init has {what} of {r.name!r} in shape {tuple(x.shape)}, and the "
+                         f"parameter has {tuple(r.param.shape)}")
+    return x

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters after a step: views of the node's shared image, or copies of it.
+
+follow() waits until the image has the weights of a step and has the parameters be them. Views are
+read-only memory of the library, one copy for all ranks of a node, so release() gives the parameters
+ordinary memory before that goes away. check() finds a parameter that somebody has replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+
+from . import params as _p
+from .session import Session
+
+
+class Image:
+    """What the parameters are.
+
+    rows     the parameters, in the order of the model's tensors
+    dtype    of the image
+    copy     whether each rank has writable copies, and no views
+    module   whose parameters they are, or None
+    """
+
+    def __init__(self, rows: Sequence[_p.Row], dtype: torch.dtype, copy: bool,
+                 module: torch.nn.Module | None):
+        self._rows, self._dtype, self.copy, self._module = rows, dtype, copy, module
+        self._base = 0        # The address of the image, where the parameters are views.
+        self.followed = False  # Whether the parameters are shardd's: not before the first step.
+
+    @property
+    def views(self) -> bool:
+        """Whether the parameters are read-only memory of the library."""
+        return self._base != 0
+
+    def is_view(self, r: _p.Row) -> bool:
+        """Whether one parameter is, and was not replaced by somebody."""
+        return self.views and r.param.data_ptr() == r.address
+
+    def follow(self, s: Session, step: int) -> None:
+        """Waits until the image has the weights of `step`, and lets the parameters be it."""
+        dtype = _p.DTYPES[self._dtype]
+        plain = [i for i, r in enumerate(self._rows) if self.copy and
+                 r.param.device.type == "cpu" and r.param.is_contiguous()]
+        for k, i in enumerate(plain):
+            r = self._rows[i]
+            ticket = s.pull(i, r.numel, step, r.param.data_ptr(), dtype)
+            if k % 512 == 511:
+                s.wait(ticket)  # Only 1024 may wait at a time.
+        s.wait(s.pull_all(step))
+        if self.copy:
+            for i, r in enumerate(self._rows):
+                if r.param.device.type != "cpu" or not r.param.is_contiguous():
+                    r.param.copy_(_p.view(s.image(i), r.param, self._dtype))
+                r.address = r.param.data_ptr()
+        elif s.image(0) != self._base:
+            self._base = s.image(0)
+            _refuse_ddp(self._module, True)
+            for i, r in enumerate(self._rows):
+                r.param.data = _p.view(s.image(i), r.param, self._dtype)
+                r.address = r.param.data_ptr()
+        self.followed = True
+
+    def check(self) -> None:
+        """Raises RuntimeError for a parameter that is not what follow() made it."""
+        for r in self._rows if self.followed else ():
+            if r.param.data_ptr() != r.address:
+                raise RuntimeError(
+                    f"shardd: parameter {r.name!r} is not the memory that shardd updates any "
+                    "more. Something replaced it after the first step, as model.to(), .half() "
+                    "or load_state_dict(assign=True) do: do that before the Optimizer is made")
+
+    def release(self) -> None:
+        """Parameters become ordinary, writable memory with the values that they have."""
+        if self.views:
+            _refuse_ddp(self._module, False)
+            for r in self._rows:
+                if self.is_view(r):
+                    r.param.data = r.param.data.clone()
+        self._base, self.followed = 0, False
+
+    def lose(self) -> None:
+        """In a forked child, where the library's memory is not mapped: parameters become empty."""
+        for r in self._rows if self.views else ():
+            r.param.data = torch.empty(0, dtype=r.dtype)
+
+
+def _refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
+    """Has DistributedDataParallel leave the parameters of a module alone, or not any more.
+
+    Its constructor writes into all that it does not ignore, and memory that is read-only ends the
+    process. What ignores every parameter is refused by torch itself, in a sentence. The names are
+    where DDP looks for them, at the module that it wraps, and at each part in case of that.
+    """
+    for part in module.modules() if module is not None else ():
+        if on:
+            part._ddp_params_and_buffers_to_ignore = [n for n, _ in part.named_parameters()]
+        else:
+            part.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hyper-parameters: what torch calls them, and the words that shardd.conf has for them.
+
+Pure functions on parameter groups and numbers. optimizer.py asks which kinds of optimizer there
+are, what of a group is kept, and how the definition of a model says it. A key that shardd would
+not follow is refused here, with its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Iterable, Mapping
+
+import torch
+
+from . import lib as _c
+
+log = logging.getLogger("shardd")
+
+# What torch calls a hyper-parameter, and its default where torch has one.
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "sgd": {"lr": 1e-3, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
+    "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
+}
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"),
+           "sgd": ("momentum_buffer",), "adagrad": ("sum",), "lion": ("exp_avg",)}
+KIND_NUMBERS = {"master": _c.MASTER, "image": _c.IMAGE, "exp_avg": _c.EXP_AVG,
+                "exp_avg_sq": _c.EXP_AVG_SQ, "sum": _c.EXP_AVG_SQ, "momentum": _c.MOMENTUM,
+                "momentum_buffer": _c.MOMENTUM, "fp32": _c.MASTER}
+# Settings of torch's optimizers that change nothing here, or only with this value.
+HARMLESS = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "amsgrad",
+            "lr_decay", "initial_accumulator_value", "dampening", "decoupled_weight_decay"}
+ZERO_ONLY = {"maximize": False, "amsgrad": False, "lr_decay": 0, "initial_accumulator_value": 0,
+             "dampening": 0}
+
+
+def word(value) -> str:
+    """A value as shardd.conf writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return ",".join(word(v) for v in value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return str(value)
+
+
+def words(settings: Mapping[str, Any]) -> str:
+    """Settings as the definition of a model has them: key=value, with a space between."""
+    return " ".join(f"{k}={word(v)}" for k, v in settings.items())
+
+
+def own_settings(g: dict, kind: str) -> dict:
+    """The hyper-parameters of a group that shardd keeps, but for the learning rate."""
+    own = {k: g[k] for k in KINDS[kind] if k != "lr"}
+    if "nesterov" in own:
+        own["nesterov"] = int(bool(own["nesterov"]))
+    if "betas" in own:
+        own["betas"] = tuple(float(b) for b in own["betas"])
+    return own
+
+
+def moments_of(kind: str, groups: Iterable[dict]) -> tuple[str, ...]:
+    """The names of the moments that an optimizer keeps of each parameter."""
+    if kind == "sgd" and not any(g["momentum"] for g in groups):
+        return ()
+    return MOMENTS[kind]
+
+
+def check_group(g: dict, kind: str) -> None:
+    """Raises TypeError for a key of a parameter group that shardd would not follow."""
+    for k, v in ZERO_ONLY.items():
+        if k in g and g[k] not in (v, None):
+            raise TypeError(f"shardd.Optimizer: {k}={g[k]!r} is not kept by shardd: {kind} here is "
+                            "without it")
+    for k in g:
+        if k not in KINDS[kind] and k not in HARMLESS and k not in ("params", "param_names", "name"):
+            log.debug("shardd: key %r of a parameter group is not looked at", k)
+
+
+def taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
+    """Kind and groups of an optimizer of torch that has made no step."""
+    kind = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adagrad": "adagrad", "Lion": "lion",
+            "DeepSpeedCPUAdam": "adamw", "FusedAdam": "adamw", "DeepSpeedCPUAdagrad": "adagrad",
+            "DeepSpeedCPULion": "lion", "FusedLion": "lion"}.get(type(optimizer).__name__)
+    if kind is None:
+        raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, SGD, "
+                        "Adagrad and Lion")
+    if optimizer.state:
+        raise RuntimeError(f"shardd.Optimizer: this {type(optimizer).__name__} has made steps "
+                           "already: import its state, or begin with a new one")
+    return kind, [dict(g) for g in optimizer.param_groups]
