@@ -3,12 +3,14 @@
 # `make check` needs the network for that once. Without it the test that uses them fails and is not
 # skipped.
 VENV_PYTHON := build/python/bin/python3
+PIP_PINNED := --quiet --disable-pip-version-check --no-deps --require-hashes
+PIP_FAILED = echo "python: pip could not install $<: it needs the network once" >&2; exit 1
 .PHONY: python
 python: $(VENV_PYTHON)
 $(VENV_PYTHON): tests/python/requirements.txt
 	@rm -rf build/python; python3 -m venv build/python
-	@build/python/bin/pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -r $< || \
-	  { rm -rf build/python; echo "python: pip could not install $<: it needs the network once" >&2; exit 1; }
+	@build/python/bin/pip install $(PIP_PINNED) --only-binary=:all: -r $< || \
+	  { rm -rf build/python; $(PIP_FAILED); }
 	@touch $@
 
 # `make check-python` tests the package in client/python with torch and with the libraries that it
@@ -19,16 +21,20 @@ TORCH_PYTHON := build/torch/bin/python3
 PY_REQUIRED  := client/python/requirements-test.txt
 .PHONY: torch check-python
 torch: $(TORCH_PYTHON)
-PIP_TORCH := $(TORCH_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
+PIP_TORCH := $(TORCH_PYTHON) -m pip install $(PIP_PINNED)
 $(TORCH_PYTHON): $(PY_REQUIRED)
 	@rm -rf build/torch; python3 -m venv build/torch
-	@awk '/^torch==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< >build/torch/torch.txt
-	@awk '/^deepspeed==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< >build/torch/deepspeed.txt
-	@awk '/^(torch|deepspeed)==/ { off = 1 } !off { print } /--hash/ { off = 0 }' $< >build/torch/rest.txt
+	@awk '/^torch==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< \
+	  >build/torch/torch.txt
+	@awk '/^deepspeed==/ { on = 1 } on { print } /--hash/ { on = 0 }' $< \
+	  >build/torch/deepspeed.txt
+	@awk '/^(torch|deepspeed)==/ { off = 1 } !off { print } /--hash/ { off = 0 }' $< \
+	  >build/torch/rest.txt
 	@{ $(PIP_TORCH) --retries 1 --extra-index-url $(TORCH_INDEX) -r build/torch/torch.txt && \
 	   $(PIP_TORCH) -r build/torch/rest.txt && \
 	   DS_BUILD_OPS=0 $(PIP_TORCH) --no-build-isolation -r build/torch/deepspeed.txt; } || \
-	  { rm -rf build/torch; echo "python: pip could not install $<: it needs the network once" >&2; exit 1; }
+	  { rm -rf build/torch; $(PIP_FAILED); }
 	@touch $@
 check-python: all torch
-	@OMP_NUM_THREADS=1 $(TORCH_PYTHON) -B -m pytest -p no:cacheprovider -q client/python/tests $(PYTEST)
+	@OMP_NUM_THREADS=1 $(TORCH_PYTHON) -B -m pytest -p no:cacheprovider -q client/python/tests \
+	  $(PYTEST)

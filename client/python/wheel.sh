@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wheel.sh RELEASE OUT: builds the wheel of client/python/src/shardd with libshard and shardd inside,
-# and prints its name. What Debian has as .a is linked into both: libuv, inih, jansson, protobuf-c.
-# libmicrohttpd needs gnutls, which has parts without .a: auditwheel puts these beside the package. A
-# daemon in a wheel is for one machine and one user, so RDMA, etcd and systemd are left out. It needs
-# Python with setuptools, wheel and auditwheel, and patchelf: PYTHON names it.
+# wheel.sh RELEASE OUT: builds the wheel of client/python/src/shardd with libshard and shardd
+# inside, and prints its name. What Debian has as .a is linked into both: libuv, inih, jansson,
+# protobuf-c. libmicrohttpd needs gnutls, which has parts without .a: auditwheel puts these beside
+# the package. A daemon in a wheel is for one machine and one user, so RDMA, etcd and systemd are
+# left out. It needs Python with setuptools, wheel and auditwheel, and patchelf: PYTHON names it.
 set -eu
 release=${1:?usage: wheel.sh RELEASE OUT} out=${2:?usage: wheel.sh RELEASE OUT}
 python=${PYTHON:-python3} here=$(cd "$(dirname "$0")" && pwd)
@@ -16,9 +16,11 @@ fail()
 	echo "wheel: $*" >&2
 	exit 1
 }
-[ -f "$here/src/shardd/__init__.py" ] || fail "client/python/src/shardd is not there: nothing to put into a wheel"
+[ -f "$here/src/shardd/__init__.py" ] ||
+	fail "client/python/src/shardd is not there: nothing to put into a wheel"
 "$python" -c 'import setuptools, wheel, auditwheel' 2>/dev/null ||
-	fail "$python has no setuptools, wheel or auditwheel: install them, as by pip into a virtual environment"
+	fail "$python has no setuptools, wheel or auditwheel: install them, as by pip into a" \
+		"virtual environment"
 "${MAKE:-make}" --no-print-directory B=$build RDMA=0 ETCD=0 SYSTEMD=0 CUDA=0 \
 	LIBS_PROTO=-l:libprotobuf-c.a LIBS_CLIENT='-l:libprotobuf-c.a -Wl,--exclude-libs,ALL' \
 	LIBS_DAEMON='-l:libuv_a.a -l:libinih.a -l:libjansson.a -lmicrohttpd -lm' \
@@ -35,5 +37,6 @@ strip -o "$native/bin/shardd" $build/shardd
 chmod 755 "$native/bin/shardd"
 cd "$stage"
 SHARD_RELEASE=$release "$python" -m pip -q wheel --no-deps --no-build-isolation -w dist . >&2
-PATH=$(dirname "$(command -v "$python")"):$PATH "$python" -m auditwheel repair -w "$out" dist/*.whl >&2
+PATH=$(dirname "$(command -v "$python")"):$PATH \
+	"$python" -m auditwheel repair -w "$out" dist/*.whl >&2
 echo "$out/$(ls -t "$out" | head -1)"

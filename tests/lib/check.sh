@@ -34,10 +34,14 @@ step()
 	log=$work/$name.log
 	if tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"; then
 		echo "1 0 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
-		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
+		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" \
+			$((SECONDS - start))
 	else
 		echo "0 1 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
-		{ printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start)); tail -${TAIL:-40} "$log" | sed 's/^/     | /'; }
+		{
+			printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start))
+			tail -${TAIL:-40} "$log" | sed 's/^/     | /'
+		}
 		return 1
 	fi
 }
@@ -58,7 +62,8 @@ here()
 {
 	case ${1##*/} in
 	test_rdma*) [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ] ;;
-	test_etcd* | test_source_etcd* | test_elected_etcd*) [ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
+	test_etcd* | test_source_etcd* | test_elected_etcd*)
+		[ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
 	esac
 }
 # marked MARK SOURCE: whether its line "// check: ..." has the word.
@@ -77,7 +82,8 @@ built()
 	done
 }
 
-# chaos CLUSTER: faults of an elastic cluster, which takes namespaces, and with CLUSTER=etcd a program.
+# chaos CLUSTER: faults of an elastic cluster, which takes namespaces, and with CLUSTER=etcd a
+# program.
 chaos()
 {
 	local what="chaos: 35 s of faults, $1" user=
@@ -87,11 +93,13 @@ chaos()
 	if ! unshare --net --mount $user true 2>/dev/null; then
 		echo "0 0 1 0 $what" >>"$results"
 		echo "SKIP $what: this user cannot make namespaces"
-	elif [ "$1" = etcd ] && ! { command -v etcd && [ "$(cat "$B/with-etcd")" != no ]; } >/dev/null 2>&1; then
+	elif [ "$1" = etcd ] &&
+		! { command -v etcd && [ "$(cat "$B/with-etcd")" != no ]; } >/dev/null 2>&1; then
 		echo "0 0 1 0 $what" >>"$results"
 		echo "SKIP $what: etcd is not installed, or not built in (make deps)"
 	else
-		step "chaos-$1" "$what" "$make" --no-print-directory chaos CLUSTER="$1" SECONDS=35 SEED="${CHAOS_SEED:-1}" FLIP=1
+		step "chaos-$1" "$what" "$make" --no-print-directory chaos CLUSTER="$1" SECONDS=35 \
+			SEED="${CHAOS_SEED:-1}" FLIP=1
 	fi
 }
 
@@ -112,7 +120,8 @@ san_build()
 	# In instrumented code gcc warns of things that cannot happen. Warnings are errors in the
 	# plain build only.
 	# shellcheck disable=SC2046
-	step "san-build-$1" "build with $1" nice -n 19 "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "build/san-${1//,/-}/sim" $(san_programs "$1") &&
+	step "san-build-$1" "build with $1" nice -n 19 "$make" --no-print-directory -j"$jobs" \
+		SAN="$1" WERROR= all "build/san-${1//,/-}/sim" $(san_programs "$1") &&
 		touch "$work/san-$1.built"
 }
 
@@ -121,14 +130,17 @@ sanitized() # KIND
 	[ -f "$work/san-$1.built" ] || return 0
 	# shellcheck disable=SC2046
 	CHECK_ALL='' programs "san-$1" $(san_programs "$1")
-	step "san-sim-$1" "simulator with $1" "build/san-${1//,/-}/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
+	step "san-sim-$1" "simulator with $1" "build/san-${1//,/-}/sim" --seed 0 \
+		--seeds "${SAN_SEEDS:-100}"
 }
 
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 TSAN_OPTIONS=halt_on_error=1
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
 step build "build" "$make" --no-print-directory -j"$jobs" tests
 # The longest first, so that no core is idle at the end.
-sources=(tests/unit/test_verdict.c tests/proc/test_*.c $(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
+sources=(tests/unit/test_verdict.c tests/proc/test_*.c
+	$(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
 # Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
@@ -154,11 +166,15 @@ pytests()
 	log=$work/$name.log
 	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"
 	rc=$?
-	count() { tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' | awk '{ n += $1 } END { print n + 0 }'; }
+	count() {
+		tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' |
+			awk '{ n += $1 } END { print n + 0 }'
+	}
 	p=$(count passed) f=$(count '(failed|error)') s=$(count skipped)
 	[ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
 	echo "$p $f $s $(((SECONDS - start) * 1000)) $what" >>"$results"
-	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" "$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
+	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" \
+		"$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
 	[ "$f" = 0 ] || tail -${TAIL:-60} "$log" | sed 's/^/     | /'
 }
 
@@ -166,31 +182,40 @@ if [ -n "$everything" ]; then
 	# Each has a core: the fuzzers run beside the simulator, whose mutants take both afterwards.
 	{
 		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
-		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
+		step fuzz-coverage "fuzz: what the corpora reach" \
+			"$make" --no-print-directory fuzz-coverage
 		step fuzz-run "fuzz: 15 s each" "$make" --no-print-directory fuzz SECONDS=15
 	} &
 	fuzzers=$!
 	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
-	BESIDE=$fuzzers step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
+	BESIDE=$fuzzers step sim-mutants "simulator: mutants" \
+		"$make" --no-print-directory sim-mutants
 	wait
 	# Chaos mostly waits, and so do peers that lie.
 	{
 		san_build address,undefined
 		san_build thread
 	} &
-	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
+	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
+		SEED="${CHAOS_SEED:-1}" FLIP=1
 	chaos quorum
 	chaos etcd
 	wait
-	pytests python "Python, with torch" "$make" --no-print-directory check-python PYTEST="-m 'not slow'"
+	pytests python "Python, with torch" "$make" --no-print-directory check-python \
+		PYTEST="-m 'not slow'"
 	sanitized address,undefined
 	sanitized thread
-	step arm "aarch64, under qemu-user" nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm &
+	step arm "aarch64, under qemu-user" \
+		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm &
 	step hostile "peers that lie: 60 s" "$make" --no-print-directory hostile SECONDS=60
 	wait
 fi
 
 echo "the ten slowest, in seconds:"
-sort -k4,4nr "$results" | head -10 | awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'
+sort -k4,4nr "$results" | head -10 |
+	awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'
 awk -v t=$((SECONDS - began)) -v what="check${everything:+-all}" '{ p += $1; f += $2; s += $3 }
-	END { printf "%s: %d s\n%d passed, %d failed, %d skipped\n", what, t, p, f, s; exit f > 0 || p == 0 }' "$results"
+	END {
+		printf "%s: %d s\n%d passed, %d failed, %d skipped\n", what, t, p, f, s
+		exit f > 0 || p == 0
+	}' "$results"

@@ -21,7 +21,9 @@ failed=0
 total=0
 running=0
 
-compile() { # folder: the sources of it that the patch changes, or all if it changes a header; $objects gets those and the others' objects
+# compile FOLDER: the sources of it that the patch changes, or all if it changes a header. $objects
+# gets those and the others' objects.
+compile() {
 	local src obj
 	for src in "$1"/*.c; do
 		obj=$B/${src%.c}.o
@@ -29,7 +31,8 @@ compile() { # folder: the sources of it that the patch changes, or all if it cha
 			obj=$dir/${src%.c}.o
 			[ -f "$dir/$src" ] || cp "$src" "$dir/$src"
 			# shellcheck disable=SC2086
-			$CC $flags $optimize -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests -c "$dir/$src" -o "$obj" >>"$dir/log" 2>&1 || return 1
+			$CC $flags $optimize -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests \
+				-c "$dir/$src" -o "$obj" >>"$dir/log" 2>&1 || return 1
 		fi
 		objects+=("$obj")
 	done
@@ -40,13 +43,16 @@ unit_object() { # unit/test_X: that program without any mistake, compiled once f
 	[ -f "$work/$1.o" ] || $CC $flags -O1 -Idaemon -Itests -c "tests/$1.c" -o "$work/$1.o"
 }
 
-by_unit() { # in one(): $checker is a test program that has to fail; it may have compiled a source of the core into itself
+# In one(): $checker is a test program that has to fail. It may have compiled a source of the core
+# into itself.
+by_unit() {
 	local object=$work/$checker.o only rc=0
 	only=$(sed -n 's/^Case: //p' "$patch")
 	if [ -n "$headers" ] || grep -q '#include ".*\.c"' "tests/$checker.c"; then
 		object=$dir/unit.o
 		# shellcheck disable=SC2086
-		$CC $flags $optimize -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests -c "tests/$checker.c" -o "$object" >"$dir/log" 2>&1
+		$CC $flags $optimize -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests \
+			-c "tests/$checker.c" -o "$object" >"$dir/log" 2>&1
 	fi
 	# shellcheck disable=SC2086
 	if ! $CC $flags "$object" "${objects[@]}" "$B"/tests/lib/{duo,lone}.o $libs \
@@ -64,7 +70,9 @@ by_unit() { # in one(): $checker is a test program that has to fail; it may have
 		return 1
 	fi
 	case $out in
-	*'[  FAILED  ] test'*) out=$(sed -n 's/^\[  FAILED  \] \(test.*\)/\1/p' <<<"$out" | sort -u | paste -sd' ') ;;
+	*'[  FAILED  ] test'*)
+		out=$(sed -n 's/^\[  FAILED  \] \(test.*\)/\1/p' <<<"$out" | sort -u |
+			paste -sd' ') ;;
 	*) out=$(sed -n 's/^\[ RUN      \] //p' <<<"$out" | tail -1) ;; # a CHECK ended it
 	esac
 	echo "mutant: $name: caught: $checker $out"
@@ -72,11 +80,13 @@ by_unit() { # in one(): $checker is a test program that has to fail; it may have
 
 enumerated() { # in one(): every interleaving of a verdict finds it, without any seed
 	# shellcheck disable=SC2086
-	if ! $CC $flags -O2 -I"$dir/daemon" -Idaemon -Itests tests/unit/test_verdict.c $libs -lcmocka -lm -o "$dir/verdict" >"$dir/log" 2>&1; then
+	if ! $CC $flags -O2 -I"$dir/daemon" -Idaemon -Itests tests/unit/test_verdict.c $libs \
+		-lcmocka -lm -o "$dir/verdict" >"$dir/log" 2>&1; then
 		echo "mutant: $name: does not compile: $(head -1 "$dir/log")"
 		return 1
 	fi
-	out=$("$dir/verdict" 2>/dev/null | grep '^verdict: ' | grep -v ': safe$\|: cut off$' | tail -1)
+	out=$("$dir/verdict" 2>/dev/null | grep '^verdict: ' | grep -v ': safe$\|: cut off$' |
+		tail -1)
 	if [ -z "$out" ]; then
 		echo "mutant: $name: survives every interleaving"
 		return 1
@@ -90,7 +100,8 @@ search() { # first, how many
 }
 
 one() { # patch
-	local patch=$1 name dir checker out seed changed headers optimize=-O0 stale='' first then f objects=()
+	local patch=$1 name dir checker out seed changed headers
+	local optimize=-O0 stale='' first then f objects=()
 	name=$(basename "$1" .patch)
 	dir=$work/$name
 	checker=$(sed -n 's/^Checker: //p' "$1")
@@ -119,7 +130,9 @@ one() { # patch
 		return
 	fi
 	# shellcheck disable=SC2086
-	if ! compile tests/sim || ! $CC $flags "${objects[@]}" $libs -pthread -lm -o "$dir/sim" >>"$dir/log" 2>&1; then
+	if ! compile tests/sim ||
+		! $CC $flags "${objects[@]}" $libs -pthread -lm -o "$dir/sim" \
+			>>"$dir/log" 2>&1; then
 		echo "mutant: $name: does not compile: $(grep -m1 error "$dir/log")"
 		return 1
 	fi
@@ -148,7 +161,9 @@ one() { # patch
 }
 
 # How many may run now.
-room() { if [ -n "${BESIDE:-}" ] && kill -0 "$BESIDE" 2>/dev/null; then echo 1; else echo "$jobs"; fi; }
+room() {
+	if [ -n "${BESIDE:-}" ] && kill -0 "$BESIDE" 2>/dev/null; then echo 1; else echo "$jobs"; fi
+}
 
 ended() { # waits for one of them
 	wait -n || failed=$((failed + 1))
@@ -159,10 +174,14 @@ rm -rf "$work"
 mkdir -p "$work/unit"
 patches=()
 for p in tests/sim/mutants/*.patch; do
-	if [ -n "${NAMES:-}" ] && ! grep -qw -- "$(basename "$p" .patch)" <<<"$NAMES"; then continue; fi
+	if [ -n "${NAMES:-}" ] && ! grep -qw -- "$(basename "$p" .patch)" <<<"$NAMES"; then
+		continue
+	fi
 	patches+=("$p")
 done
-for unit in $(sed -n 's|^Checker: \(unit/.*\)|\1|p' "${patches[@]}" | sort -u); do unit_object "$unit"; done
+for unit in $(sed -n 's|^Checker: \(unit/.*\)|\1|p' "${patches[@]}" | sort -u); do
+	unit_object "$unit"
+done
 for p in "${patches[@]}"; do
 	total=$((total + 1))
 	while [ $running -ge "$(room)" ]; do ended; done

@@ -6,10 +6,10 @@ bench.py BUILD [--quick] [--rounds N] [--ranks 2,4] [--sizes 21,100] [--systems 
 For each size and number of ranks every system is run in turn, --rounds times over, so that a
 machine that becomes slower is slower for all. Of each the median and the minimum of its steps are
 printed, what comes after backward, the memory of the ranks and of the daemon (PSS, so that what is
-shared counts once), and the loss. Lines "bench:" compare: torch_step has the median step and as limit
-that of the best other system; torch_tail has what comes after backward, and as limit the time in
-which this machine's memory moves the 28 bytes per parameter that AdamW has to move; torch_memory has
-all memory, and as limit that of the best other one.
+shared counts once), and the loss. Lines "bench:" compare: torch_step has the median step and as
+limit that of the best other system; torch_tail has what comes after backward, and as limit the time
+in which this machine's memory moves the 28 bytes per parameter that AdamW has to move; torch_memory
+has all memory, and as limit that of the best other one.
 """
 
 import argparse
@@ -120,7 +120,8 @@ def report(build, size, ranks, found):
         rows[s] = (statistics.median(steps), min(steps), statistics.median(tails), each,
                    each * ranks + daemon, losses)
     print(f"\n{params / 1e6:.1f} M parameters, {ranks} ranks\n")
-    print("| system | step ms, median | min | after backward ms | MiB per rank | MiB in all | loss |")
+    print("| system | step ms, median | min | after backward ms | MiB per rank | MiB in all "
+          "| loss |")
     print("|---|---|---|---|---|---|---|")
     for s, (median, least, tail, each, total, losses) in rows.items():
         print(f"| {s} | {median:.0f} | {least:.0f} | {tail:.0f} | {each:.0f} | {total:.0f} | "
@@ -141,7 +142,8 @@ def report(build, size, ranks, found):
 
 
 def line(name, value, unit, limit):
-    print(f"bench: {name} {value:.2f} {unit} limit {limit:.2f} ratio {value / limit:.3f}", flush=True)
+    print(f"bench: {name} {value:.2f} {unit} limit {limit:.2f} ratio {value / limit:.3f}",
+          flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class GPT(nn.Module):
 
 
 class Net(nn.Module):
-    """Convolutions in channels_last, batch norm, a scalar, and parameters that are not contiguous."""
+    """Convolutions in channels_last, batch norm, a scalar, parameters that are not contiguous."""
 
     def __init__(self):
         super().__init__()

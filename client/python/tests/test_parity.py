@@ -132,7 +132,8 @@ def compare(first, last, there, steps, lr, share=0.9):
 def test_one_rank(ranks, tmp_path, case):
     """Every optimizer on every model, clipped. Adagrad rounds in another order than torch's."""
     kinds = sorted(SETTINGS)
-    for kind, (losses, first, last) in zip(kinds, train(ranks, tmp_path, case, kinds, 10, 1, 1, 1.0)):
+    trained = train(ranks, tmp_path, case, kinds, 10, 1, 1, 1.0)
+    for kind, (losses, first, last) in zip(kinds, trained):
         there = reference(case, kind, 10, 1, 1, 1.0)
         compare(first, last, there, 10, SETTINGS[kind][1]["lr"], 0.6 if kind == "adagrad" else 0.9)
         assert losses[0] == pytest.approx(there[0], rel=3e-5 if kind == "lion" else 3e-6)
@@ -221,7 +222,8 @@ def train(make):
     return out, m
 a, ma = train(lambda m, g: shardd.Optimizer(g, "adamw", name="g"))
 b, mb = train(lambda m, g: torch.optim.AdamW(g, foreach=False))
-say(a=a, b=b, worst=max((x - y).abs().max().item() for x, y in zip(ma.parameters(), mb.parameters())))
+both = zip(ma.parameters(), mb.parameters())
+say(a=a, b=b, worst=max((x - y).abs().max().item() for x, y in both))
 """
     said = ranks(code)[0][0]
     assert said["a"] == pytest.approx(said["b"], rel=3e-6)

@@ -128,8 +128,8 @@ s.disconnect()
 def test_ctrl_c_is_heard(address):
     """A trainer that waits for others ends with the first Ctrl-C."""
     here = os.path.dirname(os.path.abspath(__file__))
-    p = subprocess.Popen([sys.executable, "-c", WAITS.format(here=here, address=address)], text=True,
-                         stdout=subprocess.PIPE)
+    p = subprocess.Popen([sys.executable, "-c", WAITS.format(here=here, address=address)],
+                         text=True, stdout=subprocess.PIPE)
     assert p.stdout.readline() == "waits\n"
     p.send_signal(signal.SIGINT)
     assert p.communicate(timeout=60)[0] == "interrupted\n"
@@ -176,7 +176,7 @@ def full(s):
 
 
 def test_parts_of_tensors_and_batches(address):
-    """A tensor in parts, some of them without a gradient, equals one whose gradient is zero there."""
+    """A tensor in parts, some of them without a gradient, equals one with zeros there."""
     ends = []
     for name in ("parts", "whole"):
         s = Session(address, timeout=60)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints as files: reading those of shardd without a daemon, and taking over those of others.
 
-A checkpoint of shardd is a folder of safetensors files and a manifest (proto/ckpt/README.md). Here it
-is read by memory maps, tensor by tensor, and every piece is compared with its checksum before a byte
-of it is believed. Initial is what a model begins with: fp32 masters, moments and a step. It comes
-from a checkpoint of shardd, from a state_dict of torch.optim, or from DeepSpeed's universal
+A checkpoint of shardd is a folder of safetensors files and a manifest (proto/ckpt/README.md). Here
+it is read by memory maps, tensor by tensor, and every piece is compared with its checksum before a
+byte of it is believed. Initial is what a model begins with: fp32 masters, moments and a step. It
+comes from a checkpoint of shardd, from a state_dict of torch.optim, or from DeepSpeed's universal
 checkpoint, and Optimizer(init=...) writes it into a new model. The other way, export_torch() and
 export_universal() give a model in shardd to torch and to DeepSpeed.
 """
@@ -68,7 +68,8 @@ def _manifest(folder: str) -> dict:
         raise Damaged(f"shardd: {path} is damaged: its last member is not the sum of the rest")
     m = json.loads(raw)
     if (m.get("format"), m.get("version")) != (FORMAT, VERSION):
-        raise Damaged(f"shardd: {path} has format {m.get('format')!r}, version {m.get('version')!r}")
+        raise Damaged(f"shardd: {path} has format {m.get('format')!r}, version "
+                      f"{m.get('version')!r}")
     return m
 
 
@@ -176,8 +177,8 @@ class Checkpoint(Mapping):
                 out[first:end] = torch.frombuffer(raw, dtype=torch.float32)
             at = end
         if at != numel:
-            raise Damaged(f"shardd: {self.folder}: elements {at} to {numel} of {kind} of {name} are "
-                          "in no file")
+            raise Damaged(f"shardd: {self.folder}: elements {at} to {numel} of {kind} of {name} "
+                          "are in no file")
         return out.view(shape)
 
 
@@ -185,8 +186,8 @@ def from_checkpoint(dir: str, tag: str | None = None, dtype: torch.dtype | None 
                     map_location: str = "cpu") -> dict[str, torch.Tensor]:
     """The weights in a checkpoint as a state dict, without a daemon.
 
-    dtype: of the weights; default: what the model was trained in. Give torch.float32 for the masters.
-    A tied parameter is there under its first name: load with strict=False.
+    dtype: of the weights; default: what the model was trained in. Give torch.float32 for the
+    masters. A tied parameter is there under its first name: load with strict=False.
     """
     c = Checkpoint(dir, tag)
     return {name: c.read(name, dtype=dtype or c.dtype).to(map_location) for name in c}
@@ -248,8 +249,8 @@ class Initial:
                     raise ValueError(f"shardd: {key} of {name!r} has shape {tuple(x.shape)}, and "
                                      f"the parameter {tuple(shapes.get(name, ()))}")
         if len(steps) > 2:
-            raise ValueError(f"shardd: parameters of this state have made different numbers of steps "
-                             f"({sorted(steps)[1:]}), and a model in shardd has one")
+            raise ValueError(f"shardd: parameters of this state have made different numbers of "
+                             f"steps ({sorted(steps)[1:]}), and a model in shardd has one")
         return cls(max(steps), {}, moments)
 
     @classmethod

@@ -181,6 +181,6 @@ def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
     except KeyError:
         raise ValueError(f"shardd: init has no {what} of parameter {r.name!r}") from None
     if x.shape != r.param.shape:
-        raise ValueError(f"shardd: init has {what} of {r.name!r} in shape {tuple(x.shape)}, and the "
-                         f"parameter has {tuple(r.param.shape)}")
+        raise ValueError(f"shardd: init has {what} of {r.name!r} in shape {tuple(x.shape)}, and "
+                         f"the parameter has {tuple(r.param.shape)}")
     return x

@@ -243,7 +243,7 @@ def error_of(number: int) -> Error:
 
 
 def check(number: int, *allowed: int) -> int:
-    """Returns `number` if it is SHARD_OK or one of `allowed`, and raises its exception otherwise."""
+    """Returns `number` if it is SHARD_OK or one of `allowed`, and else raises its exception."""
     if number != OK and number not in allowed:
         raise error_of(number)
     return number

@@ -7,10 +7,11 @@ the node's shared image from then on: read-only memory, one copy for all ranks o
 
 The happy path of a step is _on_grad() for each parameter, then step(). The parameters become views
 at the end of the first step and not before, so that DDP, .to(), compile() and the like may still
-write them until then. Each thing that a user might do wrong with such parameters ends in a sentence:
-the checks are in _check(), params.py and image.py. Here is the order of a step and of what comes
-between two steps. How the model comes to be is in definition.py, what becomes of a gradient in
-gradients.py, what the parameters are in image.py, and the words for settings are in settings.py.
+write them until then. Each thing that a user might do wrong with such parameters ends in a
+sentence: the checks are in _check(), params.py and image.py. Here is the order of a step and of
+what comes between two steps. How the model comes to be is in definition.py, what becomes of a
+gradient in gradients.py, what the parameters are in image.py, and the words for settings are in
+settings.py.
 """
 
 from __future__ import annotations
@@ -93,14 +94,16 @@ class Optimizer(torch.optim.Optimizer):
     kind         "adamw", "adam", "sgd", "adagrad", "lion", or a torch.optim.Optimizer that exists:
                  its class, groups and hyper-parameters are taken over
     lr, betas, eps, weight_decay, momentum, nesterov   as in torch
-    name         of the model in shardd; default $SHARDD_MODEL, else the script's. If a model of that
-                 name exists this optimizer goes on with it: that is resume
-    address      unix:/path, tcp://host:port, spawn:NAME. Default: $SHARD_ADDRESS, the node's daemon,
-                 or a private daemon that is started now. secret: over TCP, the file of the key
-    clip         the largest global norm of the gradient; 0: no clip. As clip_grad_norm_, in the step
-    accumulate   backward passes in each step. With it gradients leave during the last one; a step of
-                 fewer is fine. As in torch gradients are summed (in fp32), and the loop divides the
-                 loss. More than that many are an error
+    name         of the model in shardd; default $SHARDD_MODEL, else the script's. If a model of
+                 that name exists this optimizer goes on with it: that is resume
+    address      unix:/path, tcp://host:port, spawn:NAME. Default: $SHARD_ADDRESS, the node's
+                 daemon, or a private daemon that is started now. secret: over TCP, the file of the
+                 key
+    clip         the largest global norm of the gradient; 0: no clip. The step clips, as
+                 clip_grad_norm_ does
+    accumulate   backward passes in each step. With it gradients leave during the last one; a step
+                 of fewer is fine. As in torch gradients are summed (in fp32), and the loop divides
+                 the loss. More than that many are an error
     dtype        torch dtype of the image, which is what the parameters are; default: theirs
     grad_dtype   of gradients on their way; default: dtype
     world        (min, max) trainers, or how many; default $WORLD_SIZE, which is then fixed
@@ -117,8 +120,8 @@ class Optimizer(torch.optim.Optimizer):
                  error outside of it. In each case the parameters are the weights of the next step
     init_from    the rank whose initial weights count; default: rank 0 if $RANK is set, else the
                  first one that comes
-    checkpoint_dir, checkpoint_every   the daemons save so often, and a new model of this name begins
-                 with its newest checkpoint there
+    checkpoint_dir, checkpoint_every   the daemons save so often, and a new model of this name
+                 begins with its newest checkpoint there
     resume       "auto": go on with what there is. "never": an existing model is an error. "must":
                  none is one
     init         what a new model begins with, instead of the parameters: a shardd.Initial, of a
@@ -363,8 +366,8 @@ class Optimizer(torch.optim.Optimizer):
         Diverged if too many steps in a row were skipped.
         """
         if closure is not None:
-            raise TypeError("shardd: step(closure) would compute the loss again on new weights, and "
-                            "no optimizer of shardd does that. LBFGS cannot be kept by shardd")
+            raise TypeError("shardd: step(closure) would compute the loss again on new weights, "
+                            "and no optimizer of shardd does that. LBFGS cannot be kept by shardd")
         self._alive()
         if getattr(self, "grad_scale", None) is not None:
             raise RuntimeError("shardd: a GradScaler of torch scaled these gradients, and the loss "
@@ -547,8 +550,8 @@ class Optimizer(torch.optim.Optimizer):
     def add_param_group(self, group: dict) -> None:
         """Only while the Optimizer is made: the layout of a model never changes."""
         if self._made:
-            raise RuntimeError("shardd: a model in shardd cannot grow: make a new Optimizer with all "
-                               "parameter groups, under another name=")
+            raise RuntimeError("shardd: a model in shardd cannot grow: make a new Optimizer with "
+                               "all parameter groups, under another name=")
         super().add_param_group(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -642,9 +645,9 @@ class Optimizer(torch.optim.Optimizer):
         """Takes the groups of a state_dict() of shardd, and compares its model and step."""
         ref = state_dict.get("shardd")
         if ref is None:
-            raise RuntimeError("shardd: this state is of another optimizer: give it to a new model as "
-                               "init=shardd.Initial.from_torch(model, state) when the Optimizer is "
-                               "made")
+            raise RuntimeError("shardd: this state is of another optimizer: give it to a new model "
+                               "as init=shardd.Initial.from_torch(model, state) when the Optimizer "
+                               "is made")
         if ref["step"] != self.global_step:
             raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
                                f"{ref['name']!r}, and model {self.name!r} is at step "

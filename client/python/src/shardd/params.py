@@ -184,8 +184,8 @@ class PushedGrad(torch.Tensor):
                 "pushed already. Say Optimizer(accumulate=N) for N backward passes in each step, "
                 "wrap all but the last one in opt.no_sync(), or call opt.step() between them")
         if "_amp_" in func._schema.name:
-            raise RuntimeError("shardd: a GradScaler of torch finds no gradients here, because they "
-                               "were pushed to the daemon, which has the loss scale: use "
+            raise RuntimeError("shardd: a GradScaler of torch finds no gradients here, because "
+                               "they were pushed to the daemon, which has the loss scale: use "
                                "shardd.GradScaler(opt), or opt.scale() with loss_scale=\"dynamic\"")
         raise RuntimeError(
             f"shardd: the gradient of {name!r} was pushed to the daemon as backward made it, and "

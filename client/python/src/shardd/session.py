@@ -113,8 +113,8 @@ class Session:
         self.loss_scale = 1.0
         self._client, self._model = _c.client(), _c.model()
         self._pid = os.getpid()
-        opts = _c.ConnectOpts(address=address.encode(), timeout_ms=max(1, int(1000 * connect_timeout)),
-                              secret=secret.encode() if secret else None)
+        opts = _c.ConnectOpts(address=address.encode(), secret=secret.encode() if secret else None,
+                              timeout_ms=max(1, int(1000 * connect_timeout)))
         if address.startswith("spawn:"):
             # A trainer that crashed and starts again has to find its model.
             os.environ.setdefault("SHARD_LINGER", "300s")
@@ -127,7 +127,8 @@ class Session:
         """Defines a model or attaches to the equal one. True: write the weights, then seal()."""
         rows = (_c.Tensor * len(tensors))()
         for row, t in zip(rows, tensors):
-            row.name, row.ndim, row.group, row.flags = t.name.encode(), len(t.shape), t.group, t.flags
+            row.name, row.group, row.flags = t.name.encode(), t.group, t.flags
+            row.ndim = len(t.shape)
             row.shape[:len(t.shape)] = list(t.shape)
         heads = (_c.Group * max(1, len(groups)))(
             *[_c.Group(g.encode(), s.encode()) for g, s in groups])

@@ -78,7 +78,7 @@ def check_group(g: dict, kind: str) -> None:
             raise TypeError(f"shardd.Optimizer: {k}={g[k]!r} is not kept by shardd: {kind} here is "
                             "without it")
     for k in g:
-        if k not in KINDS[kind] and k not in HARMLESS and k not in ("params", "param_names", "name"):
+        if k not in {*KINDS[kind], *HARMLESS, "params", "param_names", "name"}:
             log.debug("shardd: key %r of a parameter group is not looked at", k)
 
 
@@ -88,8 +88,8 @@ def taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
             "DeepSpeedCPUAdam": "adamw", "FusedAdam": "adamw", "DeepSpeedCPUAdagrad": "adagrad",
             "DeepSpeedCPULion": "lion", "FusedLion": "lion"}.get(type(optimizer).__name__)
     if kind is None:
-        raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, SGD, "
-                        "Adagrad and Lion")
+        raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, "
+                        "SGD, Adagrad and Lion")
     if optimizer.state:
         raise RuntimeError(f"shardd.Optimizer: this {type(optimizer).__name__} has made steps "
                            "already: import its state, or begin with a new one")
