@@ -115,6 +115,18 @@ static enum ctl_exit would_move(const struct ctl_options *o, bool *would)
 	return CTL_OK;
 }
 
+static enum ctl_exit stands_still(uint64_t still, const char *node, const char *now)
+{
+	char undo[320] = "";
+
+	if (node != NULL)
+		snprintf(undo, sizeof(undo), " until `shardctl drain --undo %.255s`", node);
+	return ctl_fail(CTL_FAILED,
+			"nothing has changed for %.0f s%s%s: it goes on without this command%s; "
+			"--timeout says how long to wait",
+			(double)still / NS_PER_SEC, now[0] != 0 ? ": " : "", now, undo);
+}
+
 /* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
  * moved for a while and the coordinator would not move anything either: on a busy machine it may
  * take long until the first chunk moves. */
@@ -156,10 +168,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 				fprintf(stderr, "%s\n", now);
 		}
 		if (clock_ns() - changed > still)
-			return ctl_fail(CTL_FAILED,
-					"nothing has changed for %.0f s%s%s: it goes on without "
-					"this command; --timeout says how long to wait",
-					(double)still / NS_PER_SEC, now[0] != 0 ? ": " : "", now);
+			return stands_still(still, node, now);
 		nanosleep(&look, NULL);
 	}
 }

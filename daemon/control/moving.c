@@ -213,8 +213,8 @@ static enum shard_status task_make(const struct model *m, struct plan_task **out
 		return err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks);
 	if (nodes_of(capacity) < m->set.replicas)
 		return err_set(e, SHARD_BAD_STATE,
-			       "\"%s\" has %u copies of each chunk (replicas), and %u nodes that "
-			       "are up or will be back have capacity for them: add a node first",
+			       "\"%s\" has %u copies of each chunk (replicas), and of the nodes "
+			       "that are up or will be back %u can hold any: add a node first",
 			       m->name, m->set.replicas, nodes_of(capacity));
 	t->from.primary = malloc(chunks * sizeof(uint16_t));
 	t->from.holders = malloc(chunks * sizeof(uint64_t));

@@ -303,7 +303,7 @@ static void test_big(void **state)
 	wait_log(c, "event=restored model=big", 2);
 	assert_int_equal(cluster_logged(c, 0, "event=lost model=big"), 2);
 	enter(DROP);
-	snprintf(words, sizeof(words), "model drop big --address %s", a);
+	snprintf(words, sizeof(words), "model drop big --timeout 120 --address %s", a);
 	tool_expect(0, "", "shardctl", words);
 	for (int i = 0; i < ASKED; i++)
 		ask_end(&asker[i]);
