@@ -40,7 +40,7 @@
 /* Of one call, as it keeps other threads, such as the daemon's loop, from mapping memory. A machine
  * that gets its memory from a busy host may take 100 ms for 16 MiB. */
 #define PIECE_BYTES HUGE_BYTES
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define SEALS       (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 enum { TOUCH_THREADS = 8, TOUCH_NOT = -1 };
 

@@ -331,6 +331,35 @@ static void move_chunks(struct model *m)
 	meta_tables(&m->meta, &p, m->tables.defined.sum);
 }
 
+static void zero_chunks(struct model *m)
+{
+	for (uint32_t i = 0; i < m->layout->chunks_nr; i++) {
+		enum store_region region;
+
+		if (!place_holds(&m->place, i, m->server->self))
+			continue;
+		memset(store_master(m->store, i), 0,
+		       layout_chunk_elems(m->layout, i) * sizeof(float));
+		CHECK(store_where(m->store, store_sum(m->store, i), &region,
+				  &m->meta.fact[i].offset));
+		m->meta.fact[i].region = region;
+	}
+}
+
+static void decide(struct model *m, const struct record *sealed, const struct core_id *id,
+		   const struct core_world *world)
+{
+	struct core *c = m->core;
+	struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
+				     .finite = core_at(c, c->at_all_finite),
+				     .chunks_nr = m->layout->chunks_nr,
+				     .bad_tensor = -1,
+				     .bad_rank = -1};
+
+	memset(core_at(c, c->at_all_finite), 1, m->layout->chunks_nr);
+	record_decide(&c->step.record, sealed, &c->conf.record, id, world, &votes);
+}
+
 /* Brings the model to where it has weights, was sealed at step 4, and is in step 5 as far as the
  * phase says. */
 static void bring_to(struct model *m, enum phase phase)
@@ -353,17 +382,7 @@ static void bring_to(struct model *m, enum phase phase)
 	name_members(m, &c->member.members);
 	c->step.record = sealed;
 	mark.id = seal;
-	for (uint32_t i = 0; i < m->layout->chunks_nr; i++) {
-		enum store_region region;
-
-		if (!place_holds(&m->place, i, m->server->self))
-			continue;
-		memset(store_master(m->store, i), 0,
-		       layout_chunk_elems(m->layout, i) * sizeof(float));
-		CHECK(store_where(m->store, store_sum(m->store, i), &region,
-				  &m->meta.fact[i].offset));
-		m->meta.fact[i].region = region;
-	}
+	zero_chunks(m);
 	blobs_restore(m, 1, 4, some, sizeof(some));
 	m->attempt.id = id;
 	blobs_begin(m);
@@ -380,16 +399,8 @@ static void bring_to(struct model *m, enum phase phase)
 		c->step.part = phase == PREPARED ? CORE_PREPARED : CORE_APPLYING;
 		memset(core_at(c, c->at_finite), 1, c->held_nr[c->conf.self]);
 	}
-	if (phase >= DECIDED) {
-		struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
-					     .finite = core_at(c, c->at_all_finite),
-					     .chunks_nr = m->layout->chunks_nr,
-					     .bad_tensor = -1,
-					     .bad_rank = -1};
-
-		memset(core_at(c, c->at_all_finite), 1, m->layout->chunks_nr);
-		record_decide(&c->step.record, &sealed, &c->conf.record, &id, &world, &votes);
-	}
+	if (phase >= DECIDED)
+		decide(m, &sealed, &id, &world);
 	if (phase == BEGUN) {
 		struct tile_undo *u = &m->meta.tiles.undo[0];
 

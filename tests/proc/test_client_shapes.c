@@ -27,38 +27,81 @@ static void finish_step(struct trainer *t, uint64_t step)
 	assert_int_equal(r.outcome, SHARD_APPLIED);
 }
 
-/* 600,000 elements in fp32 have chunks of four parts and a short last one. Nobody pushes the tensor
- * in the middle. */
-static void many_parts(bool tcp)
+static const struct shard_tensor parts[3] = {{.name = "a", .ndim = 1, .shape = {250000}},
+					     {.name = "none", .ndim = 1, .shape = {150000}},
+					     {.name = "b", .ndim = 1, .shape = {200000}}};
+
+/* The room for the largest of the parts. */
+static float *part(void)
 {
-	static const struct shard_tensor tensors[3] = {
-		{.name = "a", .ndim = 1, .shape = {250000}},
-		{.name = "none", .ndim = 1, .shape = {150000}},
-		{.name = "b", .ndim = 1, .shape = {200000}}};
-	struct cluster *c =
-		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
+	float *w = malloc(250000 * sizeof(*w));
+
+	assert_non_null(w);
+	return w;
+}
+
+static void define_parts(struct trainer *t)
+{
 	struct shard_spec s = {.size = sizeof(s),
 			       .name = "big",
-			       .tensors = tensors,
+			       .tensors = parts,
 			       .tensors_nr = 3,
 			       .image = SHARD_F32,
 			       .grad = SHARD_F32,
 			       .settings = "optimizer=sgd lr=1"};
-	float *w = malloc(250000 * sizeof(*w)), *back = malloc(250000 * sizeof(*back));
-	struct trainer t[2];
+	float *w = part();
+
+	EXPECT(SHARD_OK, shard_define(t->client, &s, &t->model, &t->created));
+	for (uint32_t k = 0; k < 3 && t->created; k++) {
+		for (uint64_t n = 0; n < parts[k].shape[0]; n++)
+			w[n] = (float)(n % 1000) + (float)k;
+		EXPECT(SHARD_OK,
+		       shard_write(t->model, SHARD_MASTER, k, 0, parts[k].shape[0], SHARD_F32, w));
+	}
+	if (t->created)
+		EXPECT(SHARD_OK, shard_seal(t->model, 0));
+	free(w);
+}
+
+/* The masters after three steps, as they are read and as each of two trainers pulls them. */
+static void check_parts(struct trainer *t)
+{
+	float *w = part(), *back = part();
 	uint64_t at = 0;
+
+	for (uint32_t k = 0; k < 3; k++) {
+		uint64_t nr = parts[k].shape[0];
+
+		EXPECT(SHARD_OK,
+		       shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
+		for (uint64_t n = 0; n < nr; n++)
+			assert_true(back[n] == (float)(n % 1000) + (float)k -
+						       (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
+		for (int i = 0; i < 2; i++) {
+			shard_ticket ticket;
+
+			EXPECT(SHARD_OK,
+			       shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
+			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, pace_ms(10000)));
+			assert_memory_equal(w, back, nr * sizeof(*w));
+		}
+	}
+	free(w);
+	free(back);
+}
+
+/* 600,000 elements in fp32 have chunks of four parts and a short last one. Nobody pushes the tensor
+ * in the middle. */
+static void many_parts(bool tcp)
+{
+	struct cluster *c =
+		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
+	struct trainer t[2];
+	float *w = part();
 
 	for (int i = 0; i < 2; i++) {
 		trainer_connect(&t[i], tcp ? c->node[i].tcp_address : c->node[i].unix_address);
-		EXPECT(SHARD_OK, shard_define(t[i].client, &s, &t[i].model, &t[i].created));
-		for (uint32_t k = 0; k < 3 && t[i].created; k++) {
-			for (uint64_t n = 0; n < tensors[k].shape[0]; n++)
-				w[n] = (float)(n % 1000) + (float)k;
-			EXPECT(SHARD_OK, shard_write(t[i].model, SHARD_MASTER, k, 0,
-						     tensors[k].shape[0], SHARD_F32, w));
-		}
-		if (t[i].created)
-			EXPECT(SHARD_OK, shard_seal(t[i].model, 0));
+		define_parts(&t[i]);
 	}
 	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, 0, 0, &t[0].world));
 	EXPECT(SHARD_OK, shard_join(t[1].model, 1, pace_ms(10000), &t[1].world));
@@ -79,27 +122,10 @@ static void many_parts(bool tcp)
 		for (int i = 0; i < 2; i++)
 			finish_step(&t[i], step);
 	}
-	for (uint32_t k = 0; k < 3; k++) {
-		uint64_t nr = tensors[k].shape[0];
-
-		EXPECT(SHARD_OK,
-		       shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
-		for (uint64_t n = 0; n < nr; n++)
-			assert_true(back[n] == (float)(n % 1000) + (float)k -
-						       (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
-		for (int i = 0; i < 2; i++) {
-			shard_ticket ticket;
-
-			EXPECT(SHARD_OK,
-			       shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
-			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, pace_ms(10000)));
-			assert_memory_equal(w, back, nr * sizeof(*w));
-		}
-	}
+	check_parts(t);
 	for (int i = 0; i < 2; i++)
 		trainer_end(&t[i]);
 	free(w);
-	free(back);
 	cluster_stop(c);
 }
 

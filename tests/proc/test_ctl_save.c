@@ -55,6 +55,48 @@ static json_t *ask(const char *words)
 	return o;
 }
 
+#define RUN(rc, text, ...)                                                                         \
+	do {                                                                                       \
+		snprintf(words, sizeof(words), __VA_ARGS__);                                       \
+		tool_expect(rc, text, "shardctl", words);                                          \
+	} while (0)
+
+/* Saves of steps 2 to 5, with a step between them, and what is refused. */
+static void save_often(struct cluster *c, struct trainer *t, const char *dir)
+{
+	char words[400];
+	json_t *o;
+
+	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir,
+	    c->node[0].unix_address);
+	one_step(t); /* The save has not affected it. */
+	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir,
+		 c->node[1].unix_address);
+	o = ask(words);
+	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
+	assert_true(json_integer_value(json_object_get(o, "bytes")) >= 5508 * 4);
+	assert_true(json_number_value(json_object_get(o, "seconds")) > 0);
+	assert_non_null(strstr(json_string_value(json_object_get(o, "path")), "/ckpt/three"));
+	json_decref(o);
+	/* The same save once more. */
+	RUN(0, "three: step 3", "save gpt --dir %s --tag three --address %s", dir,
+	    c->node[0].unix_address);
+	one_step(t);
+	RUN(5, "three: is there already, of step 3, not 4: choose another tag, or --force",
+	    "save gpt --dir %s --tag three --address %s", dir, c->node[0].unix_address);
+	RUN(0, "best: step 4", "save gpt --dir %s --tag best --address %s", dir,
+	    c->node[0].unix_address);
+	one_step(t);
+	RUN(0, "best: step 5", "save gpt --dir %s --tag best --force --address %s", dir,
+	    c->node[1].unix_address);
+	RUN(5, "EXISTS", "restore %s --address %s", dir, c->node[0].unix_address);
+	RUN(5, "NOT_FOUND", "save nobody --dir %s --address %s", dir, c->node[0].unix_address);
+	RUN(5, "NOT_FOUND", "restore %s --tag nowhere --address %s", dir, c->node[0].unix_address);
+	RUN(2, "", "save --address %s", c->node[0].unix_address);
+	RUN(3, "", "save gpt --dir %s --address unix:%s/nobody", dir, c->dir);
+	one_step(t);
+}
+
 static void test_save_restore(void **state)
 {
 	struct cluster *c =
@@ -70,39 +112,7 @@ static void test_save_restore(void **state)
 	trainer_join(&t, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	one_step(&t);
 	one_step(&t);
-#define RUN(rc, text, ...)                                                                         \
-	do {                                                                                       \
-		snprintf(words, sizeof(words), __VA_ARGS__);                                       \
-		tool_expect(rc, text, "shardctl", words);                                          \
-	} while (0)
-	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir,
-	    c->node[0].unix_address);
-	one_step(&t); /* The save has not affected it. */
-	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir,
-		 c->node[1].unix_address);
-	o = ask(words);
-	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
-	assert_true(json_integer_value(json_object_get(o, "bytes")) >= 5508 * 4);
-	assert_true(json_number_value(json_object_get(o, "seconds")) > 0);
-	assert_non_null(strstr(json_string_value(json_object_get(o, "path")), "/ckpt/three"));
-	json_decref(o);
-	/* The same save once more. */
-	RUN(0, "three: step 3", "save gpt --dir %s --tag three --address %s", dir,
-	    c->node[0].unix_address);
-	one_step(&t);
-	RUN(5, "three: is there already, of step 3, not 4: choose another tag, or --force",
-	    "save gpt --dir %s --tag three --address %s", dir, c->node[0].unix_address);
-	RUN(0, "best: step 4", "save gpt --dir %s --tag best --address %s", dir,
-	    c->node[0].unix_address);
-	one_step(&t);
-	RUN(0, "best: step 5", "save gpt --dir %s --tag best --force --address %s", dir,
-	    c->node[1].unix_address);
-	RUN(5, "EXISTS", "restore %s --address %s", dir, c->node[0].unix_address);
-	RUN(5, "NOT_FOUND", "save nobody --dir %s --address %s", dir, c->node[0].unix_address);
-	RUN(5, "NOT_FOUND", "restore %s --tag nowhere --address %s", dir, c->node[0].unix_address);
-	RUN(2, "", "save --address %s", c->node[0].unix_address);
-	RUN(3, "", "save gpt --dir %s --address unix:%s/nobody", dir, c->dir);
-	one_step(&t);
+	save_often(c, &t, dir);
 	RUN(0, "\"gpt\" is at step 2", "restore %s --force --tag global_step2 --address %s", dir,
 	    c->node[0].unix_address);
 	EXPECT(SHARD_ROLLED_BACK, shard_begin(t.model, NULL, &t.step));

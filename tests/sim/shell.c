@@ -250,9 +250,8 @@ static void on_persist(struct sim *s, uint16_t n, const struct core_view *view)
 	sim_at(s, sim_between(s, MS, 30 * MS), SIM_PERSISTED, n);
 }
 
-static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
+static void trace_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
-	struct shell *sh = shell_of(s, n);
 	static const char *const act[] = {
 		"?",      "SEND",  "PERSIST", "BEGIN",  "CREDIT", "OPEN", "APPLY", "RESULT",
 		"ENDED",  "SEAL",  "LOST",    "EXPEL",  "LEFT",   "HELD", "TUNED", "RESIGNED",
@@ -262,6 +261,13 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 	if (a->type != CORE_ACT_SEND)
 		sim_trace(s, "n%u %s %s %s", n, act[a->type],
 			  sim_id(a->record ? &a->record->id : &a->id, id), a->why ? a->why : "");
+}
+
+static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
+{
+	struct shell *sh = shell_of(s, n);
+
+	trace_action(s, n, a);
 	switch (a->type) {
 	case CORE_ACT_SEND:
 		if (a->msg.op == CORE_GRANT)

@@ -155,10 +155,7 @@ static void node_secret(void **state)
 		"control characters");
 }
 
-/* One file with every kind of line gives the values that it says. */
-static void everything(void **state)
-{
-	struct config c = loaded("\xef\xbb\xbf; a comment\n"
+static const char every_line[] = "\xef\xbb\xbf; a comment\n"
 				 "# another\n"
 				 "   ; and one that is indented\n"
 				 "\n"
@@ -198,7 +195,12 @@ static void everything(void **state)
 				 "[model \"gpt-7b\"]\n"
 				 "lr = 0.5\n"
 				 "[model \"gpt-7b\" group \"norm\"]\n"
-				 "weight_decay = 0");
+				 "weight_decay = 0";
+
+/* One file with every kind of line gives the values that it says. */
+static void everything(void **state)
+{
+	struct config c = loaded(every_line);
 
 	(void)state;
 	assert_string_equal(c.socket, "/tmp/s;s");
