@@ -527,6 +527,7 @@ enum area {
 	AREA_SPEC_BYTES, /* As many as `offset` says. */
 	/* offset: which file. With a byte: its mode. Without one: see change_file(). */
 	AREA_FILE,
+	AREA_FOLDER, /* Of the state folder. offset: which file and how, see change_folder(). */
 	AREAS
 };
 
@@ -535,7 +536,10 @@ struct found {
 	char *at[FILES];
 	size_t bytes[FILES];
 	mode_t mode[FILES];
-	bool unknown; /* The state folder has no file of it. */
+	bool unknown;           /* The state folder has no file of it. */
+	Shard__ModelFile *file; /* The one that it has, or NULL if it is as it was. */
+	bool garbage;           /* That file is one byte. */
+	char source[STATIC_SOURCE_BYTES];
 };
 
 static size_t core_offset(const struct left *l)
@@ -563,6 +567,28 @@ static void change_file(struct found *f, uint32_t offset, const uint8_t *bytes, 
 		f->bytes[i] = f->bytes[i] / 2 + 1;
 }
 
+/* What a release wrote that had other formats, other nodes or another membership source. Other
+ * damage of these files shows in their checksums. */
+static void change_folder(struct found *f, size_t offset, const uint8_t *bytes, size_t nr)
+{
+	if (offset % 4 == 0) {
+		memset(f->source, 0, sizeof(f->source));
+		memcpy(f->source, bytes, nr < sizeof(f->source) - 1 ? nr : sizeof(f->source) - 1);
+		return;
+	}
+	if (f->l->file == NULL)
+		return;
+	if (f->file == NULL)
+		f->file = shard__model_file__unpack(NULL, f->l->file_bytes, f->l->file);
+	CHECK(f->file != NULL);
+	if (offset % 4 == 1)
+		f->file->format = (uint32_t)(offset / 4);
+	else if (offset % 4 == 2)
+		f->file->nodes = (uint32_t)(offset / 4);
+	else
+		f->garbage = true;
+}
+
 static void change(struct found *f, enum area area, size_t offset, const uint8_t *bytes, size_t nr)
 {
 	const struct head *h = (const struct head *)(const void *)f->l->at[1];
@@ -571,6 +597,9 @@ static void change(struct found *f, enum area area, size_t offset, const uint8_t
 	switch (area) {
 	case AREA_FILE:
 		change_file(f, (uint32_t)offset, bytes, nr);
+		return;
+	case AREA_FOLDER:
+		change_folder(f, offset, bytes, nr);
 		return;
 	case AREA_SPEC_BYTES:
 		((struct head *)(void *)f->at[1])->spec_bytes = offset;
@@ -632,6 +661,35 @@ static void sign(struct found *f, bool spec, bool core)
 	memcpy(c + 8, &sum, 8);
 }
 
+static void keep_model_file(const struct found *f)
+{
+	struct node *n = f->l->node;
+	struct static_dir *d = n->server.dir;
+	const struct left *l = f->l;
+	void *bytes = l->file;
+	size_t nr = l->file_bytes;
+	struct err e;
+
+	n->file = NULL;
+	CHECK(static_drop(d, MODEL, &e) == SHARD_OK);
+	if (l->file == NULL || f->unknown)
+		return;
+	if (f->file != NULL) {
+		nr = f->garbage ? 1 : shard__model_file__get_packed_size(f->file);
+		bytes = malloc(nr);
+		CHECK(bytes);
+		if (f->garbage)
+			memset(bytes, 0xff, nr);
+		else
+			shard__model_file__pack(f->file, bytes);
+	} else {
+		n->file = l;
+	}
+	CHECK(static_save(d, MODEL, bytes, nr, &e) == SHARD_OK);
+	if (bytes != l->file)
+		free(bytes);
+}
+
 static void lay_down(const struct found *f)
 {
 	struct node *n = f->l->node;
@@ -642,13 +700,9 @@ static void lay_down(const struct found *f)
 	if (static_warm(s->dir, &now, &e) != SHARD_OK || memcmp(&now, &n->folder, sizeof(now)) != 0)
 		CHECK(static_set_warm(s->dir, &n->folder, &e) == SHARD_OK);
 	CHECK(static_set_member(s->dir, 1, &e) == SHARD_OK);
-	if (n->file != f->l || f->unknown) {
-		CHECK(static_drop(s->dir, MODEL, &e) == SHARD_OK);
-		if (f->l->file && !f->unknown)
-			CHECK(static_save(s->dir, MODEL, f->l->file, f->l->file_bytes, &e) ==
-			      SHARD_OK);
-		n->file = f->unknown ? NULL : f->l;
-	}
+	CHECK(static_set_source(s->dir, f->source, &e) == SHARD_OK);
+	if (n->file != f->l || f->unknown || f->file != NULL)
+		keep_model_file(f);
 	(void)mkdir(n->dir, 0700);
 	for (int i = 0; i < FILES; i++)
 		if (f->at[i] != NULL && f->mode[i] != 0)
@@ -711,7 +765,7 @@ static void start(struct node *n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-	struct found f = {.l = &lefts[(bytes ? data[0] & 63 : 0) % lefts_nr]};
+	struct found f = {.l = &lefts[(bytes ? data[0] & 63 : 0) % lefts_nr], .source = "static"};
 	size_t at = 1;
 
 	if (bytes == 0)
@@ -736,6 +790,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	lay_down(&f);
 	for (int i = 0; i < FILES; i++)
 		free(f.at[i]);
+	if (f.file != NULL)
+		shard__model_file__free_unpacked(f.file, NULL);
 	start(f.l->node);
 	return 0;
 }
