@@ -3,6 +3,7 @@
 
 import math
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_a_wait_ends_with_its_time(address):
     s = Session(address, timeout=0.5)
     define(s, settings="min_world=2 max_world=2")
     began = time.monotonic()
-    with pytest.raises(shardd.Timeout, match="min_world|trainer"):
+    with pytest.raises(shardd.Timeout, match="waited 0.5 s.*(min_world|trainer)"):
         s.join()
     assert 0.4 < time.monotonic() - began
     s.disconnect()
@@ -125,15 +126,63 @@ s.disconnect()
 """
 
 
+def until_it_waits(p):
+    """Until the main thread of a process is in poll()."""
+    end = time.monotonic() + 60
+    while "poll" not in pathlib.Path(f"/proc/{p.pid}/wchan").read_text():
+        assert time.monotonic() < end and p.poll() is None
+        time.sleep(0.01)
+
+
 def test_ctrl_c_is_heard(address):
     """A trainer that waits for others ends with the first Ctrl-C."""
     here = os.path.dirname(os.path.abspath(__file__))
     p = subprocess.Popen([sys.executable, "-c", WAITS.format(here=here, address=address)],
                          text=True, stdout=subprocess.PIPE)
     assert p.stdout.readline() == "waits\n"
+    until_it_waits(p)
     p.send_signal(signal.SIGINT)
     assert p.communicate(timeout=60)[0] == "interrupted\n"
     assert p.returncode == 0
+
+
+ON_SIGNAL = """
+import os
+import signal
+import sys
+sys.path.insert(0, {here!r})
+import test_session as t
+signal.alarm(60)
+signal.signal(signal.SIGUSR1, lambda *what: print("heard", flush=True))
+theirs = os.pipe()
+os.set_blocking(theirs[1], False)
+signal.set_wakeup_fd(theirs[1])  # As the loop of asyncio does.
+s = t.Session({address!r}, timeout=3600)
+s.attach("m")
+print("waits", flush=True)
+s.join()
+print(s.begin(1.0), os.read(theirs[0], 9)[0] == signal.SIGUSR1, flush=True)
+assert signal.set_wakeup_fd(-1) == theirs[1]
+s.disconnect()
+"""
+
+
+def test_a_wait_goes_on_after_a_signal(address):
+    """A handler that raises nothing runs while the call waits, and the call goes on."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    a = Session(address, timeout=60)
+    define(a, settings="min_world=2 max_world=2")
+    p = subprocess.Popen([sys.executable, "-c", ON_SIGNAL.format(here=here, address=address)],
+                         text=True, stdout=subprocess.PIPE)
+    assert p.stdout.readline() == "waits\n"
+    for _ in range(3):
+        until_it_waits(p)
+        p.send_signal(signal.SIGUSR1)
+        assert p.stdout.readline() == "heard\n"
+    a.join()
+    assert p.communicate(timeout=60)[0] == "1 True\n"
+    assert p.returncode == 0
+    a.disconnect()
 
 
 def test_world_changes_are_told(address):

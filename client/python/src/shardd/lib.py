@@ -9,10 +9,13 @@ library, and every struct carries its size, so that library and package may be o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import functools
+import math
 import os
 import pathlib
+import signal
 import threading
 import time
 
@@ -300,31 +303,96 @@ def _find_daemon(library: str) -> None:
 
 # --- calls that wait ---
 
-SLICE_MS = 200  # A call that waits returns to Python so often, for Ctrl-C and other signals.
 
+class _Watcher:
+    """Ends the call that the main thread waits in when a signal comes, so that its handler can run.
 
-def patiently(timeout: float | None, call, *allowed: int) -> int:
-    """Makes a call that waits, in slices, so that signals are heard meanwhile.
-
-    call(timeout_ms) is repeated while it says SHARD_TIMEOUT and time is left. `timeout` is in
-    seconds; None takes the `timeout` of the model, in one call that signals do not interrupt
-    for longer than a slice.
+    Python's own C handler of signals writes a byte to the wakeup file descriptor. A thread reads it
+    and calls shard_interrupt(). There is one of these in a process.
     """
-    if timeout is None:
-        timeout = 300.0
-    end = time.monotonic() + timeout
+
+    def __init__(self):
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._client = None  # Of the call that the main thread is in.
+        self._call = 0       # Which call that is.
+        self._theirs = -1    # The descriptor that somebody else, as asyncio, had set.
+        self._out, self._in = os.pipe()
+        os.set_blocking(self._in, False)
+        threading.Thread(target=self._run, name="shardd-signals", daemon=True).start()
+
+    @classmethod
+    def get(cls) -> "_Watcher":
+        """The one of this process. A forked child has no thread of its parent's."""
+        global _watcher
+        if _watcher is None or _watcher._pid != os.getpid():
+            _watcher = cls()
+        return _watcher
+
+    def guard(self, client_handle, call):
+        """Returns what call() does. The main thread's only."""
+        self._call += 1
+        self._client = client_handle
+        self._theirs = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)
+        try:
+            return call()
+        finally:
+            self._client = None
+            with self._lock:  # An interrupt that is under way is over before the handle may go.
+                signal.set_wakeup_fd(self._theirs)
+
+    def _run(self) -> None:
+        while True:
+            came, call = os.read(self._out, 4096), self._call
+            if self._theirs >= 0:
+                with contextlib.suppress(OSError):
+                    os.write(self._theirs, came)
+            # The signal may be there just before the call waits, and does not end it then.
+            while self._interrupt(call):
+                time.sleep(0.01)
+
+    def _interrupt(self, call: int) -> bool:
+        with self._lock:
+            client_handle = self._client
+            if client_handle is None or call != self._call:
+                return False
+            libshard().shard_interrupt(client_handle)
+            return True
+
+
+_watcher: _Watcher | None = None
+
+
+def heard(client_handle, call) -> int:
+    """Makes a call that waits, and hears signals meanwhile: Ctrl-C ends it.
+
+    call() returns a status. It is made again after a signal whose handler raised nothing, so it has
+    to be one that may be. Returns the status. Any thread may call it; signals are the main thread's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
     while True:
-        left = int(1000 * (end - time.monotonic()))
-        number = call(max(0, min(SLICE_MS, left)))
-        if number not in (TIMEOUT, INTERRUPTED) or left <= SLICE_MS:
-            return check(number, *allowed)
+        number = _Watcher.get().guard(client_handle, call)
+        if number != INTERRUPTED:
+            return number
+
+
+def patiently(client_handle, timeout: float, call, *allowed: int) -> int:
+    """heard(), with a time limit in seconds: call(timeout_ms). Raises what the status says, unless
+    it is SHARD_OK or one of `allowed`."""
+    end = time.monotonic() + timeout
+
+    def once() -> int:
+        return call(max(0, math.ceil(1000 * (end - time.monotonic()))))
+
+    return check(heard(client_handle, once), *allowed)
 
 
 def interruptibly(client_handle, call):
-    """Makes a call that has no timeout of its own and waits for the daemon.
+    """Makes a call that may not be made again after it was interrupted. Only an exception in a
+    signal's handler ends it.
 
-    It runs in a thread of its own, so that Ctrl-C ends it by shard_interrupt(). Returns what
-    call() returns, and raises what it raises.
+    It runs in a thread of its own, so that handlers run meanwhile. Returns what call() returns, and
+    raises what it raises.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -340,7 +408,7 @@ def interruptibly(client_handle, call):
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(SLICE_MS / 1000)
+            thread.join(0.2)
     except BaseException:
         libshard().shard_interrupt(client_handle)
         thread.join()

@@ -2,11 +2,11 @@
 """One trainer's part in one model, without torch: connection, definition, world, step.
 
 A Session owns a connection and an attachment. Its calls are those of shard.h with Python's types:
-they raise the exceptions of lib.py, wait in slices so that Ctrl-C is heard, and know no tensors but
-addresses. Optimizer is the only caller that trains. The happy path is Session(), define(), write()
-and seal() by the one that gets created, join(), and then begin(), push(), commit() for each step.
-When a step is over before its time, a call raises WorldChanged or RolledBack; acknowledge() says
-which step comes next.
+they raise the exceptions of lib.py, hear Ctrl-C while they wait, and know no tensors but addresses.
+Optimizer is the only caller that trains. The happy path is Session(), define(), write() and seal()
+by the one that gets created, join(), and then begin(), push(), commit() for each step. When a step
+is over before its time, a call raises WorldChanged or RolledBack; acknowledge() says which step
+comes next.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Session:
     def join(self, rank_hint: int = -1) -> World:
         """Joins the world, and waits for the first attempt that this trainer is part of."""
         world = _c.World()
-        _c.patiently(self.timeout, lambda ms: self.lib.shard_join(
+        _c.patiently(self._client, self.timeout, lambda ms: self.lib.shard_join(
             self._model, rank_hint, ms, C.byref(world)))
         return self._is(world)
 
@@ -230,7 +230,7 @@ class Session:
 
     def leave(self, timeout: float) -> None:
         """Leaves the world at a boundary between two steps."""
-        _c.patiently(timeout, lambda ms: self.lib.shard_leave(self._model, ms))
+        _c.patiently(self._client, timeout, lambda ms: self.lib.shard_leave(self._model, ms))
         self.world = None
 
     # --- the step ---
@@ -239,17 +239,12 @@ class Session:
         """Begins a step, and returns its number. loss_scale is then the one of this step."""
         opts, step = _c.BeginOpts(weight=weight), _c.Step()
         end = time.monotonic() + self.timeout
-
-        def call():
-            return _c.check(self.lib.shard_begin(self._model, C.byref(opts), C.byref(step)))
-
         while True:
-            try:
-                _c.interruptibly(self._client, call)
+            got = _c.heard(self._client, lambda: self.lib.shard_begin(
+                self._model, C.byref(opts), C.byref(step)))
+            if got != _c.TIMEOUT or time.monotonic() > end:
                 break
-            except _c.Timeout:
-                if time.monotonic() > end:
-                    raise
+        _c.check(got)
         self.loss_scale = step.loss_scale
         return step.step
 
@@ -278,7 +273,7 @@ class Session:
         if lr is not None:
             opts.lr = (_c.double * len(lr))(*lr)
         _c.check(self.lib.shard_commit_opts(self._model, C.byref(opts), C.byref(which)))
-        _c.patiently(self.timeout, lambda ms: self.lib.shard_result(
+        _c.patiently(self._client, self.timeout, lambda ms: self.lib.shard_result(
             self._model, which, ms, C.byref(r)))
         reason = {_c.APPLIED: "", _c.SKIPPED_NONFINITE: "nonfinite"}.get(r.outcome, "vote")
         self.world = self.world._replace(step=r.step + 1, why="")
@@ -306,7 +301,7 @@ class Session:
 
     def wait(self, ticket: int, timeout: float | None = None) -> None:
         """Waits for a ticket and all before it."""
-        _c.patiently(timeout or self.timeout, lambda ms: self.lib.shard_wait(
+        _c.patiently(self._client, timeout or self.timeout, lambda ms: self.lib.shard_wait(
             self._model, ticket, ms))
 
     def image(self, tensor: int) -> int:
