@@ -17,6 +17,10 @@ import torch
 from . import params as _p
 from .session import Session
 
+# So many elements that are complete at once are pushed by one call. The daemon sums them while the
+# next ones are copied.
+TOGETHER = 1 << 18
+
 
 class Gradients:
     """What this rank has of the gradients of the step in hand.
@@ -90,7 +94,7 @@ class Gradients:
             if last:
                 r.arena.copy_(r.sum)
         if last:
-            self._push(s, i, r)
+            self._push(s, [i])
             if r.marker is None:
                 r.marker = _p.PushedGrad(r.param, r.name)
             r.param.grad = None if self._ddp else r.marker  # DDP writes into .grad.
@@ -98,22 +102,31 @@ class Gradients:
     def finish(self, s: Session, gain: float) -> None:
         """The gradients of this step are complete: what was not pushed yet is pushed now. A .grad
         that is there is the gradient of a parameter whose hook has taken none."""
+        ready: list[int] = []
+        waiting = 0
         for i, r in enumerate(self._rows):
-            g = r.param.grad
-            if not r.pushed and g is not None:
+            g, r.param.grad = r.param.grad, None
+            if r.pushed:
+                continue
+            if g is not None:
                 r.arena.copy_(_weighed(_dense(g, r.name) if g.is_sparse else g, gain))
-                self._push(s, i, r)
-            elif not r.pushed and r.seen:
-                if self._dtype is not torch.float32:
-                    r.arena.copy_(r.sum)
-                self._push(s, i, r)
-            elif not r.pushed:
+            elif not r.seen:
                 s.push_none(i)
-            r.param.grad = None
+                continue
+            elif self._dtype is not torch.float32:
+                r.arena.copy_(r.sum)
+            ready.append(i)
+            waiting += r.numel
+            if waiting >= TOGETHER:
+                self._push(s, ready)
+                ready, waiting = [], 0
+        if ready:
+            self._push(s, ready)
 
-    def _push(self, s: Session, i: int, r: _p.Row) -> None:
-        s.push(i, r.numel, _p.DTYPES[self._dtype])
-        r.pushed = True
+    def _push(self, s: Session, tensors: list[int]) -> None:
+        s.push_many(tensors)
+        for i in tensors:
+            self._rows[i].pushed = True
 
 
 def _weighed(g: torch.Tensor, gain: float) -> torch.Tensor:
