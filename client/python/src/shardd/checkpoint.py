@@ -4,9 +4,9 @@
 A checkpoint of shardd is a folder of safetensors files and a manifest (proto/ckpt/README.md). Here
 it is read by memory maps, tensor by tensor, and every piece is compared with its checksum before a
 byte of it is believed. Initial is what a model begins with: fp32 masters, moments and a step. It
-comes from a checkpoint of shardd, from a state_dict of torch.optim, or from DeepSpeed's universal
-checkpoint, and Optimizer(init=...) writes it into a new model. The other way, export_torch() and
-export_universal() give a model in shardd to torch and to DeepSpeed.
+comes from a checkpoint of shardd, from a state_dict of torch.optim (torch_state.py), or from
+checkpoints of DeepSpeed (zero_files.py), and Optimizer(init=...) writes it into a new model.
+folder.py writes it as a checkpoint of shardd.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import mmap
 import os
 import re
 import struct
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, NamedTuple
 
 import torch
 import xxhash
@@ -27,7 +27,9 @@ FORMAT, VERSION = "shardd checkpoint", 1
 TRAILER = 26            # '"sum":"', 16 hex digits, '"}' and a line end.
 MANIFEST_MAX = 64 << 20
 SPAN = re.compile(r"^(?P<kind>[a-z_]+)/(?P<name>.*)\[(?P<first>\d+):(?P<end>\d+)\]$")
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# How torch calls the moments that the files of an optimizer call otherwise.
+TORCH_NAMES = {"adagrad": {"exp_avg_sq": "sum"}, "sgd": {"momentum": "momentum_buffer"}}
 
 
 class Damaged(RuntimeError):
@@ -105,13 +107,25 @@ class _Part:
                                   f"{i * self._piece + len(piece)}")
                 self._good[i] = 1
 
-    def data(self, entry: dict) -> memoryview:
-        """The bytes of an entry of the header."""
-        first, end = (self._begin + int(x) for x in entry["data_offsets"])
+    def count(self, entry: dict) -> int:
+        """How many fp32 elements an entry of the header has."""
+        first, end = self._span(entry)
+        return (end - first) // 4 if (end - first) % 4 == 0 else -1
+
+    def data(self, entry: dict, first: int, end: int) -> memoryview:
+        """Bytes first to end of an entry of the header. At least one."""
+        begin, _ = self._span(entry)
+        self._believe(begin + first, begin + end)
+        return memoryview(self._map)[begin + first:begin + end]
+
+    def _span(self, entry: dict) -> tuple[int, int]:
+        try:
+            first, end = (self._begin + int(x) for x in entry["data_offsets"])
+        except (KeyError, TypeError, ValueError):
+            raise Damaged(f"shardd: {self.path}: an entry without data_offsets") from None
         if not self._begin <= first <= end <= len(self._map):
             raise Damaged(f"shardd: {self.path}: an entry beyond its end")
-        self._believe(first, end)
-        return memoryview(self._map)[first:end]
+        return first, end
 
 
 class Checkpoint(Mapping):
@@ -127,14 +141,23 @@ class Checkpoint(Mapping):
         self.tag = tag or latest(folder)
         self.folder = os.path.join(folder, self.tag)
         self.manifest = _manifest(self.folder)
-        self.step = int(self.manifest["step"])
-        self.applied = int(self.manifest["applied"])
-        self.kinds: list[str] = list(self.manifest["kinds"])
-        self.dtype = DTYPES.get(str(self.manifest["image"]), torch.float32)
-        self._shapes = {t["name"]: tuple(t["shape"]) for t in self.manifest["tensors"]}
-        self._frozen = {t["name"] for t in self.manifest["tensors"] if t.get("flags", 0) & 1}
         self._where: dict[tuple[str, str], list] = {}
-        for f in self.manifest["files"]:
+        try:
+            self._take()
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+            raise Damaged(f"shardd: {self.folder}: a member of its manifest or of a header is none "
+                          f"that there is: {type(e).__name__}: {e}") from None
+
+    def _take(self) -> None:
+        m = self.manifest
+        self.step, self.applied = int(m["step"]), int(m["applied"])
+        self.kinds: list[str] = list(m["kinds"])
+        self.dtype = DTYPES.get(str(m["image"]), torch.float32)
+        self._shapes = {t["name"]: tuple(int(n) for n in t["shape"]) for t in m["tensors"]}
+        if len(self._shapes) != len(m["tensors"]):
+            raise ValueError("two tensors have one name")
+        self._frozen = {t["name"] for t in m["tensors"] if t.get("flags", 0) & 1}
+        for f in m["files"]:
             part = _Part(self.folder, f)
             for entry, what in part.header.items():
                 span = SPAN.match(entry)
@@ -160,26 +183,78 @@ class Checkpoint(Mapping):
         """The kinds beside the masters, as "exp_avg"."""
         return [k for k in self.kinds if k != "master"]
 
+    @property
+    def kind(self) -> str:
+        """The optimizer: "adamw", "adam", "sgd", "adagrad" or "lion"."""
+        return str(self.manifest["optimizer"])
+
+    def groups(self) -> list["Group"]:
+        """The groups of parameters, with those hyper-parameters that were said.
+
+        lr is what the definition said. Where a schedule of the trainers changed it, only they know.
+        """
+        out: list[Group] = []
+        heads = self.manifest["groups"] or [{"name": "", "settings": ""}]
+        common = _words(self.manifest["settings"])
+        for i, head in enumerate(heads):
+            own = _words(head["settings"])
+            prefix = f"{head['name']}/" if head["name"] else "/"
+            own.update({k[len(prefix):]: v for k, v in common.items() if k.startswith(prefix)})
+            words = {**{k: v for k, v in common.items() if "/" not in k}, **own}
+            out.append(Group([t["name"] for t in self.manifest["tensors"]
+                              if t["group"] == i and not t.get("flags", 0) & 1], _torch_words(words)))
+        return out
+
     def read(self, name: str, kind: str = "master",
              dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A tensor as it was saved, in a dtype. A frozen one has no moments: KeyError."""
         shape = self._shapes[name]
-        numel = math.prod(shape)
+        return self.read_range(name, kind, 0, math.prod(shape), dtype).view(shape)
+
+    def read_range(self, name: str, kind: str, first: int, end: int,
+                   dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Elements first to end of a tensor, row after row. Only what they lie in is read."""
+        numel = math.prod(self._shapes[name])
         if kind not in self.kinds or kind != "master" and name in self._frozen:
             raise KeyError(f"{kind} of {name}")
-        out, at = torch.empty(numel, dtype=dtype), 0
-        for first, end, part, entry in sorted(self._where.get((kind, name), []),
-                                              key=lambda w: w[0]):
-            raw = part.data(entry)
-            if first != at or end > numel or len(raw) != 4 * (end - first):
-                raise Damaged(f"shardd: {part.path}: elements {first} to {end} of {kind} of {name}")
-            if end > first:
-                out[first:end] = torch.frombuffer(raw, dtype=torch.float32)
-            at = end
+        if not 0 <= first <= end <= numel:
+            raise IndexError(f"shardd: elements {first} to {end} of {name!r}, which has {numel}")
+        where, at = sorted(self._where.get((kind, name), []), key=lambda w: w[0]), 0
+        for a, b, part, entry in where:
+            if a != at or b > numel or part.count(entry) != b - a:
+                raise Damaged(f"shardd: {part.path}: elements {a} to {b} of {kind} of {name}")
+            at = b
         if at != numel:
             raise Damaged(f"shardd: {self.folder}: elements {at} to {numel} of {kind} of {name} "
                           "are in no file")
-        return out.view(shape)
+        out = torch.empty(end - first, dtype=dtype)
+        for a, b, part, entry in where:
+            low, high = max(a, first), min(b, end)
+            if low < high:
+                raw = part.data(entry, 4 * (low - a), 4 * (high - a))
+                out[low - first:high - first] = torch.frombuffer(raw, dtype=torch.float32)
+        return out
+
+
+def _words(settings: str) -> dict[str, str]:
+    return dict(w.partition("=")[::2] for w in str(settings).split())
+
+
+def _torch_words(words: dict[str, str]) -> dict:
+    """Settings of a group under the names that torch has, as numbers."""
+    out: dict = {}
+    for key in ("eps", "weight_decay", "momentum"):
+        if key in words:
+            out[key] = float(words[key])
+    if "betas" in words:
+        out["betas"] = tuple(float(b) for b in words["betas"].split(","))
+    elif "beta1" in words and "beta2" in words:
+        out["betas"] = (float(words["beta1"]), float(words["beta2"]))
+    if "nesterov" in words:
+        out["nesterov"] = words["nesterov"] in ("1", "yes")
+    if "lr" in words:
+        out["lr"] = float(words["lr"]) * float(words.get("lr_factor", 1))
+    return out
 
 
 def from_checkpoint(dir: str, tag: str | None = None, dtype: torch.dtype | None = None,
@@ -203,78 +278,67 @@ def to_safetensors(dir: str, out: str, tag: str | None = None,
 # --- what a model begins with ---
 
 
+class Group(NamedTuple):
+    """A group of parameters: their names, and its settings under torch's names."""
+
+    names: list[str]
+    settings: dict
+
+
 @dataclasses.dataclass
 class Initial:
     """What a new model in shardd begins with, by names of parameters.
 
-    step: training begins with the one after it; it is also Adam's t.
+    step: training begins with the one after it. Where applied is None it is also Adam's t.
     masters: fp32, or empty: then the model's own parameters count.
     moments: kind ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum") to tensors by name.
+    The rest is known of some sources and not of others: applied (steps that changed the weights,
+    which is Adam's t), kind (of the optimizer), groups, image (dtype of parameters), buffers, frozen
+    (parameters that are not trained) and extra (what else there was, as lr_scheduler).
     """
 
     step: int = 0
     masters: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     moments: dict[str, Mapping[str, torch.Tensor]] = dataclasses.field(default_factory=dict)
+    applied: int | None = None
+    kind: str | None = None
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    image: torch.dtype | None = None
+    buffers: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    frozen: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    tied: dict[str, str] = dataclasses.field(default_factory=dict)
+    extra: dict = dataclasses.field(default_factory=dict)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a master, which is not read for that where its source knows it."""
+        known = getattr(self.masters, "shape", None)
+        return tuple(known(name) if known is not None else self.masters[name].shape)
 
     @classmethod
     def from_shardd(cls, dir: str, tag: str | None = None) -> "Initial":
         """Of a checkpoint of shardd, for a model of another name, world or settings."""
         c = Checkpoint(dir, tag)
-        return cls(c.step, c, {k: _Kind(c, k) for k in c.moments()})
+        names = TORCH_NAMES.get(c.kind, {})
+        return cls(c.step, c, {names.get(k, k): _Kind(c, k) for k in c.moments()}, c.applied,
+                   c.kind, c.groups(), c.dtype)
 
     @classmethod
     def from_torch(cls, model: torch.nn.Module, state: Mapping) -> "Initial":
         """Of optimizer.state_dict() of torch.optim, for the parameters of `model`."""
-        params = [(n, p) for n, p in model.named_parameters()]
-        packed = [i for g in state["param_groups"] for i in g["params"]]
-        named = [n for g in state["param_groups"] for n in g.get("param_names", [])]
-        if len(named) != len(packed):
-            trained = [n for n, p in params]
-            if len(trained) != len(packed):
-                trained = [n for n, p in params if p.requires_grad]
-            if len(trained) != len(packed):
-                raise ValueError(f"shardd: the state has {len(packed)} parameters, and the model "
-                                 f"has {len(params)}")
-            named = trained
-        shapes = {n: p.shape for n, p in params}
-        moments: dict[str, dict[str, torch.Tensor]] = {}
-        steps = {0}
-        for name, i in zip(named, packed):
-            for key, x in state["state"].get(i, {}).items():
-                if key == "step":
-                    steps.add(int(x))
-                elif isinstance(x, torch.Tensor) and x.shape == shapes.get(name):
-                    moments.setdefault(key, {})[name] = x
-                elif x is not None and key not in ("max_exp_avg_sq",):
-                    raise ValueError(f"shardd: {key} of {name!r} has shape {tuple(x.shape)}, and "
-                                     f"the parameter {tuple(shapes.get(name, ()))}")
-        if len(steps) > 2:
-            raise ValueError(f"shardd: parameters of this state have made different numbers of "
-                             f"steps ({sorted(steps)[1:]}), and a model in shardd has one")
-        return cls(max(steps), {}, moments)
+        from .torch_state import initial
+        return initial(state, model)
 
     @classmethod
     def from_universal(cls, folder: str) -> "Initial":
         """Of a universal checkpoint of DeepSpeed: folder/zero/NAME/{fp32,exp_avg,exp_avg_sq}.pt."""
-        zero = os.path.join(folder, "zero")
-        if not os.path.isdir(zero):
-            raise FileNotFoundError(f"shardd: {folder} has no folder zero: make it a universal "
-                                    "checkpoint with DeepSpeed's ds_to_universal.py first")
-        masters, moments, step = {}, {"exp_avg": {}, "exp_avg_sq": {}}, 0
-        for name in sorted(os.listdir(zero)):
-            for kind, into in (("fp32", masters), ("exp_avg", moments["exp_avg"]),
-                               ("exp_avg_sq", moments["exp_avg_sq"])):
-                path = os.path.join(zero, name, kind + ".pt")
-                if os.path.isfile(path):
-                    x = torch.load(path, weights_only=True)
-                    into[name] = x["param"] if isinstance(x, dict) else x
-            path = os.path.join(zero, name, "step.pt")
-            if os.path.isfile(path):
-                x = torch.load(path, weights_only=True)
-                step = max(step, int(x["param"] if isinstance(x, dict) else x))
-        if not masters:
-            raise FileNotFoundError(f"shardd: {zero} has no fp32.pt of any parameter")
-        return cls(step, masters, {k: v for k, v in moments.items() if v})
+        from .zero_files import from_universal
+        return from_universal(folder)
+
+    @classmethod
+    def from_zero(cls, folder: str, tag: str | None = None) -> "Initial":
+        """Of a checkpoint that DeepSpeed's ZeRO stage 1, 2 or 3 saved, with any number of ranks."""
+        from .zero_files import from_zero
+        return from_zero(folder, tag)
 
 
 class _Kind(Mapping):
@@ -301,32 +365,11 @@ def export_torch(opt) -> dict:
 
     It holds copies of all moments in this process: 8 bytes per parameter for AdamW.
     """
-    ids, groups = {}, []
-    for g in opt.param_groups:
-        for p in g["params"]:
-            ids.setdefault(id(p), len(ids))
-        groups.append({**{k: v for k, v in g.items() if k not in ("params", "param_names")},
-                       "params": [ids[id(p)] for p in g["params"]]})
-    state = {}
-    for row in opt._rows:
-        moments = {k: opt.read(row.param, k) for k in opt._moments()}
-        if opt.kind == "sgd":
-            state[ids[id(row.param)]] = moments
-        else:
-            state[ids[id(row.param)]] = {"step": torch.tensor(float(opt.global_step)), **moments}
-    return {"state": state, "param_groups": groups}
+    from .torch_state import of_optimizer
+    return of_optimizer(opt)
 
 
 def export_universal(dir: str, out: str, tag: str | None = None) -> None:
-    """Writes a checkpoint of shardd as a universal checkpoint of DeepSpeed: out/zero/NAME/*.pt."""
-    c = Checkpoint(dir, tag)
-    for name in c:
-        folder = os.path.join(out, "zero", name)
-        os.makedirs(folder, exist_ok=True)
-        torch.save({"param": c.read(name)}, os.path.join(folder, "fp32.pt"))
-        for kind in c.moments():
-            if name not in c._frozen:
-                torch.save({"param": c.read(name, kind)}, os.path.join(folder, kind + ".pt"))
-        torch.save({"param": torch.tensor(float(c.applied))}, os.path.join(folder, "step.pt"))
-    with open(os.path.join(out, "latest_universal"), "w", encoding="utf-8") as f:
-        f.write(c.tag + "\n")
+    """Writes a checkpoint of shardd as a universal checkpoint of DeepSpeed into folder `out`."""
+    from .zero_files import to_universal
+    to_universal(Initial.from_shardd(dir, tag), out)
