@@ -83,9 +83,8 @@ class Folder:
         try:
             os.mkdir(self.draft, 0o700)
         except FileExistsError:
-            raise FileExistsError(
-                f"shardd: {self.draft} is there: another save writes {self.tag}, or was killed. In "
-                "the latter case remove it") from None
+            self._sweep()
+            os.mkdir(self.draft, 0o700)
         whose = os.path.join(self.draft, ".model")
         self._held = open(whose + ".tmp", "w", encoding="utf-8")
         try:  # Daemons sweep what nobody has locked.
@@ -95,6 +94,20 @@ class Folder:
         self._held.write(self.name)
         self._held.flush()
         os.rename(whose + ".tmp", whose)
+
+    def _sweep(self) -> None:
+        """Removes what a save of the same model left that was killed: nobody has it locked."""
+        whose = os.path.join(self.draft, ".model")
+        try:
+            with open(whose, "r+", encoding="utf-8") as f:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if f.read(65) == self.name and not os.path.islink(self.draft):
+                    shutil.rmtree(self.draft)
+                    return
+        except OSError:
+            pass
+        raise FileExistsError(f"shardd: {self.draft} is there: another save writes {self.tag}, or "
+                              "was killed. In the latter case remove it") from None
 
     def part(self, file: str, spans: Sequence[Span], data: Callable[[Span], torch.Tensor],
              progress: Callable[[int], None] | None = None) -> dict:
