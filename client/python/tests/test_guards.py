@@ -460,7 +460,7 @@ def dcp(make):
 
 def foreign_state(make):
     model, opt = make()
-    opt.load_state_dict(torch.optim.AdamW(Net().parameters()).state_dict())
+    opt.load_state_dict(torch.optim.SGD(Net().parameters(), momentum=0.5).state_dict())
 
 
 def copied_parameters(make):
@@ -537,7 +537,7 @@ ROWS = [
     (odd_choice, "params is 'gpu', and can be"),
     (odd_hint, None),
     (dcp, None),
-    (foreign_state, "init=shardd.Initial.from_torch"),
+    (foreign_state, "the state is of sgd, and this optimizer is adamw"),
     (copied_parameters, None),
     (copied_parameters_by_environment, None),
 ]

@@ -24,13 +24,14 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import torch
 
 from . import lib as _c
 from . import params as _p
 from . import settings as _s
+from . import torch_state
 from .definition import Definition
 from .gradients import Gradients
 from .image import Image
@@ -252,6 +253,8 @@ class Optimizer(torch.optim.Optimizer):
     def _define(self, world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
                 more) -> None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights."""
+        self._defined_with = (world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
+                              more)
         size = _p.hint("WORLD_SIZE", 1) if world is None else world
         low, high = (size, size) if isinstance(size, int) else size
         self._scheduled = str(more.get("schedule", "none")) != "none"
@@ -264,7 +267,7 @@ class Optimizer(torch.optim.Optimizer):
         # An elastic world has no rank that is there for certain, so whoever comes first defines it.
         definer = 0 if init_from is None and low == high else init_from
         self._weights_of = self._model.make(self._session, resume, init, definer)
-        self.applied = 0
+        self.applied = self._weights_of or 0  # As far as this process knows.
         for r in self._rows:
             r.version = r.param._version
 
@@ -641,19 +644,85 @@ class Optimizer(torch.optim.Optimizer):
                                  for g in self.param_groups],
                 "state": {}}
 
+    def full_state_dict(self, by: str = "index") -> dict:
+        """All moments as state_dict() of the same optimizer of torch: copies, in this process.
+
+        by: "index": parameters are numbers, as torch's own state_dict() has them. "name": they are
+        names, as in torch.distributed.checkpoint. The weights are read(p).
+        """
+        self._alive()
+        return torch_state.of_optimizer(self, by)
+
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes the groups of a state_dict() of shardd, and compares its model and step."""
+        """Goes on with the state of another optimizer, of shardd or of torch.
+
+        A state_dict() of shardd is a reference: its groups are taken, its model and step compared.
+        One of torch.optim, with parameters by number or by name, gives moments, step and groups:
+        the model is dropped and made anew with them and with the weights that it has. All ranks
+        call that, and several ranks need a process group for it. ValueError: it is of another kind
+        of optimizer or of other parameters, and nothing has changed.
+        """
+        self._alive()
         ref = state_dict.get("shardd")
         if ref is None:
-            raise RuntimeError("shardd: this state is of another optimizer: give it to a new model "
-                               "as init=shardd.Initial.from_torch(model, state) when the Optimizer "
-                               "is made")
+            self._load_torch(state_dict)
+            return
         if ref["step"] != self.global_step:
             raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
                                f"{ref['name']!r}, and model {self.name!r} is at step "
                                f"{self.global_step}: restore the checkpoint of that step")
         for g, saved in zip(self.param_groups, state_dict["param_groups"]):
             g.update({k: v for k, v in saved.items() if k != "params"})
+
+    def _load_torch(self, state: dict) -> None:
+        name_of = {id(r.param): r.name for r in self._rows}
+        names = [[name_of.get(id(p)) or self._names.get(id(p), f"t{i}")
+                  for i, p in enumerate(g["params"])] for g in self.param_groups]
+        init = torch_state.initial(
+            state, groups=names, kind=self.kind,
+            shapes={r.name: r.param.shape for r in self._rows})
+        if [sorted(g.names) for g in init.groups] != [sorted(g) for g in names]:
+            raise ValueError("shardd: the groups of this state have other parameters than those of "
+                             "this optimizer: make it with the same groups")
+        written = any(r.param._version != r.version for r in self._rows)
+        definer = _p.hint("RANK", 0) == (self._defined_with[4] or 0)
+        if definer and (self._image.followed or not written):
+            # What the daemons have is more than a 16-bit parameter shows.
+            init.masters = {r.name: self.read(r.param) for r in self._rows}
+        self._let_go()
+        for g, saved in zip(self.param_groups, init.groups):
+            g.update(saved.settings)
+        self._define(*self._defined_with[:3], "auto", self._defined_with[4], init,
+                     *self._defined_with[6:])
+
+    def _let_go(self, then: Callable[[], None] | None = None) -> None:
+        """Drops the model, so that it can be made anew. All ranks call it. Parameters become
+        ordinary memory until the next step. then: what one rank does when nobody has it."""
+        dist, s = torch.distributed, self._session
+        together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if not together and self.world_size > 1:
+            raise RuntimeError(f"shardd: {self.world_size} ranks train model {self.name!r}, and "
+                               "all have to let go of it at once: that needs a process group. Or "
+                               "give the state as init= when the Optimizers are made")
+        self._image.release()
+        self._grads.unbind()
+        for r in self._rows:
+            r.param.grad = None
+        s.detach()
+        if together:
+            dist.barrier()
+        if not together or dist.get_rank() == 0:
+            try:
+                s.drop(self.name, force=True)
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    raise
+            if then is not None:
+                then()
+        if together:
+            dist.barrier()
+        self.result = None
+        self._forget_step()
 
     def __getstate__(self):
         raise TypeError("shardd: an Optimizer cannot be copied or pickled: its state is in the "

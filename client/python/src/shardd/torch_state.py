@@ -34,17 +34,21 @@ def kind_of(groups: Sequence[Mapping], moments: Mapping | set, otherwise: str = 
     otherwise: for a state of an old torch, which does not tell Adam from AdamW.
     """
     g = groups[0] if groups else {}
-    if "exp_avg_sq" in moments or "betas" in g and "eps" in g:
-        decoupled = g.get("decoupled_weight_decay")
-        return otherwise if decoupled is None else "adamw" if decoupled else "adam"
-    if "exp_avg" in moments or "betas" in g:
-        return "lion"
-    if "momentum_buffer" in moments or "momentum" in g:
-        return "sgd"
-    if "sum" in moments or "lr_decay" in g:
-        return "adagrad"
-    raise ValueError("shardd: this is the state of no AdamW, Adam, SGD, Adagrad or Lion: its groups "
-                     f"have {sorted(g)}, its state has {sorted(moments)}")
+    known = {k for kinds in MOMENTS.values() for k in kinds}
+    radam = "decoupled_weight_decay" in g and "amsgrad" not in g
+    if set(moments) <= known and not radam and "momentum_decay" not in g:
+        if "exp_avg_sq" in moments or "betas" in g and "eps" in g:
+            decoupled = g.get("decoupled_weight_decay")
+            return otherwise if decoupled is None else "adamw" if decoupled else "adam"
+        if "exp_avg" in moments or "betas" in g:
+            return "lion"
+        if "momentum_buffer" in moments or "nesterov" in g:
+            return "sgd"
+        if "sum" in moments or "lr_decay" in g:
+            return "adagrad"
+    raise ValueError("shardd: this is the state of no AdamW, Adam, SGD, Adagrad or Lion: its "
+                     f"groups have {', '.join(sorted(g))}, its state has "
+                     f"{', '.join(sorted(moments)) or 'nothing'}")
 
 
 def initial(state: Mapping, model: torch.nn.Module | None = None, *,

@@ -96,23 +96,7 @@ class DeepSpeedOptimizer(Optimizer):
         All ranks call it. Parameters become ordinary memory until the next step.
         """
         s = self._session
-        self._image.release()
-        self._grads.unbind()
-        for r in self._rows:
-            r.param.grad = None
-        s.detach()
-        comm.barrier_if_any()
-        if comm.rank() == 0:
-            try:
-                s.drop(self.name, force=True)
-            except _c.Error as e:
-                if e.number != _c.NOT_FOUND:
-                    raise
-            if restore is not None:
-                s.restore(*restore, self.name)
-        comm.barrier_if_any()
-        self.result = None
-        self._forget_step()
+        self._let_go(None if restore is None else lambda: s.restore(*restore, self.name))
         if restore is None:
             self._more.update(settings)
             self._define(*self._definition, init, self._define_timeout, self._more)
