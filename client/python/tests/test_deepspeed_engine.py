@@ -301,6 +301,9 @@ def test_checkpoint_again_and_again(address, tmp_path):
     engine.save_checkpoint(tmp_path, "mine")
     engine.save_checkpoint(tmp_path, "mine", save_latest=False)
     engine.destroy()
+    # The file of trainers is part of the checkpoint: its sums are in the manifest.
+    assert [f["name"] for f in shardd.Checkpoint(tmp_path, "mine").manifest["client"]] == [
+        "deepspeed.pt"]
 
     fresh = make(address, gas=2, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}})
     assert fresh.load_checkpoint(tmp_path, "mine")[0] and fresh.global_steps == 6
@@ -313,6 +316,23 @@ def test_checkpoint_again_and_again(address, tmp_path):
     with pytest.raises(TypeError, match="read again safely"):
         fresh.save_checkpoint(tmp_path, "bad", client_state={"f": make})
     fresh.destroy()
+
+
+def test_a_save_that_fails_takes_nothing(address, tmp_path):
+    """Weights and client_state are replaced together, or both stay."""
+    engine = make(address)
+    engine(*models.tokens(0, 0)).backward()
+    engine.step()
+    engine.save_checkpoint(tmp_path, "t", client_state={"n": 1})
+    (tmp_path / "t" / "notes.txt").write_text("no checkpoint has such a file")
+    engine(*models.tokens(1, 0)).backward()
+    engine.step()
+    with pytest.raises(shardd.Error, match="holds notes.txt"):
+        engine.save_checkpoint(tmp_path, "t", client_state={"n": 2})
+    assert shardd.Checkpoint(tmp_path, "t").step == 1
+    assert sorted(os.listdir(tmp_path)) == ["latest", "t"]
+    assert engine.load_checkpoint(tmp_path, "t")[1] == {"n": 1} and engine.global_steps == 1
+    engine.destroy()
 
 
 def test_numbers_from_outside(address):

@@ -621,17 +621,20 @@ class Optimizer(torch.optim.Optimizer):
             self._session.set("clip", _s.word(self.clip))
         return torch.tensor(self.result.grad_norm if self.result else 0.0)
 
-    def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True) -> None:
+    def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True,
+             client: str | None = None) -> None:
         """Has the daemons write a checkpoint of the last step. One rank calls it.
 
         dir: the folder of checkpoints, which all nodes share; default: checkpoint_dir.
         tag: its name in there; default: global_step and the number. wait: until it is whole.
+        client: a folder of plain files that become its folder client, as buffers or schedulers in
+        any format. They are there when the checkpoint is. Not over TCP.
         """
         self._alive()
         if dir is not None:
             dir = os.path.abspath(dir)
             os.makedirs(dir, exist_ok=True)
-        ticket = self._session.save(dir, tag)
+        ticket = self._session.save(dir, tag, os.path.abspath(client) if client else None)
         if wait:
             self._session.wait(ticket, max(3600.0, self._session.timeout))
 

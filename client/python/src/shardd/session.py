@@ -319,11 +319,15 @@ class Session:
 
     # --- what else a trainer keeps ---
 
-    def save(self, folder: str | None, tag: str | None) -> int:
-        """Has the daemons write a checkpoint of the last step. Returns a ticket for wait()."""
-        which = _c.ticket()
-        _c.check(self.lib.shard_save(self._model, folder.encode() if folder else None,
-                                     tag.encode() if tag else None, C.byref(which)))
+    def save(self, folder: str | None, tag: str | None, client: str | None = None) -> int:
+        """Has the daemons write a checkpoint of the last step. Returns a ticket for wait().
+
+        client: a folder whose plain files become the checkpoint's folder client, with everything
+        else or not at all. Until the save has ended nobody changes it. Not over TCP."""
+        which, opts = _c.ticket(), _c.SaveOpts()
+        for word, path in (("dir", folder), ("tag", tag), ("client", client)):
+            setattr(opts, word, path.encode() if path else None)
+        _c.check(self.lib.shard_save_as(self._model, C.byref(opts), C.byref(which)))
         return which.value
 
     def set_blob(self, data: bytes) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a DeepSpeedEngine: the model, and beside it what only trainers know.
 
-save() has the daemons write dir/tag and keeps counters, schedule, buffers and the user's own state
-in dir/tag/client, from rank 0. load() drops the model and makes it anew from there, for whatever
-number of trainers there is now. The file of trainers is read as data only: it holds tensors, plain
-values and the classes in SAFE, and what else a user wants in it is refused when it is written.
+save() has the daemons write dir/tag. Counters, schedule, buffers and the user's own state are a
+file of rank 0's, which the daemons copy into dir/tag/client before the checkpoint gets its name.
+load() drops the model and makes it anew from there, for whatever number of trainers there is now.
+The file of trainers is read as data only: it holds tensors, plain values and the classes in SAFE,
+and what else a user wants in it is refused when it is written.
 """
 
 from __future__ import annotations
@@ -55,25 +56,24 @@ def _same_tag(engine, tag: str) -> None:
 
 
 def _write(engine, save_dir: str, tag: str, state: bytes, save_latest: bool) -> None:
+    """The daemons write the model and take the file of trainers along: both are there, or none is,
+    and an older checkpoint of that tag is there until then."""
     os.makedirs(save_dir, exist_ok=True)
-    path, aside = os.path.join(save_dir, tag), os.path.join(save_dir, f".{tag}.replaced")
-    newest = os.path.join(save_dir, "latest")
-    before = None
+    opt, newest, before = engine.optimizer, os.path.join(save_dir, "latest"), None
     if not save_latest and os.path.isfile(newest):
         with open(newest, encoding="utf-8") as f:
             before = f.read()
-    if os.path.isdir(path):
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(path, aside)
+    late = opt is None or opt._session.address.startswith("tcp:")
+    draft = os.path.join(save_dir, f".{tag}.client.{os.getpid()}")
     try:
-        if engine.optimizer is not None:
-            engine.optimizer.save(save_dir, tag)
-    except BaseException:
-        if os.path.isdir(aside) and not os.path.isdir(path):
-            os.rename(aside, path)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-    _write_file(os.path.join(path, CLIENT), state)
+        if not late:
+            _write_file(os.path.join(draft, os.path.basename(CLIENT)), state)
+        if opt is not None:
+            opt.save(save_dir, tag, client=None if late else draft)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    if late:  # Over TCP nobody knows whose files they are, so that they come afterwards.
+        _write_file(os.path.join(save_dir, tag, CLIENT), state)
     if before is not None:
         _write_file(newest, before.encode())
     elif save_latest:
@@ -155,8 +155,8 @@ def _client_state(path: str) -> dict:
         raise FileNotFoundError(
             f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
             "another checkpoint of shardd give its folder as checkpoint_dir in the block "
-            "shardd of the ds_config; of DeepSpeed itself convert it by "
-            "shardd.Initial.from_universal()")
+            "shardd of the ds_config; one of DeepSpeed itself is converted by "
+            "`python -m shardd.convert FROM TO`")
     with torch.serialization.safe_globals(SAFE):
         return torch.load(file, map_location="cpu", weights_only=True)
 
