@@ -22,19 +22,25 @@ import math
 import os
 import pickle
 import re
+import warnings
 from typing import Any, Iterator, Mapping
 
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta, TensorProperties,
-    TensorStorageMetadata)
+    BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta,
+    TensorProperties, TensorStorageMetadata)
 from torch.distributed.checkpoint.planner import (
-    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem, WriteItemType)
+    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, TensorWriteData, WriteItem,
+    WriteItemType)
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from .checkpoint import TORCH_NAMES, Checkpoint, Group
+from .checkpoint import TORCH_NAMES, Checkpoint, Group, Initial
 from .folder import KINDS, Folder, Span, Tensor, manifest
+from .params import ties
 from .settings import KINDS as HYPER
 from .torch_state import kind_of
 
@@ -148,7 +154,7 @@ class Reader(StorageReader):
     def __init__(self, path: str | os.PathLike, *, tied: Mapping[str, str] | None = None,
                  model: torch.nn.Module | None = None):
         self._path = os.fspath(path)
-        self._tied = {**(_ties(model) if model is not None else {}), **(tied or {})}
+        self._tied = {**(ties(model) if model is not None else {}), **(tied or {})}
         self._c: Checkpoint | None = None
         self._names: _Names | None = None
 
@@ -253,12 +259,6 @@ def _bytes(value: Any) -> io.BytesIO:
     torch.save(value, out)
     out.seek(0)
     return out
-
-
-def _ties(model: torch.nn.Module) -> dict[str, str]:
-    first: dict[int, str] = {}
-    return {n: first[id(p)] for n, p in model.named_parameters(remove_duplicate=False)
-            if first.setdefault(id(p), n) != n}
 
 
 def _rest(c: Checkpoint) -> dict[str, Any]:
@@ -405,11 +405,7 @@ class Writer(StorageWriter):
                 words.setdefault(what[1], {})[what[2]] = value
             else:
                 rest[key] = value
-        steps.discard(0)
-        if len(steps) > 1:
-            raise ValueError("shardd: parameters of this optimizer have made different numbers of "
-                             f"steps ({sorted(steps)}), and a model in shardd has one")
-        applied = max(steps, default=0)
+        applied = _one_step(steps)
         kind = self._kind or (kind_of([next(iter(words.values()), {})], w.moments)
                               if w.moments or words else "adamw")
         groups = _as_groups(words, w, kind)
@@ -425,6 +421,14 @@ class Writer(StorageWriter):
             applied=applied if w.moments else None,
             kinds=[KINDS[kind].get(k, k) for k in w.moments], kind=kind, groups=groups,
             image=self._image or w.image(), settings=self._settings, client=client), self._latest)
+
+
+def _one_step(steps: set[int]) -> int:
+    steps.discard(0)
+    if len(steps) > 1:
+        raise ValueError("shardd: parameters of this optimizer have made different numbers of "
+                         f"steps ({sorted(steps)}), and a model in shardd has one")
+    return max(steps, default=0)
 
 
 class _Meaning:
@@ -583,3 +587,128 @@ def _as_groups(words: dict[str, dict], w: _Meaning, kind: str) -> list[Group]:
     if sorted(n for g in out for n in g.names) == sorted(w.weights):
         return out
     return [Group(list(w.weights), out[0].settings if out else {})]
+
+
+# --- what torch's own writers wrote ---
+
+
+_M = "torch.distributed.checkpoint.metadata"
+_ALLOWED = {
+    *((_M, n) for n in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata",
+                        "ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING",
+                        "MetadataIndex", "StorageMeta")),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch", "Size"),
+    ("torch.serialization", "_get_layout"), ("pathlib", "PosixPath"),
+    ("collections", "OrderedDict")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Of a file .metadata: nothing but the classes of metadata are made."""
+
+    def find_class(self, module: str, name: str):
+        if (module, name) in _ALLOWED or \
+                module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it holds a {module}.{name}, and only metadata are read")
+
+
+class _DataReader(FileSystemReader):
+    """torch's reader, for a folder that somebody else wrote."""
+
+    def read_metadata(self) -> Metadata:
+        path = os.path.join(self.path, ".metadata")
+        try:
+            with open(path, "rb") as f:
+                m = _Unpickler(f).load()
+            known = dict(m.state_dict_metadata.items())
+            room = sum(e.stat().st_size for e in os.scandir(self.path))
+            for info in m.storage_data.values():
+                if os.path.basename(info.relative_path) != info.relative_path:
+                    raise ValueError(f"a file {info.relative_path!r}")
+            for key, what in known.items():
+                if isinstance(what, TensorStorageMetadata) and \
+                        math.prod(what.size) * what.properties.dtype.itemsize > room:
+                    raise ValueError(f"{key!r} of shape {tuple(what.size)}, which is more than "
+                                     "its files hold")
+        except FileNotFoundError:
+            raise
+        except Exception as e:
+            raise ValueError(f"shardd: {path} is no metadata of torch.distributed.checkpoint: "
+                             f"{str(e)[:300] or type(e).__name__}") from None
+        return m
+
+
+class _DataPlanner(DefaultLoadPlanner):
+    """Values that are no tensors are read as data, and nothing in them runs."""
+
+    def load_bytes(self, read_item, value: io.BytesIO) -> None:
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+class _Keys(Mapping):
+    """Tensors by names of parameters, each of which is read when somebody asks for it."""
+
+    def __init__(self, path: str, keys: dict[str, str], known: Mapping[str, Any]):
+        self._path, self._keys, self._known = path, keys, known
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._known[self._keys[name]].size)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        key = self._keys[name]
+        what = self._known[key]
+        return _read(self._path, {key: torch.empty(what.size, dtype=what.properties.dtype)})[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def _read(path: str, state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # That this is one process.
+            dcp.load(state, storage_reader=_DataReader(path), no_dist=True,
+                     planner=_DataPlanner(flatten_state_dict=False,
+                                          flatten_sharded_tensors=False))
+    except dcp.api.CheckpointException as e:
+        why = next(iter(e.failures.values()))[0]
+        raise ValueError(f"shardd: {path}: {', '.join(sorted(state)[:3])}: {why}") from None
+    return state
+
+
+def from_dcp(path: str) -> Initial:
+    """Masters, moments and step of what dcp.save() of model and optimizer wrote."""
+    known = _DataReader(path).read_metadata().state_dict_metadata
+    tensors = {k: w for k, w in known.items() if isinstance(w, TensorStorageMetadata)}
+    what = _Meaning([WriteItem(
+        index=MetadataIndex(k), type=WriteItemType.TENSOR if k in tensors else
+        WriteItemType.BYTE_IO, tensor_data=TensorWriteData(
+            chunk=ChunkStorageMetadata(torch.Size([0] * len(w.size)), w.size),
+            properties=w.properties, size=w.size) if k in tensors else None)
+        for k, w in known.items()], None, set())
+    what.complete()
+    masters, moments, small = {}, {k: {} for k in what.moments}, {}
+    for key, of in what.of.items():
+        state = STATE.match(key)
+        if of[0] == "master":
+            masters[of[1]] = key
+        elif of[0] == "moment" and state is not None:
+            moments[state["kind"]][of[1]] = key
+        elif of[0] in ("step", "group"):
+            small[of] = key
+    values = _read(path, {key: torch.empty(known[key].size, dtype=known[key].properties.dtype)
+                          if key in tensors else None for key in small.values()})
+    words: dict[str, dict] = {}
+    for of, key in small.items():
+        if of[0] == "group":
+            words.setdefault(of[1], {})[of[2]] = values[key]
+    step = _one_step({int(values[key]) for of, key in small.items() if of[0] == "step"})
+    kind = kind_of([next(iter(words.values()), {})], what.moments) if words or moments else None
+    rest = {k: k for k, of in what.of.items() if of == ("rest",) and k in tensors}
+    return Initial(step, _Keys(path, masters, known),
+                   {k: _Keys(path, keys, known) for k, keys in moments.items()}, step, kind,
+                   _as_groups(words, what, kind) if kind else [], what.image(),
+                   _Keys(path, rest, known))

@@ -21,6 +21,13 @@ from . import lib as _c
 DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
 
 
+def ties(module: torch.nn.Module) -> dict[str, str]:
+    """Names of parameters that are another one under a second name, to the first one."""
+    first: dict[int, str] = {}
+    return {n: first[id(p)] for n, p in module.named_parameters(remove_duplicate=False)
+            if first.setdefault(id(p), n) != n}
+
+
 def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A contiguous tensor of the shape of `like` over memory of the library.
 

@@ -55,8 +55,10 @@ STANDINS = [_standin("deepspeed.runtime.zero.config", "ZeroStageEnum", int),
 def load(path: str) -> Any:
     """A file of torch.save(), as data. ValueError if it is none, or holds anything that would run."""
     try:
+        with open(path, "rb") as f:
+            zipped = f.read(4) == b"PK\x03\x04"  # Files of torch before 1.6 are not.
         with torch.serialization.safe_globals(STANDINS):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except FileNotFoundError:
         raise FileNotFoundError(f"shardd: {path} is not there") from None
     except pickle.UnpicklingError as e:
@@ -72,7 +74,11 @@ def load(path: str) -> Any:
 
 
 def _first(e: BaseException) -> str:
-    return str(e).strip().split("\n")[0][:200] or type(e).__name__
+    """The sentence of an error of torch.load(), without its advice to run what is in the file."""
+    text = str(e).partition("WeightsUnpickler error: ")[2] or str(e)
+    if text.startswith("Weights only load failed"):
+        text = "its contents are no data"
+    return text.strip().split("\n")[0][:200] or type(e).__name__
 
 
 class _File:
@@ -662,7 +668,9 @@ def client_file(init: Initial) -> bytes:
              "skipped_steps": int(extra.get("skipped_steps", 0)),
              "micro_steps": 0, "world_size": int(extra.get("dp_world_size", 1)),
              "lr_scheduler": extra.get("lr_scheduler"), "param_groups": settings,
-             "loss_scale": 1.0, "buffers": dict(init.buffers), "frozen": dict(init.frozen)}
+             "loss_scale": 1.0, "buffers": {n: init.buffers[n] for n in init.buffers},
+             "frozen": {n: init.frozen[n] for n in init.frozen},
+             "tied": dict(init.tied)}
     out = io.BytesIO()
     torch.save(state, out)
     return out.getvalue()
@@ -673,6 +681,7 @@ def take_client_file(init: Initial, path: str) -> None:
     f = _File(path)
     init.buffers = f.get("buffers", of=dict, otherwise={})
     init.frozen = f.get("frozen", of=dict, otherwise={})
+    init.tied = f.get("tied", of=dict, otherwise={})
     init.extra = {k: f.get(k, otherwise=None) for k in (
         "global_steps", "global_samples", "skipped_steps", "lr_scheduler", "client_state")}
     for g, saved in zip(init.groups, f.get("param_groups", of=list, otherwise=[])):

@@ -18,6 +18,7 @@ import shutil
 
 import torch
 
+from .. import params as _p
 from ..checkpoint import Checkpoint, Initial, latest
 from . import comm
 from .monitor import log
@@ -97,6 +98,7 @@ def _client_bytes(engine, client_state: dict, exclude_frozen: bool) -> bytes:
         "frozen": {} if exclude_frozen else {
             n: p.detach().clone() for n, p in engine.module.named_parameters()
             if not p.requires_grad and n not in known},
+        "tied": _p.ties(engine.module),
     }
     out = io.BytesIO()
     torch.save(state, out)
