@@ -448,6 +448,7 @@ def test_rolled_back_to_a_checkpoint(cluster, lost):
     committed = [step for step, skipped in seen if not skipped]
     assert [step for step, skipped in seen if skipped and step == 13]
     assert committed == [*range(1, 13), *range(8, last + 1)]
+    assert opt.applied == last  # And not one for each step() that updated.
     assert weights_of(opt, model) == undisturbed(last)
     assert {k: p.detach().numpy().tobytes() for k, p in model.named_parameters()} == \
         undisturbed(last)

@@ -365,8 +365,8 @@ _watcher: _Watcher | None = None
 def heard(client_handle, call) -> int:
     """Makes a call that waits, and hears signals meanwhile: Ctrl-C ends it.
 
-    call() returns a status. It is made again after a signal whose handler raised nothing, so it has
-    to be one that may be. Returns the status. Any thread may call it; signals are the main thread's.
+    call() returns a status, as this does. It is made again after a signal whose handler raised
+    nothing, so it has to be one that may be. Any thread may call it; signals are the main thread's.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()

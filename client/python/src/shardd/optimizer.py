@@ -267,7 +267,7 @@ class Optimizer(torch.optim.Optimizer):
         # An elastic world has no rank that is there for certain, so whoever comes first defines it.
         definer = 0 if init_from is None and low == high else init_from
         self._weights_of = self._model.make(self._session, resume, init, definer)
-        self.applied = self._weights_of or 0  # As far as this process knows.
+        self._applied: int | None = None  # Nobody has asked yet.
         for r in self._rows:
             r.version = r.param._version
 
@@ -410,16 +410,16 @@ class Optimizer(torch.optim.Optimizer):
             self._begun = False
         self.overflow = self.result.reason == "nonfinite"
         self.step_was_skipped = not self.result.applied
-        self.applied += self.result.applied
         if self._scheduled:
             for g in self.param_groups:
                 g["lr"] = self.result.lr
         self._refresh(self.result.step)
+        self._applied = self.result.applied_steps
 
     def _refresh(self, step: int) -> None:
         """Has the parameters be the weights of `step`."""
         self._image.follow(self._session, step)
-        self._weights_of = step
+        self._weights_of, self._applied = step, None
 
     def _follow(self, change: _c.Error) -> _c.Error:
         """The attempt is over. Finds out which step is next, and has the parameters follow where
@@ -587,6 +587,16 @@ class Optimizer(torch.optim.Optimizer):
     def global_step(self) -> int:
         """The last step that was committed; 0 before the first one."""
         return self._weights_of or 0
+
+    @property
+    def applied(self) -> int:
+        """How many steps have changed the weights so far: the t of Adam's bias correction. A model
+        that is gone on with, and one that went back, has what the daemons know."""
+        if self._applied is None:
+            self._alive()
+            there = self._session.status(self.name)
+            self._applied = there["applied"] if there is not None else 0
+        return self._applied
 
     def _moments(self) -> tuple[str, ...]:
         return _s.moments_of(self.kind, self.param_groups)

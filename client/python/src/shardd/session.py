@@ -12,6 +12,7 @@ comes next.
 from __future__ import annotations
 
 import ctypes as C
+import json
 import os
 import time
 from typing import NamedTuple, Sequence
@@ -61,6 +62,7 @@ class Result(NamedTuple):
     bad_tensor     index of the first tensor with a gradient that is Inf or NaN, or -1
     bad_rank       the first rank that pushed it, or -1
     wait_ms        how long this trainer's calls waited, in milliseconds
+    applied_steps  how many steps have changed the weights so far: the t of Adam's bias correction
     """
 
     applied: bool
@@ -77,6 +79,7 @@ class Result(NamedTuple):
     bad_tensor: int
     bad_rank: int
     wait_ms: float
+    applied_steps: int
 
 
 def share(global_batch: int, rank: int, world_size: int) -> range:
@@ -280,7 +283,7 @@ class Session:
         slowest = -1 if r.slowest_rank == 0xffffffff else r.slowest_rank
         return Result(r.outcome == _c.APPLIED, reason, r.step, r.grad_norm, r.clip_factor,
                       r.weight_sum, r.loss_scale, r.next_loss_scale, r.lr, r.world_size, slowest,
-                      r.bad_tensor, r.bad_rank, r.wait_ns / 1e6)
+                      r.bad_tensor, r.bad_rank, r.wait_ns / 1e6, r.applied)
 
     def abandon(self, why: str) -> None:
         """Gives up the attempt: all ranks make the next one at the same step."""
@@ -341,6 +344,18 @@ class Session:
         got = _c.check(self.lib.shard_blob(self._model, rank, buffer, C.byref(room), C.byref(step)),
                        _c.NOT_FOUND)
         return None if got == _c.NOT_FOUND else (buffer.raw[:room.value], step.value)
+
+    def status(self, name: str) -> dict | None:
+        """What `shardctl status --json` shows of a model, or None if there is none of that name."""
+        room = _c.size_t(0)
+        got = self.lib.shard_stats(self._client, None, C.byref(room))
+        while got == _c.RANGE:
+            room.value += 1024
+            buffer = C.create_string_buffer(room.value)
+            got = self.lib.shard_stats(self._client, buffer, C.byref(room))
+        _c.check(got)
+        models = json.loads(buffer.value)["models"]
+        return next((m for m in models if m["name"] == name), None)
 
     def disconnect(self) -> None:
         """Ends the connection. Every address that it gave is invalid from then on."""

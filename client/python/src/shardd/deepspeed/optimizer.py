@@ -105,7 +105,7 @@ class DeepSpeedOptimizer(Optimizer):
             s.attach(self.name)
         self._model.same_layout(s)
         s.wait_for_weights()
-        self._weights_of = self._model.read_weights(s)
+        self._weights_of, self._applied = self._model.read_weights(s), None
         for r in self._rows:
             r.version = r.param._version
         if comm.rank() == 0 and self.clip is not None:
