@@ -1,9 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that starts again and finds its model."""
+"""A job that starts again and finds its model: with real processes and a private daemon."""
 
+import json
+import os
+import signal
+
+import pytest
 import torch
 
 import shardd
+from test_elastic import daemon_of
+
+# The ranks of a job whose first weights differ by seed. Rank 0's count.
+JOB = """
+import logging
+import time
+import torch
+import shardd
+logging.basicConfig(level=logging.WARNING)
+torch.manual_seed(int(os.environ["SEED"]))
+model = torch.nn.Linear(4, 2)
+opt = shardd.AdamW(model, lr=0.01, name="job", timeout=60)
+say(first=model.weight.tolist())
+if os.environ.get("CRASHES"):
+    time.sleep(600)
+for step in range(3):
+    model(torch.ones(1, 4)).sum().backward()
+    opt.step()
+say(ranks=opt.world_size, steps=opt.global_step, applied=opt.applied,
+    last=model.weight.tolist())
+opt.close(drop=False)
+"""
+
+
+@pytest.fixture
+def daemons():
+    """Processes of private daemons that end with the test, and not when nobody comes any more."""
+    found = []
+    yield found
+    for pid in found:
+        os.kill(pid, signal.SIGTERM)
+
+
+def first_word(r):
+    return json.loads(r.process.stdout.readline().removeprefix("SAY "))
+
+
+@pytest.mark.parametrize("before,after", [(1, 2), (2, 1)])
+def test_a_crash_before_the_first_step_is_begun_anew(start, address, daemons, before, after):
+    """The model that a job of another size left at step 0 is no trap for the next job."""
+    crashed = [start(JOB, r, before, SEED=7, CRASHES=1, SHARD_LINGER="300s") for r in range(before)]
+    for r in crashed:
+        assert first_word(r)
+    daemons.append(daemon_of(address))
+    for r in crashed:
+        r.process.kill()
+        r.process.communicate()
+    # Rank 0, which defines the model, comes last.
+    job = [start(JOB, r, after, SEED=8 + r, SHARD_LINGER="300s") for r in reversed(range(after))]
+    ends = [r.wait(120) for r in reversed(job)]
+    for status, said, err in ends:
+        assert status == 0, err
+        assert said[1]["ranks"] == after and said[1]["steps"] == said[1]["applied"] == 3
+        assert said[1]["last"] == ends[0][1][1]["last"]
+    assert "is dropped and defined anew" in ends[0][2]
+    torch.manual_seed(8)
+    assert ends[0][1][0]["first"] == torch.nn.Linear(4, 2).weight.tolist()
+
+
+def test_a_model_that_made_a_step_is_gone_on_with(start, address, daemons):
+    """Only what made no step is dropped: another number of ranks is no reason to lose weights."""
+    status, said, err = start(JOB, 0, 1, SEED=7, SHARD_LINGER="300s").wait(120)
+    assert status == 0, err
+    r = start(JOB, 0, 2, SEED=8, CRASHES=1, SHARD_LINGER="300s")
+    word = first_word(r)
+    daemons.append(daemon_of(address))
+    assert word["first"] == said[1]["last"]
+    r.process.kill()
+    assert "goes on with the settings that it has" in r.process.communicate()[1]
 
 
 def step_of(model, opt):

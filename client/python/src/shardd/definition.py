@@ -20,7 +20,7 @@ import torch
 from . import lib as _c
 from . import params as _p
 from .session import Session, TensorSpec
-from .settings import KIND_NUMBERS
+from .settings import KIND_NUMBERS, world_of
 
 log = logging.getLogger("shardd")
 
@@ -55,7 +55,10 @@ class Definition:
             s.attach(self.name)
             created = False
         else:
-            self._wait_for_definer(s, definer)
+            if definer is None or _p.hint("RANK", -1) in (-1, definer):
+                self._drop_left_over(s, definer)
+            else:
+                self._wait_for_definer(s, definer)
             created = self._define_or_attach(s, resume)
         if created:
             step = self._write(s, init)
@@ -115,25 +118,46 @@ class Definition:
                 r.param.copy_(x.view(r.param.size()))
         return steps.pop() if len(steps) == 1 else None
 
-    def _wait_for_definer(self, s: Session, definer: int | None) -> None:
+    def _wait_for_definer(self, s: Session, definer: int) -> None:
         """Where one rank's weights count, the others do not define the model before it has."""
-        rank = _p.hint("RANK", -1)
-        if definer is None or rank in (-1, definer):
-            return
         end = time.monotonic() + s.timeout
         while True:
             try:
                 s.attach(self.name)
                 s.detach()
-                return
+                if not self._is_left_over(s):
+                    return
             except _c.Error as e:
                 if e.number != _c.NOT_FOUND:
                     return  # What it is, the definition says.
-                if time.monotonic() > end:
-                    raise _c.Timeout(_c.TIMEOUT, f"rank {definer} has not defined model "
-                                     f"{self.name!r} in {s.timeout:g} s, and its weights are what "
-                                     f"this rank, {rank}, begins with", "SHARD_TIMEOUT") from e
+            if time.monotonic() > end:
+                raise _c.Timeout(_c.TIMEOUT, f"rank {definer} has not defined model "
+                                 f"{self.name!r} in {s.timeout:g} s, and its weights are what "
+                                 f"this rank, {_p.hint('RANK', -1)}, begins with", "SHARD_TIMEOUT")
             time.sleep(0.02)
+
+    def _drop_left_over(self, s: Session, definer: int | None) -> None:
+        """Drops what a run that crashed before its first step left in a private daemon. Its world
+        would wait for trainers that do not come. There has to be one rank that does it."""
+        if definer is None or not self._is_left_over(s):
+            return
+        try:
+            s.drop(self.name)
+        except _c.Error as e:
+            if e.number not in (_c.NOT_FOUND, _c.BUSY):
+                raise
+            return
+        log.warning("shardd: model %r at %s had made no step, in a world of another size: it is "
+                    "dropped and defined anew", self.name, s.address)
+
+    def _is_left_over(self, s: Session) -> bool:
+        """Whether the model there is of a run with another number of trainers, all of which have
+        gone before their first step. Only a private daemon has it for nobody else."""
+        if not s.address.startswith("spawn:"):
+            return False
+        there = s.status(self.name)
+        return there is not None and there["step"] == there["joined"] == 0 and \
+            world_of(there["settings"]) != world_of(self.settings)
 
     def _define_or_attach(self, s: Session, resume: str) -> bool:
         try:

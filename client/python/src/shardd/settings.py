@@ -54,6 +54,14 @@ def words(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={word(v)}" for k, v in settings.items())
 
 
+def world_of(settings: str) -> tuple[int, int] | None:
+    """(min_world, max_world) in the settings of a model; None if they do not say it."""
+    found = dict(w.partition("=")[::2] for w in settings.split())
+    if not found.get("min_world", "").isdecimal() or not found.get("max_world", "").isdecimal():
+        return None
+    return int(found["min_world"]), int(found["max_world"])
+
+
 def own_settings(g: dict, kind: str) -> dict:
     """The hyper-parameters of a group that shardd keeps, but for the learning rate."""
     own = {k: g[k] for k in KINDS[kind] if k != "lr"}

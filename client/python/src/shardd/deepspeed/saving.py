@@ -20,6 +20,7 @@ import torch
 
 from .. import params as _p
 from ..checkpoint import Checkpoint, Initial, latest
+from ..settings import world_of
 from . import comm
 from .monitor import log
 
@@ -183,7 +184,7 @@ def _fits(engine, load_dir: str, tag: str) -> bool:
     model and its settings. If not, the model is made from its numbers."""
     manifest = Checkpoint(load_dir, tag).manifest
     return manifest.get("name") == engine.optimizer.name and \
-        _saved_world(manifest) == tuple(engine._config.world)
+        world_of(str(manifest.get("settings", ""))) == tuple(engine._config.world)
 
 
 def _load_rest(engine, state: dict, strict: bool) -> None:
@@ -198,13 +199,6 @@ def _load_rest(engine, state: dict, strict: bool) -> None:
                     raise RuntimeError(f"shardd: load_checkpoint(): the checkpoint has "
                                        f"{name!r} of shape {tuple(x.shape)}, and the model has "
                                        "not")
-
-
-def _saved_world(manifest: dict) -> tuple[int, int] | None:
-    words = dict(w.partition("=")[::2] for w in str(manifest.get("settings", "")).split())
-    if not words.get("min_world", "").isdecimal() or not words.get("max_world", "").isdecimal():
-        return None
-    return int(words["min_world"]), int(words["max_world"])
 
 
 def _write_file(path: str, data: bytes) -> None:
