@@ -24,7 +24,7 @@ from .session import Result, World
 __version__ = "0.1.0"
 
 _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "SGD": "optimizer",
-         "Adagrad": "optimizer", "Lion": "optimizer", "GradScaler": "optimizer",
+         "Adagrad": "optimizer", "Lion": "optimizer", "GradScaler": "scaler",
          "Checkpoint": "checkpoint", "Damaged": "checkpoint", "Initial": "checkpoint",
          "from_checkpoint": "checkpoint", "to_safetensors": "checkpoint",
          "export_torch": "checkpoint", "export_universal": "checkpoint",

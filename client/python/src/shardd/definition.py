@@ -24,6 +24,15 @@ from .settings import KIND_NUMBERS, world_of
 
 log = logging.getLogger("shardd")
 
+# What a daemon that is starting, or nodes that find each other again, answer for a while.
+_COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
+               _c.WORLD_CHANGED, _c.ROLLED_BACK}
+LOOK_S = 0.1  # So often a daemon that is gone is looked for.
+
+
+class Gone(_c.Closed):
+    """The daemon of this node did not come back in time."""
+
 
 class Definition:
     """A model as this process would define it.
@@ -76,9 +85,41 @@ class Definition:
                  at)
         return at
 
-    def find_again(self, s: Session, address: str) -> None:
-        """Attaches to the model that this process trains, by a new connection. It is never made
-        anew from first weights. Raises Lost if the daemon has it no more, and no checkpoint."""
+    def find_again(self, address: str, secret: str | None, timeout: float, rank_hint: int,
+                   why: _c.Closed) -> Session:
+        """Connects, attaches and joins again, when the daemon of this node is back.
+
+        why: how the connection before ended. timeout: in seconds. Raises Gone if the daemon is not
+        back by then, Lost if it has the model no more and there is no checkpoint, and what else it
+        says."""
+        end, last = time.monotonic() + timeout, why
+        log.warning("shardd: %s: connecting again", why.sentence)
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise Gone(_c.CLOSED, f"{why.sentence}; in {timeout:g} s the model was not to "
+                           f"be had again at {address}: {last.sentence}",
+                           "SHARD_CLOSED") from last
+            new = None
+            try:
+                new = Session(address, secret=secret, timeout=left, connect_timeout=min(left, 5.0))
+                self._attach_again(new, address)
+                new.join(rank_hint)
+                return new
+            except _c.Error as e:
+                if new is not None:
+                    new.disconnect()
+                if e.number not in _COMES_BACK:
+                    raise
+                last = e
+            except BaseException:
+                if new is not None:
+                    new.disconnect()
+                raise
+            time.sleep(min(LOOK_S, max(0.0, left)))
+
+    def _attach_again(self, s: Session, address: str) -> None:
+        """It is never made anew from first weights."""
         try:
             s.attach(self.name)
         except _c.Error as e:

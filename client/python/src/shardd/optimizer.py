@@ -22,7 +22,6 @@ import functools
 import logging
 import os
 import sys
-import time
 import weakref
 from typing import Any, Callable, Mapping
 
@@ -32,7 +31,7 @@ from . import lib as _c
 from . import params as _p
 from . import settings as _s
 from . import torch_state
-from .definition import Definition
+from .definition import Definition, Gone
 from .gradients import Gradients
 from .image import Image
 from .session import Result, Session, default_address
@@ -41,18 +40,6 @@ log = logging.getLogger("shardd")
 
 # The attempt at the step in hand is over, and the training goes on.
 _OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
-# What a daemon that is starting, or nodes that find each other again, answer for a while.
-_COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
-               _c.WORLD_CHANGED, _c.ROLLED_BACK}
-
-
-class _Gone(_c.Closed):
-    """The daemon of this node did not come back in time."""
-
-
-LOOK_S = 0.1  # So often a daemon that is gone is looked for.
-
-
 class _Unfit(_c.WorldChanged):
     """A step has begun, and the gradients at hand are none of it: they were computed on weights of
     another step, or on samples that are another rank's in this world."""
@@ -437,7 +424,7 @@ class Optimizer(torch.optim.Optimizer):
                     self._session.acknowledge()
                 self._catch_up()
                 break
-            except _Gone:
+            except Gone:
                 raise
             except _OVER as e:
                 change, self._begun = e, False
@@ -481,7 +468,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._join()
                 self._catch_up()
                 return self._weights_of + 1
-            except _Gone:
+            except Gone:
                 raise
             except _OVER as e:
                 change, self._begun = e, False
@@ -492,33 +479,8 @@ class Optimizer(torch.optim.Optimizer):
         The old connection stays until the parameters are the new image, because they are its
         memory. Raises what the daemon says, or Closed if it is not back within the timeout."""
         old, timeout = self._session, self._session.timeout
-        end, last = time.monotonic() + timeout, why
         hint = old.world.rank if old.world is not None else _p.hint("RANK", -1)
-        log.warning("shardd: %s: connecting again", why.sentence)
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise _Gone(_c.CLOSED, f"{why.sentence}; in {timeout:g} s the model was not to "
-                            f"be had again at {self._address}: {last.sentence}",
-                            "SHARD_CLOSED") from last
-            new = None
-            try:
-                new = Session(self._address, secret=self._secret, timeout=left,
-                              connect_timeout=min(left, 5.0))
-                self._model.find_again(new, self._address)
-                new.join(hint)
-                break
-            except _c.Error as e:
-                if new is not None:
-                    new.disconnect()
-                if e.number not in _COMES_BACK:
-                    raise
-                last = e
-            except BaseException:
-                if new is not None:
-                    new.disconnect()
-                raise
-            time.sleep(min(LOOK_S, max(0.0, left)))
+        new = self._model.find_again(self._address, self._secret, timeout, hint, why)
         new.timeout, new.loss_scale = timeout, old.loss_scale
         self._session = new
         self._grads.unbind()
@@ -828,36 +790,6 @@ def _no_reduce(state, bucket):
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
-
-
-class GradScaler:
-    """torch's GradScaler where the loss scale is in the daemons: the same methods, no state."""
-
-    def __init__(self, optimizer: Optimizer):
-        self._optimizer = optimizer
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """loss times the loss scale of this step."""
-        return self._optimizer.scale(loss)
-
-    def unscale_(self, optimizer: Optimizer) -> None:
-        """Nothing: the daemons divide by the scale. clip= is on the true norm."""
-
-    def step(self, optimizer: Optimizer) -> None:
-        """optimizer.step()."""
-        optimizer.step()
-
-    def update(self, new_scale=None) -> None:
-        """Nothing: the daemons have updated the scale."""
-
-    def get_scale(self) -> float:
-        """The loss scale of the next step."""
-        r = self._optimizer.result
-        return r.next_loss_scale if r else self._optimizer._session.loss_scale
-
-    def is_enabled(self) -> bool:
-        """True."""
-        return True
 
 
 AdamW: Any = functools.partial(Optimizer, kind="adamw")

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from .. import lib as _c
 from .. import params as _p
 from ..checkpoint import Initial
 from ..optimizer import Optimizer
