@@ -1,38 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: read as files, damaged, restored in other worlds, and exchanged with torch."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import subprocess
 
 import pytest
 import torch
 
+import conftest
 import models
 import shardd
+from shardd.folder import Folder, write
+from shardd.session import Session
 
-SAVE = """
-import torch, shardd, models
-torch.manual_seed(0)
-m = models.GPT()
-opt = shardd.AdamW(m, lr=1e-3, name="ck")
-for s in range(4):
-    m(*models.tokens(s, 0)).backward(); opt.step(); opt.zero_grad()
-    if s == 2:
-        opt.save({dir!r})
-        torch.save({{k: [opt.read(p, k).clone() for p in m.parameters()]
-                    for k in ("master", "exp_avg", "exp_avg_sq")}}, {dir!r} + "/want")
-torch.save([p.detach().clone() for p in m.parameters()], {dir!r} + "/after")
-say(loss=m(*models.tokens(9, 0)).item())
-"""
-
-
-@pytest.fixture
-def saved(ranks, tmp_path):
-    folder = str(tmp_path / "ck")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Three steps, a checkpoint, and a fourth step. Returns the folder and a later loss."""
+    folder = str(tmp_path_factory.mktemp("saved") / "ck")
     os.makedirs(folder)
-    said = ranks(SAVE.format(dir=folder))
-    return folder, said[0][0]["loss"]
+    torch.manual_seed(0)
+    m = models.GPT()
+    opt = shardd.AdamW(m, lr=1e-3, name="ck", address=f"spawn:ck{os.getpid()}")
+    for s in range(4):
+        m(*models.tokens(s, 0)).backward()
+        opt.step()
+        opt.zero_grad()
+        if s == 2:
+            opt.save(folder)
+            torch.save({k: [opt.read(p, k).clone() for p in m.parameters()]
+                        for k in ("master", "exp_avg", "exp_avg_sq")}, folder + "/want")
+    torch.save([p.detach().clone() for p in m.parameters()], folder + "/after")
+    loss = m(*models.tokens(9, 0)).item()
+    opt.close()
+    return folder, loss
 
 
 def test_read_without_a_daemon(saved):
@@ -69,47 +72,74 @@ def test_every_damage_is_found(saved):
     shardd.Checkpoint(folder)
 
 
-def test_a_new_model_goes_on_from_it(saved, ranks):
+def test_a_new_model_goes_on_from_it(saved, address):
     """A model of another name begins with it, and ends as the one that went on."""
-    folder, loss = saved
-    code = """
-import torch, shardd, models
-m = models.GPT()
-opt = shardd.AdamW(m, lr=1e-3, name="other", init=shardd.Initial.from_shardd({dir!r}))
-assert opt.global_step == 3
-m(*models.tokens(3, 0)).backward(); opt.step()
-want = torch.load({dir!r} + "/after")
-say(step=opt.result.step, equal=all(torch.equal(a, b) for a, b in zip(m.parameters(), want)))
-"""
-    said = ranks(code.format(dir=folder))[0][0]
-    assert said == {"step": 4, "equal": True}
+    folder, _ = saved
+    m = models.GPT()
+    opt = shardd.AdamW(m, lr=1e-3, name="other", init=shardd.Initial.from_shardd(folder),
+                       address=address)
+    assert opt.global_step == 3
+    m(*models.tokens(3, 0)).backward()
+    opt.step()
+    want = torch.load(folder + "/after")
+    assert opt.result.step == 4 and all(torch.equal(a, b) for a, b in zip(m.parameters(), want))
+    opt.close()
 
 
-def test_torch_and_back(ranks, tmp_path):
-    """State of torch.optim begins a model here, and the state of the model goes on in torch."""
-    code = """
-import torch, shardd, models
-def go(m, opt, first, last):
-    for s in range(first, last):
-        loss = m(*models.tokens(s, 0)); loss.backward(); opt.step(); opt.zero_grad()
-    return loss.item()
-torch.manual_seed(0)
-m = models.GPT(); ref = torch.optim.AdamW(m.parameters(), lr=1e-3, foreach=False)
-go(m, ref, 0, 3)
-torch.manual_seed(1)
-n = models.GPT(); n.load_state_dict(m.state_dict())
-opt = shardd.AdamW(n, lr=1e-3, name="t", init=shardd.Initial.from_torch(n, ref.state_dict()))
-assert opt.global_step == 3
-a, b = go(m, ref, 3, 6), go(n, opt, 3, 6)
-back = shardd.export_torch(opt)
-opt.close()
-k = models.GPT(); k.load_state_dict(n.state_dict())
-again = torch.optim.AdamW(k.parameters(), lr=1e-3, foreach=False)
-again.load_state_dict(back)
-say(a=[a, go(m, ref, 6, 9)], b=[b, go(k, again, 6, 9)])
-"""
-    said = ranks(code)[0][0]
-    assert said["a"] == pytest.approx(said["b"], rel=2e-6)
+def test_a_daemon_restores_what_was_written_here(saved, address, tmp_path):
+    """A folder that no daemon wrote, in parts of odd sizes: the next step has the same bits."""
+    folder, _ = saved
+    path = str(tmp_path / "w" / "mine")
+    write(shardd.Initial.from_shardd(folder), path, "w", part_bytes=100_001 * 4,
+          settings="min_world=1 max_world=1", client={"a.txt": b"x" * 9_000_000})
+    assert len([n for n in os.listdir(path) if n.endswith(".safetensors")]) == 4
+    done = subprocess.run([str(conftest.ROOT / "build" / "shardctl"), "checkpoints", "--verify",
+                           str(tmp_path / "w")], capture_output=True, text=True)
+    assert done.returncode == 0 and "complete, verified, with 1 files" in done.stdout, done
+    session = Session(address)
+    session.restore(str(tmp_path / "w"), None, "w")
+    m = models.GPT()
+    opt = shardd.AdamW(m, lr=1e-3, name="w", resume="must", address=address)
+    assert opt.global_step == 3
+    m(*models.tokens(3, 0)).backward()
+    opt.step()
+    want = torch.load(folder + "/after")
+    assert all(torch.equal(a, b) for a, b in zip(m.parameters(), want))
+    opt.close()
+    session.disconnect()
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    """What a killed writer left is removed by the next one, and what one writes now is not."""
+    path = str(tmp_path / "d" / "t")
+    child = os.fork()
+    if child == 0:
+        Folder(path, "m").begin()
+        os._exit(0)  # As if it was killed.
+    os.waitpid(child, 0)
+    assert os.listdir(tmp_path / "d") == [".t.tmp"]
+    other = Folder(path, "other")
+    with pytest.raises(FileExistsError, match="another save writes t"):
+        other.begin()
+    first = Folder(path, "m")
+    first.begin()
+    with pytest.raises(FileExistsError, match="another save writes t"):
+        Folder(path, "m").begin()
+    first.abandon()
+    init = shardd.Initial(1, {"w": torch.ones(4)}, {"exp_avg": {"w": torch.ones(4)},
+                                                    "exp_avg_sq": {"w": torch.ones(5)}})
+    with pytest.raises(ValueError, match="exp_avg_sq of 'w' has shape"):
+        write(init, path, "m")
+    assert os.listdir(tmp_path / "d") == []
+    init.moments["exp_avg_sq"] = {"w": torch.ones(4)}
+    for bad, sentence in ((dict(masters={}), "no master weights"), (dict(kind="lamb"), "lamb"),
+                          (dict(masters={"a\n": torch.ones(1)}, moments={}), "no name of a"),
+                          (dict(step=1, applied=2), "has made 2 steps"),
+                          (dict(moments={"exp_avg": {"w": torch.ones(4)},
+                                         "exp_avg_sq": {}}), "has exp_avg and no exp_avg_sq")):
+        with pytest.raises((ValueError, KeyError), match=sentence):
+            write(dataclasses.replace(init, **bad), path, "m")
+    assert os.listdir(tmp_path / "d") == []
 
 
 def test_universal_and_back(saved, tmp_path):

@@ -352,6 +352,8 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
         raise ValueError("shardd: there are no master weights to write: a state of torch.optim has "
                          "moments alone, so give the model's weights with it")
     kind = init.kind or "adamw"
+    if kind not in KINDS:
+        raise ValueError(f"shardd: the optimizer is {kind!r}, and can be {', '.join(KINDS)}")
     known = KINDS[kind]
     wrong = sorted(set(init.moments) - set(known))
     if wrong:
