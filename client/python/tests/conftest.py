@@ -44,8 +44,20 @@ class Rank:
                 "def say(**k): print('SAY ' + json.dumps(k), flush=True)\n")
         self.process = subprocess.Popen(
             [sys.executable, "-c", head + textwrap.dedent(code)], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "SHARD_ADDRESS": address, **env})
+
+    def hear(self) -> dict:
+        """The next thing that it says, while it goes on. {}: it has ended."""
+        for line in self.process.stdout:
+            if line.startswith("SAY "):
+                return json.loads(line[4:])
+        return {}
+
+    def go(self):
+        """Lets it go on where it reads a line."""
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
 
     def wait(self, timeout: float = 300) -> tuple[int, list[dict], str]:
         """The exit status, what it said, and what it wrote to stderr."""

@@ -118,11 +118,16 @@ def train(ranks, tmp_path, case, kinds, steps, world, accumulate, clip, **env):
 
 def compare(first, last, there, steps, lr, share=0.9):
     losses, ref_first, ref_last = there
-    equal = total = 0
+    equal = total = far = 0
     for a, b in zip(first, ref_first):
-        assert (a - b).abs().max() <= max(1e-8, 2e-7 * b.abs().max()), "after one step"
+        off = (a - b).abs()
+        far += (off > max(1e-8, 2e-7 * b.abs().max())).sum().item()
+        assert off.max() <= max(1e-8, 2e-7 * b.abs().max(), 0.01 * lr), "after one step"
         equal += (a == b).sum().item()
         total += a.numel()
+    # Where weight decay and gradient of Adam cancel each other, what is left is rounding, and Adam
+    # divides it by itself.
+    assert far <= 1e-4 * total, f"{far} of {total} elements are far off after one step"
     assert equal / total > share, f"{equal} of {total} elements are equal after one step"
     for a, b in zip(last, ref_last):
         assert (a - b).abs().max() <= 2 * lr * steps

@@ -8,6 +8,7 @@ ordinary memory before that goes away. check() finds a parameter that somebody h
 
 from __future__ import annotations
 
+import ctypes
 from typing import Sequence
 
 import torch
@@ -62,6 +63,7 @@ class Image:
             for i, r in enumerate(self._rows):
                 r.param.data = _p.view(s.image(i), r.param, self._dtype)
                 r.address = r.param.data_ptr()
+            _give_back()
         self.followed = True
 
     def check(self) -> None:
@@ -86,6 +88,17 @@ class Image:
         """In a forked child, where the library's memory is not mapped: parameters become empty."""
         for r in self._rows if self.views else ():
             r.param.data = torch.empty(0, dtype=r.dtype)
+
+
+def _give_back() -> None:
+    """Has the system take back the memory that the parameters had, as large as the model.
+
+    glibc keeps what is freed between things that live on, and takes large tensors from there once
+    some were freed.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Other C libraries have none.
+    if trim is not None:
+        trim(0)
 
 
 def _refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
