@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real DeepSpeed as a peer: trains, saves, converts and goes on. Runs in trainers of crew.py."""
+"""The real DeepSpeed as a peer: trains, saves, converts and goes on, in trainers of crew.py."""
 
 import contextlib
 import os

@@ -173,7 +173,8 @@ def sharded(line, folder, out):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(7)
     m = models.GPT()
-    m.head.weight = torch.nn.Parameter(m.head.weight.detach().clone())  # FSDP2 shards no tied weight.
+    # FSDP2 shards no tied weight.
+    m.head.weight = torch.nn.Parameter(m.head.weight.detach().clone())
     for b in m.blocks:
         fully_shard(b, mesh=mesh)
     fully_shard(m, mesh=mesh)
@@ -202,8 +203,8 @@ def sharded(line, folder, out):
     state = {"model": model_state, "optim": optim_state}
     dcp.save(state, storage_writer=Writer(out, name="gpt"))
     d = shardd.Checkpoint(out)
-    full = {n: (p.full_tensor(), {k: v.full_tensor() for k, v in opt.state[p].items() if k != "step"})
-            for n, p in m.named_parameters()}
+    full = {n: (p.full_tensor(), {k: v.full_tensor() for k, v in opt.state[p].items()
+                                  if k != "step"}) for n, p in m.named_parameters()}
     assert d.step == 5 and set(d) == set(full)
     for n, (p, moments) in full.items():
         assert torch.equal(d[n], p), n

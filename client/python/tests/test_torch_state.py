@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of torch.optim into a shardd.Optimizer and out again, compared with torch going on."""
+"""State dicts of torch.optim into a shardd.Optimizer and out, compared with torch going on."""
 
 import pytest
 import torch

@@ -276,7 +276,7 @@ def test_universal_that_is_wrong(wrong):
 
 
 def test_the_command(wrong, capsys):
-    """Through every format and back: the numbers are those of the beginning. And its exit status."""
+    """Through every format and back: the numbers are those of the beginning. And its status."""
     base, init = wrong
     at = str(base / "z")
     for n, kind in enumerate(("shardd", "universal", "zero", "torch", "shardd", "dcp", "shardd")):

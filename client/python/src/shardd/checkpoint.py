@@ -201,8 +201,9 @@ class Checkpoint(Mapping):
             prefix = f"{head['name']}/" if head["name"] else "/"
             own.update({k[len(prefix):]: v for k, v in common.items() if k.startswith(prefix)})
             words = {**{k: v for k, v in common.items() if "/" not in k}, **own}
-            out.append(Group([t["name"] for t in self.manifest["tensors"]
-                              if t["group"] == i and not t.get("flags", 0) & 1], _torch_words(words)))
+            names = [t["name"] for t in self.manifest["tensors"]
+                     if t["group"] == i and t["name"] not in self._frozen]
+            out.append(Group(names, _torch_words(words)))
         return out
 
     def read(self, name: str, kind: str = "master",
@@ -293,8 +294,9 @@ class Initial:
     masters: fp32, or empty: then the model's own parameters count.
     moments: kind ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum") to tensors by name.
     The rest is known of some sources and not of others: applied (steps that changed the weights,
-    which is Adam's t), kind (of the optimizer), groups, image (dtype of parameters), buffers, frozen
-    (parameters that are not trained) and extra (what else there was, as lr_scheduler).
+    which is Adam's t), kind (of the optimizer), groups, image (dtype of parameters), buffers,
+    frozen (parameters that are not trained), tied (second names of parameters, to the first ones)
+    and extra (what else there was, as lr_scheduler).
     """
 
     step: int = 0

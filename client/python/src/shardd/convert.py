@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m shardd.convert FROM TO: checkpoints of shardd, DeepSpeed and torch into each other.
 
-What FROM is, is seen from its files. read() makes an Initial of it, whose tensors are read when they
-are asked for, and write() puts it into another format under a name that is not there yet: TO is
+What FROM is, is seen from its files. read() makes an Initial of it, whose tensors are read when
+they are asked for, and write() puts it into another format under a name that is not there yet: TO is
 whole when it has its name. The exit status is 0, 1 where FROM is damaged or cannot be converted, 2
 for arguments that say nothing, and 5 where TO is there already.
 """
@@ -270,7 +270,8 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
                    "(default: as they were)")
     p.add_argument("--ranks", type=int, default=1, help="zero: how many it is cut for (default: 1)")
     p.add_argument("--stage", type=int, default=2, choices=(1, 2), help="zero: (default: 2)")
-    p.add_argument("--json", action="store_true", help="say in JSON what was done, or what is wrong")
+    p.add_argument("--json", action="store_true", help="say in JSON what was done, or what is "
+                   "wrong")
     p.add_argument("--quiet", action="store_true", help="no progress")
     return p.parse_args(words)
 

@@ -9,9 +9,10 @@ before them. So a key is known by its end: NAME and ANYTHING.NAME are the fp32 m
 [...]state.NAME.exp_avg is a moment, [...]state.NAME.step is Adam's t, and
 [...]param_groups.0.betas what the optimizer was made with. A number in place of NAME is that
 parameter in the order of the groups. Reader reads only what a rank needs of sharded targets.
-Writer has each rank write its own file, and the coordinator gives the folder its name, which is when
-a daemon can restore it. What is neither weight nor moment, as buffers, becomes one file in the
-folder client, which Reader finds again. Errors are ValueError and shardd.Damaged, with the key.
+Writer has each rank write its own file, and the coordinator gives the folder its name, which is
+when a daemon can restore it. What is neither weight nor moment, as buffers, becomes one file in the
+folder client, which Reader finds again. from_dcp() reads what torch's own writers wrote. Errors are
+ValueError and shardd.Damaged, with the key.
 """
 
 from __future__ import annotations
@@ -280,7 +281,8 @@ class Writer(StorageWriter):
     """Writes a state dict of model and optimizer as a checkpoint that a daemon of shardd restores.
 
     path: DIR/TAG, which is not there yet and which all ranks see. name: of the model in shardd.
-    step: default: what the optimizer counted, else 0. kind: of the optimizer; default: by its state.
+    step: default: what the optimizer counted, else 0. kind: of the optimizer; default: by its
+    state.
     settings: keys of [model], as "min_world=1 max_world=8 clip=1". latest: DIR/latest names it
     afterwards.
 
@@ -462,7 +464,8 @@ class _Meaning:
                 self.of[key] = ("rest",)
         if any(n.isdecimal() for m in self.moments.values() for n in m):
             raise ValueError("shardd: this optimizer's state has numbers in place of names: give "
-                             "what torch.distributed.checkpoint.state_dict.get_state_dict() returns")
+                             "what get_state_dict() of torch.distributed.checkpoint.state_dict "
+                             "returns")
         self._take_weights(plain, buffers)
         for name, word, size in sizes.values():
             if size != self.weights[name]:

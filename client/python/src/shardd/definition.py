@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
 
@@ -135,6 +135,31 @@ class Definition:
         s.wait_for_weights()
         self.same_layout(s)
 
+    def may_drop(self, world_size: int) -> None:
+        """Raises RuntimeError if there are several ranks, and nothing that lets them drop the model
+        at once."""
+        if world_size > 1 and not _together():
+            raise RuntimeError(f"shardd: {world_size} ranks train model {self.name!r}, and all "
+                               "have to let go of it at once: that needs a process group. Or give "
+                               "the state as init= when the Optimizers are made")
+
+    def drop(self, s: Session, then: Callable[[], None] | None = None) -> None:
+        """All ranks let go of the model, and one of them drops it and calls `then`."""
+        dist, together = torch.distributed, _together()
+        s.detach()
+        if together:
+            dist.barrier()
+        if not together or dist.get_rank() == 0:
+            try:
+                s.drop(self.name, force=True)
+            except _c.Error as e:
+                if e.number != _c.NOT_FOUND:
+                    raise
+            if then is not None:
+                then()
+        if together:
+            dist.barrier()
+
     def same_layout(self, s: Session) -> None:
         """Raises Mismatch unless the model that is attached to has the tensors of this one."""
         there = s.layout()
@@ -233,6 +258,11 @@ class Definition:
         if copied:
             log.info("shardd: model %r begins with weights of step %d", self.name, step)
         return step
+
+
+def _together() -> bool:
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _write_one(s: Session, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> None:

@@ -3,8 +3,8 @@
 
 The folder is what a daemon restores (proto/ckpt/README.md): safetensors files, and a manifest with
 the sum of every piece. Folder is one that is being written. The happy path is begin(), part() for
-each file, which several processes may do at once, and finish(), which writes the manifest, gives the
-folder its name and `latest` the tag. Until then everything lies in DIR/.TAG.tmp, and abandon()
+each file, which several processes may do at once, and finish(), which writes the manifest, gives
+the folder its name and `latest` the tag. Until then everything lies in DIR/.TAG.tmp, and abandon()
 removes it. write() does all of it for an Initial. It fails with OSError, with FileExistsError where
 something has that name already, and with ValueError for what no checkpoint can hold.
 """
@@ -78,7 +78,8 @@ class Folder:
     def begin(self) -> None:
         """Makes the folder under the name that it has until it is complete."""
         if os.path.lexists(self.path):
-            raise FileExistsError(f"shardd: {self.path} is there: choose another name, or remove it")
+            raise FileExistsError(f"shardd: {self.path} is there: choose another name, or remove "
+                                  "it")
         os.makedirs(self.dir, exist_ok=True)
         try:
             os.mkdir(self.draft, 0o700)
@@ -124,9 +125,9 @@ class Folder:
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-(8 + len(text)) % ALIGN)
         if len(text) > HEADER_MAX:
-            raise ValueError(f"shardd: {len(spans)} pieces of tensors do not fit in the header of one "
-                             "safetensors file: save tensors that are whole, or cut along their "
-                             "first dimension")
+            raise ValueError(f"shardd: {len(spans)} pieces of tensors do not fit in the header of "
+                             "one safetensors file: save tensors that are whole, or cut along "
+                             "their first dimension")
         path = os.path.join(self.draft, file)
         with open(path, "xb") as f:
             out = _Summed(f)
@@ -165,8 +166,8 @@ class Folder:
         head = text[:-1].encode() + b","
         whole = head + b'"sum":"' + xxhash.xxh3_64_hexdigest(head).encode() + b'"}\n'
         if len(whole) > MANIFEST_MAX:
-            raise ValueError(f"shardd: the manifest of {self.path} would have {len(whole)} bytes, and "
-                             f"at most {MANIFEST_MAX} are read")
+            raise ValueError(f"shardd: the manifest of {self.path} would have {len(whole)} bytes, "
+                             f"and at most {MANIFEST_MAX} are read")
         _put(os.path.join(self.draft, "manifest.json"), whole)
         os.unlink(os.path.join(self.draft, ".model"))
         for folder, _, files in os.walk(self.draft):  # As public as any file.
@@ -252,8 +253,8 @@ def settings_of(kind: str, groups: Sequence[Group], more: str = "") -> tuple[str
     if kind not in HYPER:
         raise ValueError(f"shardd: the optimizer is {kind!r}, and can be {', '.join(HYPER)}")
     if len(groups) > GROUPS_MAX:
-        raise ValueError(f"shardd: there are {len(groups)} groups of parameters, and a model has at "
-                         f"most {GROUPS_MAX}")
+        raise ValueError(f"shardd: there are {len(groups)} groups of parameters, and a model has "
+                         f"at most {GROUPS_MAX}")
     words: dict[str, Any] = {}
     for word in more.split():
         key, equals, value = word.partition("=")
@@ -300,8 +301,8 @@ def manifest(name: str, tensors: Sequence[Tensor], files: list[dict], *, step: i
             raise ValueError(f"shardd: {t.name!r} is no name of a tensor: 1 to 255 bytes without "
                              "control characters")
         if len(t.shape) > 8 or any(n < 1 for n in t.shape):
-            raise ValueError(f"shardd: {t.name!r} has shape {t.shape}, and a model has tensors of at "
-                             "most 8 dimensions, none of them 0")
+            raise ValueError(f"shardd: {t.name!r} has shape {t.shape}, and a model has tensors of "
+                             "at most 8 dimensions, none of them 0")
     if not tensors:
         raise ValueError("shardd: there is no tensor to save")
     if len(files) > FILES_MAX:
@@ -346,7 +347,8 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
     """Writes what a model begins with as a checkpoint that a daemon restores.
 
     path: DIR/TAG, which is not there yet. name: of the model. image: what its parameters are in;
-    default: what init says, else fp32. settings: keys of [model]. client: files for its folder client.
+    default: what init says, else fp32. settings: keys of [model]. client: files for its folder
+    client. A parameter without moments begins with zeros.
     """
     if not init.masters:
         raise ValueError("shardd: there are no master weights to write: a state of torch.optim has "
@@ -387,8 +389,8 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
             if x is None:  # An optimizer that has no state of a parameter begins with zeros.
                 x = torch.zeros(shapes[s.name])
             if tuple(x.shape) != shapes[s.name]:
-                raise ValueError(f"shardd: {s.kind} of {s.name!r} has shape {tuple(x.shape)}, and the "
-                                 f"parameter {shapes[s.name]}")
+                raise ValueError(f"shardd: {s.kind} of {s.name!r} has shape {tuple(x.shape)}, and "
+                                 f"the parameter {shapes[s.name]}")
             last.clear()
             last[s.kind, s.name] = x.detach().to(dtype=torch.float32).reshape(-1)
         return last[s.kind, s.name][s.first:s.end]
@@ -400,9 +402,9 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
                  for i, p in enumerate(in_parts(spans, part_bytes), 1)]
         given = [folder.client(n, b) for n, b in (client or {}).items()]
         folder.finish(manifest(
-            name, tensors, files, step=init.step, applied=init.applied, kinds=list(moments.values()),
-            kind=kind, groups=init.groups, image=image or init.image or torch.float32,
-            settings=settings, client=given))
+            name, tensors, files, step=init.step, applied=init.applied,
+            kinds=list(moments.values()), kind=kind, groups=init.groups,
+            image=image or init.image or torch.float32, settings=settings, client=given))
     except BaseException:
         folder.abandon()
         raise

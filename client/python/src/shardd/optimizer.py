@@ -252,8 +252,8 @@ class Optimizer(torch.optim.Optimizer):
             self._settings(low, high, loss_scale, checkpoint_every, timeout, more),
             self._moments(), self._checkpoints)
         # An elastic world has no rank that is there for certain, so whoever comes first defines it.
-        definer = 0 if init_from is None and low == high else init_from
-        self._weights_of = self._model.make(self._session, resume, init, definer)
+        self._definer = 0 if init_from is None and low == high else init_from
+        self._weights_of = self._model.make(self._session, resume, init, self._definer)
         self._applied: int | None = None  # Nobody has asked yet.
         for r in self._rows:
             r.version = r.param._version
@@ -640,7 +640,7 @@ class Optimizer(torch.optim.Optimizer):
         self._alive()
         ref = state_dict.get("shardd")
         if ref is None:
-            self._load_torch(state_dict)
+            torch_state.load_into(self, state_dict)
             return
         if ref["step"] != self.global_step:
             raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
@@ -649,53 +649,21 @@ class Optimizer(torch.optim.Optimizer):
         for g, saved in zip(self.param_groups, state_dict["param_groups"]):
             g.update({k: v for k, v in saved.items() if k != "params"})
 
-    def _load_torch(self, state: dict) -> None:
-        name_of = {id(r.param): r.name for r in self._rows}
-        names = [[name_of.get(id(p)) or self._names.get(id(p), f"t{i}")
-                  for i, p in enumerate(g["params"])] for g in self.param_groups]
-        init = torch_state.initial(
-            state, groups=names, kind=self.kind,
-            shapes={r.name: r.param.shape for r in self._rows})
-        if [sorted(g.names) for g in init.groups] != [sorted(g) for g in names]:
-            raise ValueError("shardd: the groups of this state have other parameters than those of "
-                             "this optimizer: make it with the same groups")
-        written = any(r.param._version != r.version for r in self._rows)
-        definer = _p.hint("RANK", 0) == (self._defined_with[4] or 0)
-        if definer and (self._image.followed or not written):
-            # What the daemons have is more than a 16-bit parameter shows.
-            init.masters = {r.name: self.read(r.param) for r in self._rows}
+    def _again(self, init) -> None:
+        """Drops the model and makes it anew of `init`. All ranks call it."""
         self._let_go()
-        for g, saved in zip(self.param_groups, init.groups):
-            g.update(saved.settings)
-        self._define(*self._defined_with[:3], "auto", self._defined_with[4], init,
-                     *self._defined_with[6:])
+        world, loss_scale, every, _, init_from, _, timeout, more = self._defined_with
+        self._define(world, loss_scale, every, "auto", init_from, init, timeout, more)
 
     def _let_go(self, then: Callable[[], None] | None = None) -> None:
         """Drops the model, so that it can be made anew. All ranks call it. Parameters become
         ordinary memory until the next step. then: what one rank does when nobody has it."""
-        dist, s = torch.distributed, self._session
-        together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if not together and self.world_size > 1:
-            raise RuntimeError(f"shardd: {self.world_size} ranks train model {self.name!r}, and "
-                               "all have to let go of it at once: that needs a process group. Or "
-                               "give the state as init= when the Optimizers are made")
+        self._model.may_drop(self.world_size)
         self._image.release()
         self._grads.unbind()
         for r in self._rows:
             r.param.grad = None
-        s.detach()
-        if together:
-            dist.barrier()
-        if not together or dist.get_rank() == 0:
-            try:
-                s.drop(self.name, force=True)
-            except _c.Error as e:
-                if e.number != _c.NOT_FOUND:
-                    raise
-            if then is not None:
-                then()
-        if together:
-            dist.barrier()
+        self._model.drop(self._session, then)
         self.result = None
         self._forget_step()
 

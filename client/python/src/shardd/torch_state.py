@@ -3,8 +3,9 @@
 
 initial() reads one: of AdamW, Adam, SGD, Adagrad or Lion, with parameters by number as
 optimizer.state_dict() has them, or by name as torch.distributed.checkpoint has them. state_dict()
-makes one of an Initial, and of_optimizer() of a shardd.Optimizer. What does not fit, another kind of
-optimizer or another shape, is a ValueError that names the parameter.
+makes one of an Initial, and of_optimizer() of a shardd.Optimizer, into which load_into() loads one.
+What does not fit, another kind of optimizer or another shape, is a ValueError that names the
+parameter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Mapping, Sequence
 import torch
 
 from .checkpoint import Group, Initial
+from .params import hint
 from .settings import KINDS, MOMENTS, ZERO_ONLY
 
 # What torch writes beside what shardd keeps, where a group of a state dict is made.
@@ -56,9 +58,9 @@ def initial(state: Mapping, model: torch.nn.Module | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, kind: str | None = None) -> Initial:
     """What a state dict of torch.optim says, by names of parameters.
 
-    Names come from the state itself, else from `groups`, which lists them as the optimizer had them,
-    else from the order of `model`. shapes: of the parameters; default: those of `model`. kind: of the
-    optimizer that is to go on with it; another one in the state is an error.
+    Names come from the state itself, else from `groups`, which lists them as the optimizer had
+    them, else from the order of `model`. shapes: of the parameters; default: those of `model`.
+    kind: of the optimizer that is to go on with it; another one in the state is an error.
     """
     try:
         saved, rows = list(state["param_groups"]), state["state"]
@@ -94,8 +96,8 @@ def initial(state: Mapping, model: torch.nn.Module | None = None, *,
     for i, g in enumerate(saved):
         for k, v in ZERO_ONLY.items():
             if g.get(k) not in (v, None):
-                raise ValueError(f"shardd: group {i} of the state has {k}={g[k]!r}, which {found} in "
-                                 "shardd is without")
+                raise ValueError(f"shardd: group {i} of the state has {k}={g[k]!r}, which {found} "
+                                 "in shardd is without")
     return Initial(max(steps, default=0), {}, moments, kind=found, groups=[
         Group(n, {k: v for k, v in g.items() if k in KINDS[found]}) for n, g in zip(names, saved)])
 
@@ -211,3 +213,24 @@ def of_optimizer(opt, by: str = "index") -> dict:
         if moments:
             state[ids[id(row.param)] if by == "index" else row.name] = moments
     return {"state": state, "param_groups": groups}
+
+
+def load_into(opt, state: Mapping) -> None:
+    """A state dict into a shardd.Optimizer, whose model is made anew with it. All ranks call it."""
+    name_of = {id(r.param): r.name for r in opt._rows}
+    names = [[name_of.get(id(p)) or opt._names.get(id(p), f"t{i}")
+              for i, p in enumerate(g["params"])] for g in opt.param_groups]
+    init = initial(state, groups=names, kind=opt.kind,
+                   shapes={r.name: r.param.shape for r in opt._rows})
+    if [sorted(g.names) for g in init.groups] != [sorted(g) for g in names]:
+        raise ValueError("shardd: the groups of this state have other parameters than those of "
+                         "this optimizer: make it with the same groups")
+    opt._model.may_drop(opt.world_size)
+    written = any(r.param._version != r.version for r in opt._rows)
+    defines = opt._definer is None or hint("RANK", opt._definer) == opt._definer
+    if defines and (opt._image.followed or not written):
+        # What the daemons have is more than a 16-bit parameter shows.
+        init.masters = {r.name: opt.read(r.param) for r in opt._rows}
+    for g, saved in zip(opt.param_groups, init.groups):
+        g.update(saved.settings)
+    opt._again(init)

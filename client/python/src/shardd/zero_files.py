@@ -53,7 +53,7 @@ STANDINS = [_standin("deepspeed.runtime.zero.config", "ZeroStageEnum", int),
 
 
 def load(path: str) -> Any:
-    """A file of torch.save(), as data. ValueError if it is none, or holds anything that would run."""
+    """A file of torch.save(), as data. ValueError if it is none, or would run something."""
     try:
         with open(path, "rb") as f:
             zipped = f.read(4) == b"PK\x03\x04"  # Files of torch before 1.6 are not.
@@ -234,8 +234,9 @@ def _rank_files(folder: str) -> list[_File]:
         if not is_it:
             continue
         if int(is_it[2]) != 0:
-            raise ValueError(f"shardd: {folder}/{file} is of a model that is cut into parts (tensor "
-                             "or pipeline parallelism): make it a universal checkpoint first")
+            raise ValueError(f"shardd: {folder}/{file} is of a model that is cut into parts "
+                             "(tensor or pipeline parallelism): make it a universal checkpoint "
+                             "first")
         if int(is_it[1]) in found:
             raise ValueError(f"shardd: {folder} has two files of rank {int(is_it[1])}: {file} and "
                              f"{found[int(is_it[1])]}")
@@ -266,7 +267,9 @@ def _vectors_12(optim: list[_File], m: _File, shapes: list[dict]) -> Vectors:
     """Stage 1 and 2: each group is one vector, cut into as many parts as there are ranks."""
     head = ("optimizer_state_dict",)
     base = optim[0].get(*head, "base_optimizer_state", of=(dict, list))
-    path = ("base_optimizer_state", "state") if isinstance(base, dict) else ("base_optimizer_state",)
+    path: tuple = ("base_optimizer_state",)
+    if isinstance(base, dict):
+        path += ("state",)
     saved = optim[0].get(*head, "base_optimizer_state", "param_groups", of=list, otherwise=[])
     pads = optim[0].get(*head, "param_alignment_paddings", of=list, otherwise=None)
     where: dict[str, dict] = {"master": {}}
