@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """State dicts of torch.optim into a shardd.Optimizer and out, compared with torch going on."""
 
+import socket
+
 import pytest
 import torch
 
+import crew
 import models
 import shardd
 from shardd import torch_state
@@ -12,6 +15,12 @@ KINDS = {"adamw": (torch.optim.AdamW, {"lr": 1e-2, "betas": (0.8, 0.95)}),
          "adam": (torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
          "sgd": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "nesterov": True}),
          "adagrad": (torch.optim.Adagrad, {"lr": 1e-2})}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
 
 
 def groups(m, named=False):
@@ -96,6 +105,70 @@ def test_in_mid_run(address):
     ref.load_state_dict(saved)
     assert go(m, mine, 4, 7) == pytest.approx(go(k, ref, 4, 7), abs=2e-5)
     mine.close()
+
+
+def two(line, dir):
+    """A rank of two. It loads a state in mid-run and goes on."""
+    torch.manual_seed(3)
+    m = models.GPT()
+    opt = shardd.AdamW(m, lr=1e-2, name="two")
+    state = torch.load(f"{dir}/state")
+
+    def steps(first, last):
+        for s in range(first, last):
+            m(*models.tokens(s, opt.rank)).backward()
+            opt.step()
+
+    steps(0, 2)
+    try:
+        opt.load_state_dict(state)
+    except RuntimeError as e:
+        line.say("said", alone=str(e))
+    torch.distributed.init_process_group("gloo")
+    opt.load_state_dict(state)
+    steps(3, 5)
+    line.say("said", step=opt.global_step, rate=opt.param_groups[0]["lr"],
+             sum=sum(p.double().sum().item() for p in m.parameters()))
+    torch.distributed.barrier()
+    opt.close()
+    torch.distributed.destroy_process_group()
+
+
+def test_all_ranks_load_together(address, tmp_path):
+    """Two ranks go on from one state, as torch with both batches; alone a rank is refused."""
+    torch.manual_seed(0)
+    m = models.GPT()
+    opt = torch.optim.AdamW(m.parameters(), lr=3e-3)
+    go(m, opt, 0, 3)
+    torch.save(opt.state_dict(), tmp_path / "state")
+    crew.preload()
+    ranks = crew.Crew(SHARD_ADDRESS=address, MASTER_ADDR="127.0.0.1", WORLD_SIZE="2",
+                      MASTER_PORT=free_port())
+    said = []
+    try:
+        for r in range(2):
+            ranks.start(two, {"RANK": str(r)}, dir=str(tmp_path))
+        ranks.run(lambda m, message: said.append(message))
+    finally:
+        ranks.close()
+    assert all("needs a process group" in m["alone"] for m in said if "alone" in m)
+    ends = [m for m in said if "step" in m]
+    assert [(m["step"], m["rate"]) for m in ends] == [(5, 3e-3)] * 2
+    torch.manual_seed(3)
+    k = models.GPT()
+    ref = torch.optim.AdamW(k.parameters(), lr=1e-2)
+
+    def both(first, last):
+        for s in range(first, last):
+            ref.zero_grad()
+            ((k(*models.tokens(s, 0)) + k(*models.tokens(s, 1))) / 2).backward()
+            ref.step()
+
+    both(0, 2)
+    ref.load_state_dict(torch.load(tmp_path / "state"))
+    both(3, 5)
+    want = sum(p.double().sum().item() for p in k.parameters())
+    assert ends[0]["sum"] == ends[1]["sum"] == pytest.approx(want, abs=2e-2)
 
 
 def test_what_does_not_fit_is_named(address):

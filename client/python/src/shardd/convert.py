@@ -2,9 +2,9 @@
 """python -m shardd.convert FROM TO: checkpoints of shardd, DeepSpeed and torch into each other.
 
 What FROM is, is seen from its files. read() makes an Initial of it, whose tensors are read when
-they are asked for, and write() puts it into another format under a name that is not there yet: TO is
-whole when it has its name. The exit status is 0, 1 where FROM is damaged or cannot be converted, 2
-for arguments that say nothing, and 5 where TO is there already.
+they are asked for, and write() puts it into another format under a name that is not there yet: TO
+is whole when it has its name. The exit status is 0, 1 where FROM is damaged or cannot be converted,
+2 for arguments that say nothing, and 5 where TO is there already.
 """
 
 from __future__ import annotations
