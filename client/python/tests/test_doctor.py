@@ -42,7 +42,7 @@ def findings(check, machine=None):
 
 
 def test_a_machine_that_can_train():
-    """The whole program, once: it trains, and nothing fails. A daemon at --address is told about."""
+    """The whole program, once: it trains, nothing fails, and --address is told about."""
     c = Cluster()
     try:
         status, found = examine("--address", c.address("a"))
@@ -136,14 +136,16 @@ def test_threads(threads, local, level, monkeypatch):
     assert f.level == level and bool(f.remedy) == (level == "warn")
 
 
-@pytest.mark.parametrize("installed, level", [("2.3.1", "fail"), ("2.4.0+cpu", "ok"), (None, "fail")])
+@pytest.mark.parametrize("installed, level", [
+    ("2.3.1", "fail"), ("2.4.0+cpu", "ok"), (None, "fail")])
 def test_versions_of_torch(installed, level, monkeypatch, tmp_path):
     """Distributions as pip leaves them, in a folder that is looked at first."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     if installed:
         info = tmp_path / f"torch-{installed}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {installed}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: torch\nVersion: {installed}\n")
     [f] = findings(doctor.torch)
     assert f.level == level
 

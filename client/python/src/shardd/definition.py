@@ -79,8 +79,8 @@ class Definition:
         at = self.read_weights(s)
         if resume == "never" and at:
             raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
-                           f"step {at}: give another name=, drop it with "
-                           f"`shardctl drop {self.name}`, or say resume=\"auto\"", "SHARD_EXISTS")
+                           f"step {at}: give another name=, drop it with `shardctl "
+                           f"model drop {self.name}`, or say resume=\"auto\"", "SHARD_EXISTS")
         log.info("shardd: attached to model %r at %s, which is at step %s", self.name, s.address,
                  at)
         return at

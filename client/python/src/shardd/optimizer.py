@@ -597,7 +597,8 @@ class Optimizer(torch.optim.Optimizer):
              client: str | None = None) -> None:
         """Has the daemons write a checkpoint of the last step. One rank calls it.
 
-        dir: the folder of checkpoints, which all nodes share; default: checkpoint_dir.
+        dir: the folder of checkpoints, which all nodes share; default: the one of this model's name
+        in checkpoint_dir, which is where a new model of that name looks.
         tag: its name in there; default: global_step and the number. wait: until it is whole.
         client: a folder of plain files that become its folder client, as buffers or schedulers in
         any format. They are there when the checkpoint is. Not over TCP.

@@ -548,8 +548,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         raise ConfigError("shardd: initialize(): mpu and mesh_param name groups of model "
                           "parallelism: train each part as a model of its own name, as \"gpt.tp0\"")
     low, high = raw.world
-    if dist_init_required is not False and comm.world_size() > 1 and low == high:
-        comm.init_distributed()
+    if dist_init_required is not False and low == high:
+        comm.init_distributed()  # Also for one rank: Transformers gathers its losses by it.
     engine = DeepSpeedEngine(model, raw, optimizer, model_parameters, lr_scheduler, training_data,
                              collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
