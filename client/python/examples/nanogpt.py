@@ -156,7 +156,8 @@ def main():
         return
     if o.checkpoint and rank == 0 and opt.global_step >= first and opt.global_step % o.every:
         opt.save()  # The daemons have saved at each multiple of --every.
-    opt.close()
+    # Where there was nothing to do, other ranks may not have come yet: they need the model.
+    opt.close(drop=False if first > last else None)
 
 
 if __name__ == "__main__":
