@@ -113,6 +113,18 @@ def test_the_tutorial():
     assert "a world of 3" in parts[1] and "a world of 2" in parts[2]
     assert "tutorial" in parts[3] and "$ shardctl" in parts[3] and "SHARD_" not in parts[3]
     assert "checkpoints" in parts[4] and "a world of 4" in parts[5]
-    assert parts[5].count(": yes") == 2 and "NO" not in text
+    assert parts[5].count(": yes") == 2 and ": NO" not in text
     seen = [float(x) for x in re.findall(r"last loss was ([\d.]+)", text)]
     assert seen[-1] < 0.5 * seen[0]
+
+
+# --- deepspeed_loop.py ---
+
+
+@pytest.mark.slow
+def test_deepspeed_loop_equals_deepspeed(address, monkeypatch):
+    pytest.importorskip("deepspeed")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    got = losses(run("deepspeed_loop.py", address=address, ranks=2))
+    same(got, losses(run("deepspeed_loop.py", "--real", address="-", ranks=2)))
+    assert got[20] < got[1] - 1

@@ -22,6 +22,7 @@ import re
 import resource
 import subprocess
 import sys
+import textwrap
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -457,7 +458,8 @@ def main() -> int:
     for f in examine(o.address, o.secret):
         found.append(f)
         if not o.json:
-            print(f"{f.level:<5} {f.check:<12} {f.text}", flush=True)
+            text = textwrap.wrap(f.text, 81, break_long_words=False, break_on_hyphens=False)
+            print(f"{f.level:<5} {f.check:<12} " + f"\n{'':<19}".join(text), flush=True)
             if f.remedy:
                 print(f"{'':<15} -> {f.remedy}", flush=True)
     count = {level: sum(f.level == level for f in found) for level in (OK, WARN, FAIL)}
