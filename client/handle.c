@@ -94,6 +94,8 @@ enum shard_status handle_range(const struct shard_model *m, const char *what, ui
 		return text_fail(SHARD_RANGE, "%s: tensor %u of \"%s\", which has %u", what, tensor,
 				 m->spec.name, m->layout->tensors_nr);
 	t = &m->layout->tensor[tensor];
+	if (count == 0 && t->numel == 0 && first == 0)
+		return SHARD_OK;
 	if (count == 0 || first >= t->numel || count > t->numel - first)
 		return text_fail(
 			SHARD_RANGE,

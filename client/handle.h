@@ -126,7 +126,8 @@ bool handle_offered(const struct shard_model *m);
 /* SHARD_WORLD_CHANGED or SHARD_ROLLED_BACK with its sentence, until shard_world_get(). */
 enum shard_status handle_changed(struct shard_model *m);
 /* SHARD_RANGE with its sentence unless the tensor exists and [first, first + count) is inside it
- * and not empty. what names the call in the sentence. */
+ * and not empty. Only of a tensor without elements the range 0, 0 is right. what names the call in
+ * the sentence. */
 enum shard_status handle_range(const struct shard_model *m, const char *what, uint32_t tensor,
 			       uint64_t first, uint64_t count);
 /* For calls that only say where the arena or the image is. Mapped memory stays until the trainer

@@ -457,7 +457,7 @@ enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ti
 						"its place is NULL");
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
-	rc = pull_check(m, 0, 0, 1, NULL, SHARD_F32);
+	rc = pull_check(m, 0, 0, m->layout->tensor[0].numel, NULL, SHARD_F32);
 	if (rc == SHARD_OK && (t = ticket_new(m, pull_all_ready)) == NULL)
 		rc = text_fail(SHARD_AGAIN,
 			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
@@ -485,6 +485,10 @@ enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, ui
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	rc = pull_check(m, tensor, first, count, dst, dtype);
+	if (rc == SHARD_OK && count == 0) { /* Of a tensor without elements. */
+		*ticket = ticket_done_now(m);
+		goto out;
+	}
 	if (rc == SHARD_OK && (t = ticket_new(m, pull_ready)) == NULL)
 		rc = text_fail(SHARD_AGAIN,
 			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
@@ -500,6 +504,7 @@ enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, ui
 		*ticket = t->no;
 		ticket_settle(m);
 	}
+out:
 	client_leave(m->client);
 	return rc;
 }

@@ -318,6 +318,8 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 		return text_fail(SHARD_BAD_ARG,
 				 "push of \"%.200s\", which is frozen: it takes no gradient",
 				 m->layout->tensor[tensor].name);
+	if (count == 0) /* The tensor has no element, so it is always complete. */
+		return SHARD_OK;
 	rc = m->adds.micro_steps > 1 ? adds_claim(&m->adds, tensor, first, count, &e)
 				     : cover_claim(&m->cover, tensor, first, count, &e);
 	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
@@ -499,6 +501,18 @@ void push_absent(struct shard_model *m)
 	pump_kick(m->client);
 }
 
+/* Of a tensor that there is not, 1. */
+static uint64_t numel_of(const struct shard_model *m, uint32_t tensor)
+{
+	return tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].numel : 1;
+}
+
+/* One that is frozen or empty has no gradient anyway. */
+static bool takes_gradient(const struct layout_tensor *t)
+{
+	return !(t->flags & SHARD_FROZEN) && t->numel > 0;
+}
+
 enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 {
 	bool adding = adding_lock(m);
@@ -509,9 +523,9 @@ enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 		goto out_adding;
 	rc = push_open(m, "shard_push_none()", tensor);
 	if (rc == SHARD_OK)
-		rc = handle_range(m, "shard_push_none()", tensor, 0, 1);
-	if (rc == SHARD_OK && (m->layout->tensor[tensor].flags & SHARD_FROZEN))
-		goto out; /* A frozen tensor has no gradient anyway. */
+		rc = handle_range(m, "shard_push_none()", tensor, 0, numel_of(m, tensor));
+	if (rc == SHARD_OK && !takes_gradient(&m->layout->tensor[tensor]))
+		goto out;
 	if (rc == SHARD_OK && m->adds.micro_steps > 1)
 		rc = add_none(m, tensor);
 	else if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)
@@ -564,7 +578,7 @@ enum shard_status shard_push_none_range(shard_model *m, uint32_t tensor, uint64_
 	rc = push_open(m, "shard_push_none_range()", tensor);
 	if (rc == SHARD_OK)
 		rc = handle_range(m, "shard_push_none_range()", tensor, first, count);
-	if (rc != SHARD_OK || (m->layout->tensor[tensor].flags & SHARD_FROZEN))
+	if (rc != SHARD_OK || !takes_gradient(&m->layout->tensor[tensor]))
 		goto out;
 	whole = first == 0 && count == m->layout->tensor[tensor].numel;
 	if (whole)
@@ -592,7 +606,7 @@ out:
 static enum shard_status push_whole(struct shard_model *m, uint32_t tensor)
 {
 	enum shard_status rc;
-	uint64_t numel = tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].numel : 1;
+	uint64_t numel = numel_of(m, tensor);
 
 	if (m->adds.micro_steps > 1)
 		return text_fail(SHARD_BAD_ARG,

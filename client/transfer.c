@@ -190,10 +190,10 @@ static enum shard_status transfer_check(struct transfer *x, const char *what, ui
 		return text_fail(SHARD_BAD_ARG,
 				 "%s: dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16", label,
 				 (int)x->dtype);
-	if (memory == NULL)
-		return text_fail(SHARD_BAD_ARG, "%s: the memory is NULL", label);
 	if ((rc = handle_range(m, label, tensor, first, count)) != SHARD_OK)
 		return rc;
+	if (memory == NULL && count > 0)
+		return text_fail(SHARD_BAD_ARG, "%s: the memory is NULL", label);
 	x->t = &m->layout->tensor[tensor];
 	x->start = x->at = x->t->offset + first;
 	x->end = x->at + count;

@@ -302,7 +302,8 @@ struct shard_tensor {
 	uint32_t group;
 	/* 0 or SHARD_FROZEN. */
 	uint32_t flags;
-	/* Elements in each dimension; none is 0. */
+	/* Elements in each dimension. With a 0 the tensor has no elements: its pushes, pulls, reads
+	 * and writes, of count 0, do nothing, and no step waits for it. */
 	uint64_t shape[8];
 	/* Must be zero. */
 	uint64_t reserved[3];
@@ -330,7 +331,7 @@ struct shard_spec {
 	const char *name;
 	/* Its tensors. Everybody knows them by their index from here on. */
 	const struct shard_tensor *tensors;
-	/* How many tensors there are, 1 to 2^20, with at most 2^44 elements together. */
+	/* How many tensors there are, 1 to 2^20, with 1 to 2^44 elements together. */
 	uint32_t tensors_nr;
 	/* Its groups, or NULL. */
 	const struct shard_group *groups;
@@ -1075,7 +1076,7 @@ SHARD_API enum shard_status shard_find(const shard_model *model, const char *ten
  * kind: SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0.
+ * count: how many elements; not 0, but of a tensor that has none.
  * dtype: of the elements at src.
  * src: the elements. They are read during the call only.
  *
@@ -1140,7 +1141,7 @@ SHARD_API enum shard_status shard_seal(shard_model *model, uint64_t step);
  * kind: SHARD_IMAGE, SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0.
+ * count: how many elements; not 0, but of a tensor that has none.
  * dtype: what the elements are converted to.
  * dst: where they are put. What is there after a failure is undefined.
  * step: the step that is asked for; 0 asks for the newest. It is set to the one that was read.
@@ -1595,7 +1596,7 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * model: the model.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0.
+ * count: how many elements; not 0, but of a tensor that has none.
  * src: the gradient. It is copied during the call. NULL: it is in the arena already.
  * dtype: of the elements at src; with src NULL the model's grad dtype.
  * flags: 0, or SHARD_ADD and SHARD_CAST. SHARD_CAST converts where dtype is not the model's.
@@ -1688,7 +1689,7 @@ SHARD_API enum shard_status shard_push_none(shard_model *model, uint32_t tensor)
  * model: the model.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0.
+ * count: how many elements; not 0, but of a tensor that has none.
  *
  * ERRORS
  * SHARD_BAD_ARG: the step has more than one micro-step, and this is not the whole tensor.
@@ -1896,7 +1897,7 @@ SHARD_CALL const void *shard_image(shard_model *model, uint32_t tensor);
  * model: the model, joined.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0.
+ * count: how many elements; not 0, but of a tensor that has none.
  * step: the weights that this step left. 0 takes what there is.
  * dst: where they are put. It is the library's until the ticket is done. NULL: nothing is copied,
  *   and the ticket is done when the image has them.

@@ -197,16 +197,18 @@ static enum shard_status take_tensors(struct source *s, struct err *e)
 					e, SHARD_DTYPE,
 					"%s/%s: tensor %.128s is %s: weights are F32, BF16 or F16",
 					s->dir, s->file[f].name, x->name, x->dtype_name);
-			if (x->bytes == 0 || strlen(x->name) > 255)
+			if (strlen(x->name) > 255)
 				return err_set(e, SHARD_PROTOCOL,
-					       "%s/%s: tensor %.128s has no elements, or a name of "
-					       "more than 255 bytes",
+					       "%s/%s: tensor %.128s has a name of more than 255 "
+					       "bytes",
 					       s->dir, s->file[f].name, x->name);
 			s->tensor[s->tensors_nr].entry = x;
 			s->tensor[s->tensors_nr++].file = f;
 			s->bytes += x->bytes;
 		}
 	}
+	if (s->bytes == 0)
+		return err_set(e, SHARD_PROTOCOL, "%s: none of its tensors has an element", s->dir);
 	return check_twice(s, e);
 }
 

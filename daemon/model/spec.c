@@ -44,21 +44,6 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 	return st;
 }
 
-static bool count_elems(uint64_t *out, const Shard__Tensor *t)
-{
-	uint64_t n = 1;
-
-	if (t->n_shape > LAYOUT_DIMS_MAX)
-		return false;
-	for (size_t d = 0; d < t->n_shape; d++) {
-		if (t->shape[d] == 0 || t->shape[d] > LAYOUT_ELEMS_MAX / n)
-			return false;
-		n *= t->shape[d];
-	}
-	*out = n;
-	return true;
-}
-
 bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *spec,
 		 uint32_t chunk_elems)
 {
@@ -74,9 +59,10 @@ bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *sp
 
 		layout_flags_take(&t, spec->tensors[i]->flags);
 		at = &elems_of[t.image ? t.image : spec->image];
-		if (!count_elems(&n, spec->tensors[i]))
+		if (spec->tensors[i]->n_shape > LAYOUT_DIMS_MAX ||
+		    !layout_numel(&n, spec->tensors[i]->shape, spec->tensors[i]->n_shape))
 			return false;
-		segments += (*at + n - 1) / chunk_elems - *at / chunk_elems + 1;
+		segments += layout_pieces(*at, n, chunk_elems);
 		n = (n + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
 		*at += n;
 		elems += n;
@@ -298,30 +284,55 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 		       m->id, m->name, node, why.text);
 }
 
-static const char *own_image(const Shard__Spec *spec)
+static bool own_image(const Shard__Spec *spec, const Shard__Tensor *in)
 {
-	for (size_t i = 0; i < spec->n_tensors; i++) {
-		struct shard_tensor t;
+	struct shard_tensor t;
 
-		layout_flags_take(&t, spec->tensors[i]->flags);
-		if (t.image != 0 && t.image != spec->image)
+	layout_flags_take(&t, in->flags);
+	return t.image != 0 && t.image != spec->image;
+}
+
+static bool empty(const Shard__Spec *spec, const Shard__Tensor *in)
+{
+	uint64_t numel;
+
+	(void)spec;
+	return layout_numel(&numel, in->shape, in->n_shape) && numel == 0;
+}
+
+/* What nodes of older releases cannot have. */
+static const struct later {
+	bool (*has)(const Shard__Spec *spec, const Shard__Tensor *t);
+	bool (*known)(const struct peer *p);
+	const char *what;
+} later[] = {
+	{own_image, peer_knows_images, "has an image dtype of its own"},
+	{empty, peer_knows_empty, "has a dimension of 0"},
+};
+
+static const char *tensor_with(const Shard__Spec *spec, const struct later *l)
+{
+	for (size_t i = 0; i < spec->n_tensors; i++)
+		if (l->has(spec, spec->tensors[i]))
 			return spec->tensors[i]->name;
-	}
 	return NULL;
 }
 
 enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spec, struct err *e)
 {
-	const char *tensor = own_image(spec);
+	for (size_t i = 0; i < NR(later); i++) {
+		const char *tensor = tensor_with(spec, &later[i]);
 
-	for (uint16_t n = 0; n < s->nodes_nr && tensor != NULL; n++) {
-		const struct peer *p = s->peer[n];
+		for (uint16_t n = 0; n < s->nodes_nr && tensor != NULL; n++) {
+			const struct peer *p = s->peer[n];
 
-		if (p != NULL && p->up && !peer_knows_images(p))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "tensor \"%.200s\" has an image dtype of its own, which "
-				       "node %s (release %s) does not know: install %s there",
-				       tensor, members_name(s, n), p->release, SHARD_RELEASE);
+			if (p != NULL && p->up && !later[i].known(p))
+				return err_set(e, SHARD_UNSUPPORTED,
+					       "tensor \"%.200s\" %s, which node %s (release %s) "
+					       "does not know: install %s there",
+					       tensor, later[i].what, members_name(s, n),
+					       p->release, SHARD_RELEASE);
+		}
 	}
 	return SHARD_OK;
 }

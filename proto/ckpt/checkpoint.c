@@ -12,6 +12,7 @@
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
+#include "wire/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -226,10 +227,9 @@ enum shard_status checkpoint_fits(const char *path, const struct manifest *m, st
 		const struct shard_tensor *t = &m->tensors[i / m->kinds_nr];
 		enum shard_kind kind = m->kinds[i % m->kinds_nr];
 		const struct part_span *s;
-		uint64_t elems = 1;
+		uint64_t elems = 0;
 
-		for (uint32_t d = 0; d < t->ndim; d++)
-			elems *= t->shape[d]; /* At most 2^44, which manifest_parse() checks. */
+		CHECK(layout_numel(&elems, t->shape, t->ndim)); /* manifest_parse() has asked. */
 		s = part_index_find(&x, kind, t->name, elems);
 		if (s != NULL)
 			st = err_set(e, SHARD_MISMATCH,

@@ -276,7 +276,7 @@ static void take_tensor(struct reader *r, struct manifest *m, const json_t *j)
 {
 	struct shard_tensor *t = &m->tensors[m->tensors_nr++];
 	const json_t *shape = json_object_get(j, "shape");
-	uint64_t elems = 1;
+	uint64_t elems;
 
 	t->name = take_copy(r, j, "tensors", "name", 255);
 	t->group = take_u32(r, j, "tensors", "group");
@@ -292,13 +292,12 @@ static void take_tensor(struct reader *r, struct manifest *m, const json_t *j)
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		const json_t *n = json_array_get(shape, d);
 
-		if (!json_is_integer(n) || json_integer_value(n) < 1 ||
-		    __builtin_mul_overflow(elems, (uint64_t)json_integer_value(n), &elems) ||
-		    elems > 1ull << 44)
-			wrong(r, "tensors", "shape",
-			      "has a dimension below 1, or more than 2^44 elements");
+		if (!json_is_integer(n) || json_integer_value(n) < 0)
+			wrong(r, "tensors", "shape", "has a dimension that is no number from 0 on");
 		t->shape[d] = (uint64_t)json_integer_value(n);
 	}
+	if (!layout_numel(&elems, t->shape, t->ndim))
+		wrong(r, "tensors", "shape", "has more than 2^44 elements");
 }
 
 static void take_group(struct reader *r, struct manifest *m, const json_t *j)

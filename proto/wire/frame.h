@@ -17,7 +17,7 @@
 /* Grows with each field that a node may leave out, so that nodes of two releases form one cluster
  * while it is upgraded. A build with a lower number is an older release for its peers. */
 #ifndef WIRE_MINOR
-#define WIRE_MINOR 5u
+#define WIRE_MINOR 6u
 #endif
 #define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */

@@ -37,24 +37,30 @@ static bool name_ok(const char *name)
 	return n >= 1 && n <= LAYOUT_NAME_MAX && strcspn(name, " \"") == n && control_text_ok(name);
 }
 
+bool layout_numel(uint64_t *numel, const uint64_t *shape, size_t ndim)
+{
+	bool empty = false;
+	uint64_t n = 1; /* A tensor without dimensions is a scalar. */
+
+	for (size_t d = 0; d < ndim; d++) {
+		if (shape[d] > LAYOUT_ELEMS_MAX / n)
+			return false;
+		empty |= shape[d] == 0;
+		n *= shape[d] != 0 ? shape[d] : 1;
+	}
+	*numel = empty ? 0 : n;
+	return true;
+}
+
 static enum shard_status check_shape(const struct shard_tensor *t, uint64_t *numel, struct err *e)
 {
-	uint64_t n = 1;
-
 	if (t->ndim > LAYOUT_DIMS_MAX)
 		return err_set(e, SHARD_BAD_ARG,
 			       "tensor \"%s\": %u dimensions, at most %d are possible", t->name,
 			       t->ndim, LAYOUT_DIMS_MAX);
-	for (uint32_t d = 0; d < t->ndim; d++) {
-		if (t->shape[d] == 0)
-			return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": dimension %u is 0",
-				       t->name, d);
-		if (t->shape[d] > LAYOUT_ELEMS_MAX / n)
-			return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": more than %llu elements",
-				       t->name, LAYOUT_ELEMS_MAX);
-		n *= t->shape[d];
-	}
-	*numel = n; /* A tensor without dimensions is a scalar. */
+	if (!layout_numel(numel, t->shape, t->ndim))
+		return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": more than %llu elements", t->name,
+			       LAYOUT_ELEMS_MAX);
 	return SHARD_OK;
 }
 
@@ -162,6 +168,11 @@ static enum shard_status place_tensors(struct layout *l, const struct shard_tens
 				       "tensor \"%s\": the model has more than %llu elements",
 				       t->name, LAYOUT_ELEMS_MAX);
 	}
+	if (l->elems == 0)
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%u tensors, and each has a dimension of 0: a model needs an element",
+			l->tensors_nr);
 	return SHARD_OK;
 }
 
@@ -225,6 +236,11 @@ bool layout_regions(struct layout *l, enum shard_dtype image, const uint64_t ele
 	return true;
 }
 
+uint64_t layout_pieces(uint64_t first, uint64_t numel, uint32_t chunk_elems)
+{
+	return numel == 0 ? 0 : (first + numel - 1) / chunk_elems - first / chunk_elems + 1;
+}
+
 /* Where a dtype stands among the regions. regions_nr: it has no element. */
 static uint32_t region_of(const struct layout *l, enum shard_dtype dt)
 {
@@ -269,9 +285,7 @@ enum shard_status layout_cut(struct layout *l, uint32_t chunk_elems, struct err 
 		return err_set(e, SHARD_SYSTEM, "no memory for %u tensors", l->tensors_nr);
 	order_tensors(l);
 	for (uint32_t i = 0; i < l->tensors_nr; i++) {
-		uint64_t at = l->tensor[i].offset, last = at + l->tensor[i].numel - 1;
-
-		segments += last / chunk_elems - at / chunk_elems + 1;
+		segments += layout_pieces(l->tensor[i].offset, l->tensor[i].numel, chunk_elems);
 	}
 	l->segment = calloc(segments, sizeof(*l->segment));
 	l->segment_tensor = calloc(segments, sizeof(*l->segment_tensor));

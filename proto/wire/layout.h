@@ -5,7 +5,8 @@
  * dtype begins with a chunk of its own. So every chunk has one image dtype, and what lies before
  * such a chunk is a gap that no chunk has. The library and every node make the layout from the same
  * list, which is checked here. Any thread may read a layout, because it does not change after it
- * was cut. */
+ * was cut. A tensor with a dimension of 0 has a place, which may be that of the next tensor or the
+ * end of the space, and no segment. */
 #ifndef SHARD_WIRE_LAYOUT_H
 #define SHARD_WIRE_LAYOUT_H
 
@@ -70,8 +71,13 @@ struct layout {
 
 /* True for 1 to LAYOUT_MODEL_NAME_MAX characters of [a-z0-9._-]. False for NULL. */
 bool layout_model_name_ok(const char *name);
-/* Copies what it needs from tensors. It refuses an empty list, a bad or repeated name, a dimension
- * of 0, more than the limits, a group >= groups_nr, unknown flags, an unknown dtype, and reserved
+/* The product of a shape, which is 0 if a dimension is. False: without those of 0 it is more than
+ * LAYOUT_ELEMS_MAX. */
+bool layout_numel(uint64_t *numel, const uint64_t *shape, size_t ndim);
+/* How many chunks a tensor lies in that begins at element first. */
+uint64_t layout_pieces(uint64_t first, uint64_t numel, uint32_t chunk_elems);
+/* Copies what it needs from tensors. It refuses an empty list, a bad or repeated name, no element
+ * at all, more than the limits, a group >= groups_nr, unknown flags, an unknown dtype, and reserved
  * fields that are not zero. With groups_nr 0 only group 0 is valid. image is the model's, which is
  * valid. With chunk_elems 0 the caller calls layout_cut() later. */
 enum shard_status layout_init(struct layout **out, const struct shard_tensor *tensors,

@@ -66,6 +66,8 @@ static void chunks(const struct layout *l)
 		byte += layout_image_bytes(l, c, 1);
 		stored += layout_chunk_elems(l, c);
 	}
+	for (uint32_t i = 0; i < l->tensors_nr; i++) /* Also of those without elements. */
+		CHECK(layout_image_at(l, l->tensor[i].offset) <= byte);
 	CHECK(byte == l->image_bytes && stored == l->stored && numel == l->numel);
 	CHECK(l->stored <= l->elems && layout_image_at(l, l->elems) == byte);
 	CHECK(layout_tensor_at(l, l->elems) == UINT32_MAX);

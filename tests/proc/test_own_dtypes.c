@@ -3,8 +3,9 @@
  * model. Training with two real daemons equals the in-process reference byte by byte, over unix
  * sockets and TCP, with one and two copies, with weights of two steps before, and when daemons are
  * killed and come again. Every tensor is read in its own type at the place that is told, also after
- * a save, a drop and a restore. Definitions that cannot be, and nodes of a release that does not
- * know such tensors, are refused, and the text names the tensor. */
+ * a save, a drop and a restore. Definitions that cannot be are refused, and so are those with what
+ * the release of a node does not know, such tensors or one without elements. The text names the
+ * tensor. */
 #include "base/check.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"
@@ -405,6 +406,8 @@ static struct cluster *cluster;
 
 static void older_release(void **state)
 {
+	static const struct shard_tensor empty[] = {{.name = "wte", .ndim = 1, .shape = {5000}},
+						    {.name = "none", .ndim = 1, .shape = {0}}};
 	struct shard_spec s;
 	struct trainer t;
 
@@ -424,7 +427,11 @@ static void older_release(void **state)
 		EXPECT(SHARD_UNSUPPORTED, shard_define(t.client, &s, &t.model, &t.created));
 		EXPECT_TEXT(
 			"tensor \"ln_1\" has an image dtype of its own, which node b (release ");
-		s.tensors_nr = 1; /* It has none. */
+		s.tensors = empty;
+		s.tensors_nr = 2;
+		EXPECT(SHARD_UNSUPPORTED, shard_define(t.client, &s, &t.model, &t.created));
+		EXPECT_TEXT("tensor \"none\" has a dimension of 0, which node b (release ");
+		s.tensors_nr = 1; /* It has neither. */
 		EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
 		trainer_end(&t);
 	}

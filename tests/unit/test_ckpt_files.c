@@ -363,6 +363,8 @@ static void test_shapes(void **state)
 		MUST(checkpoint_fits(path, m, &e));
 		m->tensors[i].shape[0]--;
 	}
+	m->tensors[5].shape[0] = 0; /* It is stored, so it is not without elements. */
+	assert_int_equal(checkpoint_fits(path, m, &e), SHARD_MISMATCH);
 	m->tensors[5].shape[0] = 4000;
 	assert_int_equal(checkpoint_fits(path, m, &e), SHARD_MISMATCH);
 	if (!strstr(e.text, "holds master/h.1.w.bias[4000:4097], and its shape in the manifest has "

@@ -150,7 +150,9 @@ static void test_bad_specs(void **state)
 	bad_spec(&t, &good, "tensor \"a\" is there twice, as 0 and as 1");
 	tensor[1].name = "b";
 	tensor[1].shape[0] = 0;
-	bad_spec(&t, &good, "tensor \"b\": dimension 0 is 0");
+	tensor[0].shape[0] = 0;
+	bad_spec(&t, &good, "2 tensors, and each has a dimension of 0");
+	tensor[0].shape[0] = 4;
 	tensor[1].ndim = 2;
 	tensor[1].shape[0] = tensor[1].shape[1] = 1ull << 40;
 	bad_spec(&t, &good, "more than 17592186044416 elements");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tests tensors with an image dtype of their own, on random lists of tensors. Where each of them
+/* Tests tensors with an image dtype of their own and tensors without elements, on random lists.
+ * Where each of them
  * lies, in elements and in the bytes of the image, is computed here a second time. The layout that
  * is cut later, as the library does, and the one that is cut at once from what a message has, as a
  * node does, are the same. A list without such tensors has the layout that it always had. The
@@ -46,6 +47,8 @@ static void any_list(struct list *l, struct rng *r)
 							       : 1 + rng_below(r, 2000)}};
 		if (own && rng_below(r, 2) == 0)
 			t->image = (uint32_t)rng_below(r, 4);
+		if (i != l->nr / 2 && rng_below(r, 6) == 0)
+			t->shape[rng_below(r, 2)] = 0;
 		l->mixed = l->mixed || (t->image != 0 && t->image != l->image);
 	}
 }
@@ -107,6 +110,28 @@ static void same(const struct layout *a, const struct layout *b)
 		assert_int_equal(a->tensor[i].offset, b->tensor[i].offset);
 }
 
+static uint64_t numel(const struct list *l, uint32_t i)
+{
+	return l->tensor[i].shape[0] * l->tensor[i].shape[1];
+}
+
+static bool has_elements(const struct list *l, enum shard_dtype dt)
+{
+	for (uint32_t i = 0; i < l->nr; i++)
+		if (image_of(l, i) == dt && numel(l, i) > 0)
+			return true;
+	return false;
+}
+
+/* One without elements has a place all the same, which a trainer may ask for. */
+static void placed_empty(const struct layout *is, uint32_t i, uint64_t at, uint64_t byte)
+{
+	assert_int_equal(is->tensor[i].numel, 0);
+	assert_int_equal(is->tensor[i].offset, at);
+	assert_int_equal(layout_image_at(is, at), byte);
+	assert_int_not_equal(layout_tensor_at(is, at), i);
+}
+
 /* Where the rules of proto/wire/README.md put each tensor. */
 static void placed(const struct list *l, const struct layout *is)
 {
@@ -115,17 +140,22 @@ static void placed(const struct list *l, const struct layout *is)
 
 	for (int d = 0; d <= DTYPE_NR; d++) {
 		enum shard_dtype dt = d == 0 ? l->image : (enum shard_dtype)d;
-		bool first = true;
+		bool some = has_elements(l, dt);
 
 		if (d > 0 && dt == l->image)
 			continue;
+		at = some ? (at + l->chunk - 1) / l->chunk * l->chunk : at;
 		for (uint32_t i = 0; i < l->nr; i++) {
-			uint64_t n = l->tensor[i].shape[0] * l->tensor[i].shape[1];
+			uint64_t n = numel(l, i);
 
 			if (image_of(l, i) != dt)
 				continue;
-			at = first ? (at + l->chunk - 1) / l->chunk * l->chunk : at;
-			first = false;
+			placed_nr++;
+			if (n == 0) {
+				placed_empty(is, i, some ? at : is->elems,
+					     some ? byte : is->image_bytes);
+				continue;
+			}
 			assert_int_equal(is->tensor[i].offset, at);
 			assert_int_equal(is->tensor[i].image, dt);
 			assert_int_equal(layout_image_at(is, at), byte);
@@ -142,7 +172,6 @@ static void placed(const struct list *l, const struct layout *is)
 			n = (n + 63) / 64 * 64;
 			at += n;
 			byte += n * dtype_bytes(dt);
-			placed_nr++;
 		}
 	}
 	assert_int_equal(placed_nr, l->nr);
@@ -181,7 +210,7 @@ static void as_always(const struct list *l, const struct layout *is)
 	for (uint32_t i = 0; i < l->nr; i++) {
 		assert_int_equal(is->tensor[i].offset, at);
 		assert_int_equal(is->order[i], i);
-		at += (l->tensor[i].shape[0] * l->tensor[i].shape[1] + 63) / 64 * 64;
+		at += (numel(l, i) + 63) / 64 * 64;
 	}
 	assert_int_equal(is->elems, at);
 	assert_int_equal(is->stored, at);

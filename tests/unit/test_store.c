@@ -155,8 +155,14 @@ static void refused_layouts(void **state)
 	t.ndim = 9;
 	refuse_one(t, 0, "tensor \"x\": 9 dimensions, at most 8 are possible");
 	t.ndim = 2;
-	t.shape[1] = 0;
-	refuse_one(t, 0, "tensor \"x\": dimension 1 is 0");
+	t.shape[0] = 0; /* Its other dimensions are still limited. */
+	t.shape[1] = (1ull << 44) + 1;
+	refuse_one(t, 0, "tensor \"x\": more than 17592186044416 elements");
+	assert_int_equal(layout_init(&l, &t, 1, 0, SHARD_BF16, CE, &e), SHARD_BAD_ARG);
+	t.shape[1] = 1ull << 44;
+	assert_int_equal(layout_init(&l, &t, 1, 0, SHARD_BF16, CE, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text,
+			    "1 tensors, and each has a dimension of 0: a model needs an element");
 	t.shape[0] = t.shape[1] = 1ull << 32;
 	refuse_one(t, 0, "tensor \"x\": more than 17592186044416 elements");
 	t.ndim = 1;
