@@ -335,7 +335,7 @@ struct shard_spec {
 	uint32_t tensors_nr;
 	/* Its groups, or NULL. */
 	const struct shard_group *groups;
-	/* How many groups there are, 0 to 16. With 0 all tensors are in one. */
+	/* How many groups there are, 0 to 256. With 0 all tensors are in one. */
 	uint32_t groups_nr;
 	/* What trainers read, of the tensors that do not say otherwise. */
 	enum shard_dtype image;

@@ -158,7 +158,7 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_SUMS] =
 		mapped(m, up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES));
 	out->bytes[MEMORY_FIXED] =
-		(256ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
+		(400ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
 		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;
 	for (int i = 0; i < MEMORY_ITEMS; i++)
 		out->total += out->bytes[i];

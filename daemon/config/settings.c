@@ -4,8 +4,8 @@
  * canonical string that it sends. Each value is checked where it stands, so that an error names its
  * origin. What values must fulfil together is checked at the end. A hyper-parameter that an earlier
  * layer set for another optimizer is forgotten with that optimizer, and so is a schedule's
- * parameter. What can be wrong is SHARD_BAD_ARG, or SHARD_DENIED for a pinned key. Writing cannot
- * fail: SETTINGS_TEXT_BYTES covers sixteen groups with the longest names. */
+ * parameter. What can be wrong is SHARD_BAD_ARG, or SHARD_DENIED for a pinned key, and there may be
+ * no memory. SETTINGS_TEXT_BYTES covers as many groups as there may be, with the longest names. */
 #include "config/settings.h"
 
 #include "base/check.h"
@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BLANKS " \t\r\n"
@@ -26,10 +27,10 @@ struct entry {
 };
 
 struct merge {
-	/* The model's, then its groups', in the order of the table's rows. */
-	struct entry entry[1 + SETTINGS_GROUPS_MAX][SETTINGS_KEYS_MAX];
+	/* [1 + groups_nr] The model's, then its groups', in the order of the table's rows. */
+	struct entry (*entry)[SETTINGS_KEYS_MAX];
 	const char *const *groups;
-	uint32_t groups_nr;
+	uint32_t groups_nr, found;          /* found: the group that was named last. */
 	const struct settings_layer *layer; /* The layer being merged. */
 	uint32_t layer_nr;                  /* Its index. */
 	const char *origin;                 /* Origin of the word being merged. */
@@ -62,12 +63,15 @@ static enum shard_status say(enum shard_status st, const char *origin, const str
 	return err_set(e, st, "%.150s: %.350s", origin, why->text);
 }
 
-static enum shard_status find_group(const struct merge *m, const char *name, uint32_t *place,
+/* Words of one group follow each other, and groups come in their order. */
+static enum shard_status find_group(struct merge *m, const char *name, uint32_t *place,
 				    struct err *e)
 {
-	for (uint32_t g = 0; g < m->groups_nr; g++) {
+	for (uint32_t i = 0; i < m->groups_nr; i++) {
+		uint32_t g = (m->found + i) % m->groups_nr;
+
 		if (strcmp(m->groups[g], name) == 0) {
-			*place = 1 + g;
+			*place = 1 + (m->found = g);
 			return SHARD_OK;
 		}
 	}
@@ -265,13 +269,17 @@ static enum shard_status make_groups(struct model_settings *s, const struct merg
 	if ((st = take_hyper(m, 0, layer, s->optim, model, e)) != SHARD_OK)
 		return st;
 	for (uint32_t g = 0; g < s->groups_nr; g++) {
-		const struct entry *factor = &m->entry[1 + g][index_of(settings_row("lr_factor"))];
+		const struct entry *factor;
 
 		memcpy(s->hyper[g], model, sizeof(model));
-		if (m->groups_nr &&
-		    (st = take_hyper(m, 1 + g, layer, s->optim, s->hyper[g], e)) != SHARD_OK)
-			return st;
-		s->lr_factor[g] = factor->origin ? factor->value.number : 1;
+		s->lr_factor[g] = 1;
+		if (m->groups_nr > 0) {
+			factor = &m->entry[1 + g][index_of(settings_row("lr_factor"))];
+			s->lr_factor[g] = factor->origin ? factor->value.number : 1;
+			st = take_hyper(m, 1 + g, layer, s->optim, s->hyper[g], e);
+			if (st != SHARD_OK)
+				return st;
+		}
 		s->hyper[g][HYPER_LR] *= s->lr_factor[g];
 		if ((st = optim_hyper_check(s->optim, s->hyper[g], &why)) != SHARD_OK)
 			return say(st, m->groups_nr ? m->groups[g] : "settings", &why, e);
@@ -474,7 +482,7 @@ enum shard_status settings_make(struct model_settings *s, const struct settings_
 				enum shard_dtype grad, struct err *e)
 {
 	struct merge m = {.groups = groups, .groups_nr = groups_nr};
-	enum shard_status st;
+	enum shard_status st = SHARD_OK;
 
 	CHECK(dtype_ok(grad));
 	*s = (struct model_settings){.groups_nr = 1};
@@ -491,10 +499,15 @@ enum shard_status settings_make(struct model_settings *s, const struct settings_
 				return err_set(e, SHARD_BAD_ARG,
 					       "group \"%s\" is there twice, as %u and as %u",
 					       groups[g], i, g);
-	for (m.layer_nr = 0; m.layer_nr < layers_nr; m.layer_nr++)
-		if ((st = merge_layer(&m, &layers[m.layer_nr], e)) != SHARD_OK)
-			return st;
-	return make(s, &m, layers, grad, e);
+	if ((m.entry = calloc(1 + (size_t)groups_nr, sizeof(*m.entry))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the settings of %u groups",
+			       groups_nr);
+	for (; m.layer_nr < layers_nr && st == SHARD_OK; m.layer_nr++)
+		st = merge_layer(&m, &layers[m.layer_nr], e);
+	if (st == SHARD_OK)
+		st = make(s, &m, layers, grad, e);
+	free(m.entry);
+	return st;
 }
 
 struct out {
@@ -566,12 +579,14 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 
 /* Prints the keys of the whole model, then those of each group. A model without groups shows the
  * hyper-parameters of its only group among the former. */
-size_t settings_text(const struct model_settings *s, const char *const *groups, char *text)
+char *settings_text(const struct model_settings *s, const char *const *groups)
 {
 	const struct table *t = settings_table();
-	struct out o = {.text = text};
+	struct out o = {.text = malloc(SETTINGS_TEXT_BYTES)};
 
 	CHECK(s->groups_nr > 0 && (groups || !s->named_groups));
+	if (o.text == NULL)
+		return NULL;
 	for (uint32_t i = 0; i < t->nr; i++)
 		print_key(&o, s, &t->rows[i]);
 	for (uint32_t g = 0; s->named_groups && g < s->groups_nr; g++) {
@@ -585,7 +600,7 @@ size_t settings_text(const struct model_settings *s, const char *const *groups, 
 				print_double(&o, groups[g], row->name, s->hyper[g][row->index]);
 		}
 	}
-	return o.used;
+	return o.text;
 }
 
 enum shard_status settings_check(const char *key, const char *text, bool group, struct err *e)

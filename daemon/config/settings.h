@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define SETTINGS_GROUPS_MAX      16
-#define SETTINGS_TEXT_BYTES      16384 /* Of one string, with its end. */
+#define SETTINGS_GROUPS_MAX      256
+#define SETTINGS_TEXT_BYTES      (256u << 10) /* Of one string, with its end. */
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
@@ -83,13 +83,14 @@ struct settings_layer {
 
 /* groups has the names of the model's groups_nr tensor groups. grad decides the default of
  * loss_scale. SHARD_BAD_ARG: the text names origin, key, value and what is valid. SHARD_DENIED: a
- * trainer set a pinned key. */
+ * trainer set a pinned key. SHARD_SYSTEM: no memory. */
 enum shard_status settings_make(struct model_settings *s, const struct settings_layer *layers,
 				uint32_t layers_nr, const char *const *groups, uint32_t groups_nr,
 				enum shard_dtype grad, struct err *e);
-/* Writes the canonical string of s to out, which holds SETTINGS_TEXT_BYTES, and returns its length.
- * settings_make() with it as the only layer gives s again. groups is what settings_make() got. */
-size_t settings_text(const struct model_settings *s, const char *const *groups, char *out);
+/* The canonical string of s, which the caller frees, of at most SETTINGS_TEXT_BYTES. NULL: no
+ * memory. settings_make() with it as the only layer gives s again. groups is what settings_make()
+ * got. */
+char *settings_text(const struct model_settings *s, const char *const *groups);
 /* Is there such a key (in a group's section if group is set), and is the value well formed? */
 enum shard_status settings_check(const char *key, const char *value, bool group, struct err *e);
 /* How long a core waits for slow trainers. 0: until step_timeout. */

@@ -14,7 +14,7 @@
 #ifndef CORE_NODES_MAX /* A program that enumerates states builds a smaller core. */
 #define CORE_NODES_MAX  64
 #define CORE_RANKS_MAX  256
-#define CORE_GROUPS_MAX 16
+#define CORE_GROUPS_MAX 256
 #endif
 
 /* Names an attempt. Ids are ordered by (generation, term, seq, step, attempt). */

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm9". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x396d726177647273ull
+/* "srdwarmA". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x416d726177647273ull
 
 enum {
 	WARM_SEALED = 1,

@@ -89,7 +89,7 @@ Shard__Record *corewire_pack_record(const struct record *r, struct arena *a)
 	Shard__Record *out = take(a, 1, sizeof(*out));
 	Shard__Id *id = take(a, 1, sizeof(*id));
 	Shard__Scaler *scaler = take(a, 1, sizeof(*scaler));
-	uint32_t *args = take(a, CORE_GROUPS_MAX, sizeof(struct optim_args));
+	uint32_t *args = take(a, r->groups_nr, sizeof(struct optim_args));
 
 	CHECK(r->groups_nr <= CORE_GROUPS_MAX);
 	if (out == NULL || id == NULL || scaler == NULL || args == NULL)

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { GROUPS_MAX_BEFORE = 16 }; /* Of a model, in releases before wire_minor 6. */
+
 enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems,
 			      struct err *e)
 {
@@ -209,16 +211,21 @@ static enum shard_status compare(const struct model *m, const Shard__Spec *spec,
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 			       const struct model_settings *set, struct err *e)
 {
-	char text[SETTINGS_TEXT_BYTES];
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct model_settings like = *set;
+	enum shard_status st;
+	char *text;
 
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
 	if (set->replicas_by == SETTINGS_BY_NOBODY)
 		like.replicas = m->set.replicas; /* It keeps what it has. */
-	settings_text(&like, groups, text);
-	return compare(m, spec, text, e);
+	if ((text = settings_text(&like, groups)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to compare definitions of \"%s\"",
+			       m->name);
+	st = compare(m, spec, text, e);
+	free(text);
+	return st;
 }
 
 /* Compares what compare() cannot name: the owner, and how the settings of groups were written. */
@@ -318,6 +325,22 @@ static const char *tensor_with(const Shard__Spec *spec, const struct later *l)
 	return NULL;
 }
 
+static enum shard_status groups_may_travel(const struct server *s, const Shard__Spec *spec,
+					   struct err *e)
+{
+	for (uint16_t n = 0; n < s->nodes_nr && spec->n_groups > GROUPS_MAX_BEFORE; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows_groups(p))
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "%zu tensor groups, and node %s (release %s) knows at most "
+				       "%d: install %s there",
+				       spec->n_groups, members_name(s, n), p->release,
+				       GROUPS_MAX_BEFORE, SHARD_RELEASE);
+	}
+	return SHARD_OK;
+}
+
 enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spec, struct err *e)
 {
 	for (size_t i = 0; i < NR(later); i++) {
@@ -334,7 +357,7 @@ enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spe
 					       p->release, SHARD_RELEASE);
 		}
 	}
-	return SHARD_OK;
+	return groups_may_travel(s, spec, e);
 }
 
 void *spec_copy(const ProtobufCMessage *msg)
@@ -386,7 +409,6 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 			     const struct model_settings *set, uint64_t members, struct err *e)
 {
 	Shard__Model temp = SHARD__MODEL__INIT, *m;
-	char text[SETTINGS_TEXT_BYTES];
 	uint64_t capacity[CORE_NODES_MAX];
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct layout *l = NULL;
@@ -398,8 +420,7 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 		return st;
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
-	settings_text(set, groups, text);
-	named.settings = text;
+	named.settings = settings_text(set, groups);
 	temp.model = s->next_model + 1;
 	temp.spec = &named;
 	temp.owner = owner;
@@ -408,7 +429,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.members = members;
 	placing_capacity_of(s, members, capacity);
 	st = placing_new(&temp, l->chunks_nr, set->replicas, capacity, e);
-	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
+	m = st == SHARD_OK && named.settings != NULL ? spec_copy(&temp.base) : NULL;
+	free(named.settings);
 	free(temp.place_runs);
 	free(temp.holder_runs);
 	if (st == SHARD_OK && m == NULL)

@@ -45,8 +45,8 @@ enum shard_status spec_replicas(const struct server *s, const char *model,
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
 			     const Shard__Spec *spec, Shard__Cred *owner,
 			     const struct model_settings *set, uint64_t members, struct err *e);
-/* SHARD_UNSUPPORTED: a tensor has an image dtype of its own or no elements, and a node that is
- * linked is of a release that knows none such. */
+/* SHARD_UNSUPPORTED: a tensor has an image dtype of its own or no elements, or there are more
+ * groups than releases used to know, and a node that is linked is of such a release. */
 enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spec, struct err *e);
 void *spec_copy(const ProtobufCMessage *msg); /* A deep copy. NULL: no memory. */
 

@@ -87,7 +87,7 @@ static uint64_t fixed_bytes(const struct store_conf *conf, bool copied)
 {
 	const struct layout *l = conf->layout;
 
-	uint64_t tables = (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
+	uint64_t tables = (400ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
 			  l->chunks_nr * 192ull;
 
 	if (conf->warm) /* The blobs are part of .meta. */

@@ -27,7 +27,7 @@ static void fuzz_settings(char *text)
 {
 	static const char *const groups[] = {"g", "norm"};
 	struct settings_layer layers[4];
-	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
+	char *one, *two;
 	uint32_t nr = 0, groups_nr = 2;
 	struct model_settings s, t;
 	struct err e;
@@ -46,15 +46,18 @@ static void fuzz_settings(char *text)
 		return;
 	if (s.replicas_by == SETTINGS_BY_NOBODY && s.replicas < s.min_copies)
 		s.replicas = s.min_copies; /* As who chooses it by the number of nodes. */
-	settings_text(&s, groups, one);
+	one = settings_text(&s, groups);
 	layers[0] = (struct settings_layer){.text = one, .origin = "again"};
 	CHECK(settings_make(&t, layers, 1, groups, groups_nr, SHARD_BF16, &e) == SHARD_OK);
-	settings_text(&t, groups, two);
+	two = settings_text(&t, groups);
 	CHECK(settings_compare(one, "one", two, "two", &e) == SHARD_OK);
 	layers[0].text = "lr=2 optimizer=sgd";
 	CHECK(settings_make(&t, layers, 1, NULL, 0, SHARD_BF16, &e) == SHARD_OK);
-	settings_text(&t, NULL, two);
+	free(two);
+	two = settings_text(&t, NULL);
 	settings_compare(one, "one", two, "two", &e);
+	free(one);
+	free(two);
 }
 
 static void fuzz_file(const char *text, size_t bytes)

@@ -4,8 +4,8 @@
  * sockets and TCP, with one and two copies, with weights of two steps before, and when daemons are
  * killed and come again. Every tensor is read in its own type at the place that is told, also after
  * a save, a drop and a restore. Definitions that cannot be are refused, and so are those with what
- * the release of a node does not know, such tensors or one without elements. The text names the
- * tensor. */
+ * the release of a node does not know: such tensors, one without elements, and many groups. The
+ * text names it. */
 #include "base/check.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"
@@ -408,6 +408,10 @@ static void older_release(void **state)
 {
 	static const struct shard_tensor empty[] = {{.name = "wte", .ndim = 1, .shape = {5000}},
 						    {.name = "none", .ndim = 1, .shape = {0}}};
+	static const struct shard_group groups[] = {
+		{"a", 0}, {"b", 0}, {"c", 0}, {"d", 0}, {"e", 0}, {"f", 0},
+		{"g", 0}, {"h", 0}, {"i", 0}, {"j", 0}, {"k", 0}, {"l", 0},
+		{"m", 0}, {"n", 0}, {"o", 0}, {"p", 0}, {"q", 0}};
 	struct shard_spec s;
 	struct trainer t;
 
@@ -432,6 +436,11 @@ static void older_release(void **state)
 		EXPECT(SHARD_UNSUPPORTED, shard_define(t.client, &s, &t.model, &t.created));
 		EXPECT_TEXT("tensor \"none\" has a dimension of 0, which node b (release ");
 		s.tensors_nr = 1; /* It has neither. */
+		s.groups = groups;
+		s.groups_nr = NR(groups);
+		EXPECT(SHARD_UNSUPPORTED, shard_define(t.client, &s, &t.model, &t.created));
+		EXPECT_TEXT("17 tensor groups, and node b (release ");
+		s.groups_nr = 16;
 		EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
 		trainer_end(&t);
 	}
