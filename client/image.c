@@ -444,7 +444,7 @@ static enum shard_status pull_check(struct shard_model *m, uint32_t tensor, uint
 
 static bool pull_all_ready(struct shard_model *m, const struct ticket *t, uint32_t *chunk)
 {
-	return image_has(m, 0, m->layout->elems, t->step, chunk);
+	return image_holds(m, 0, m->layout->elems, t->step, chunk);
 }
 
 enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ticket)
