@@ -370,17 +370,19 @@ static bool copy_stable(struct shard_model *m, uint64_t version, uint64_t *open)
 
 bool image_copy(struct shard_model *m, char *to, struct image_look *l)
 {
-	uint64_t elem = dtype_bytes(m->spec.image), first = NONE, open, again;
+	const struct layout *layout = m->layout;
+	uint64_t first = NONE, open, again;
 	const char *from = (const char *)m->image.base + m->image_data;
 
 	*l = (struct image_look){image_shown(m), NONE, !same_generation(m)};
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		_Atomic uint64_t *v = &m->version[(size_t)l->slot * m->layout->chunks_nr + c];
 		uint64_t before = atomic_load_explicit(v, memory_order_acquire);
-		uint64_t at = l->slot * m->image_half + (uint64_t)c * m->layout->chunk_elems * elem;
+		uint64_t at = l->slot * m->image_half +
+			      layout_image_at(layout, layout_chunk_start(layout, c));
 		bool calm = copy_stable(m, before, &open);
 
-		memcpy(to + at, from + at, layout_chunk_elems(m->layout, c) * elem);
+		memcpy(to + at, from + at, layout_image_bytes(layout, c, 1));
 		/* The bytes are read before the version and the counter are read again. */
 		atomic_thread_fence(memory_order_acquire);
 		first = c == 0 ? before : first;

@@ -173,6 +173,7 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 	struct shard_client *c = owner;
 	struct request *r;
 	struct shard_model *m;
+	enum shard_status st;
 
 	(void)s;
 	if (h->flags & WIRE_REPLY) {
@@ -198,8 +199,11 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 		*to = STREAM_DISCARD;
 		return SHARD_OK;
 	}
-	c->landing = m; /* For on_image(), which is not called for discarded bodies. */
-	return image_part(m, h, to, e);
+	st = image_part(m, h, to, e);
+	/* For on_image(), which is not called for discarded bodies, such as of chunks that are here
+	 * already. Whoever waited for one of these to land would wait for ever. */
+	c->landing = st == SHARD_OK && *to != STREAM_DISCARD ? m : NULL;
+	return st;
 }
 
 static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,

@@ -8,8 +8,6 @@
  * an arena that a step is using, and on an image that the stream does not stop writing to. */
 #include "image.h"
 
-#include "wire/dtype.h"
-
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -105,7 +103,7 @@ static enum shard_status keep_image(struct shard_model *m, struct wait *w, struc
 	image_moved(m);
 	if (m->staleness > 0)
 		memcpy(data + (look.slot == 0) * m->image_half, data + look.slot * m->image_half,
-		       m->layout->elems * dtype_bytes(m->spec.image));
+		       m->layout->image_bytes);
 	if (head > 0)
 		munmap(data - m->image_data, head);
 	kept->base = data;

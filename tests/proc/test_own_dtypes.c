@@ -265,6 +265,27 @@ static void join(struct trainer *t)
 	EXPECT(SHARD_OK, shard_join(t->model, 0, pace_ms(20000), &w));
 }
 
+/* The memory that is handed over has each tensor where it was. */
+static void check_kept(struct trainer *t, uint64_t steps)
+{
+	struct shard_kept kept = SHARD_INIT(struct shard_kept);
+	static float w[NUMEL_MAX], want[NUMEL_MAX];
+
+	EXPECT(SHARD_OK, shard_keep(t->model, SHARD_IMAGE, SHARD_DEFAULT, &kept));
+	assert_int_equal(kept.step, steps);
+	for (uint32_t k = 0; k < TENSORS; k++) {
+		struct shard_info info = SHARD_INIT(struct shard_info);
+
+		EXPECT(SHARD_OK, shard_tensor_info(t->model, k, &info));
+		for (uint64_t i = 0; i < numel(k); i++)
+			w[i] = weight_after(k, i, steps);
+		dtype_convert(want, image_of(k), w, SHARD_F32, numel(k));
+		assert_memory_equal((char *)kept.base + info.image_offset, want,
+				    numel(k) * dtype_bytes(image_of(k)));
+	}
+	shard_unmap(&kept);
+}
+
 static void each_in_its_own_type(uint32_t copies, bool tcp)
 {
 	struct inproc c, other;
@@ -280,6 +301,7 @@ static void each_in_its_own_type(uint32_t copies, bool tcp)
 	check_image(&t, STEPS);
 	check_reads(address_of(&c, 0, tcp), STEPS);
 	check_reads(address_of(&c, 1, tcp), STEPS);
+	check_kept(&t, STEPS);
 	trainer_end(&t);
 	keep_must_save(c.node[0].unix_address, "gpt", keep.dir, NULL);
 	inproc_stop(&c);
