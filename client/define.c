@@ -64,6 +64,10 @@ void handle_reap(struct shard_client *c)
 
 /* --- define --- */
 
+/* Between two questions whether another caller has defined the model. */
+#define DEFINER_PAUSE_NS     (10 * NS_PER_MS)
+#define DEFINER_PAUSE_MAX_NS (500 * NS_PER_MS)
+
 static enum shard_status define_send(struct request *r, const struct shard_spec *s, struct wait *w)
 {
 	size_t bytes = s->tensors_nr * (sizeof(Shard__Tensor) + sizeof(Shard__Tensor *) +
@@ -110,6 +114,7 @@ static enum shard_status define_send(struct request *r, const struct shard_spec 
 	spec.settings = (char *)(uintptr_t)(s->settings ? s->settings : "");
 	d.spec = &spec;
 	d.pid = (uint32_t)getpid();
+	d.attach_only = s->wait_ms != 0;
 	rc = request_send(r, (struct wire_head){0}, &d.base, w);
 	free(memory);
 	return rc;
@@ -156,24 +161,52 @@ static enum shard_status define_reply(struct shard_model *m, const struct reques
 	return rc;
 }
 
+/* Asks again after a pause whether another caller has defined the model by now. */
+static enum shard_status define_later(const struct request *r, const struct shard_spec *s,
+				      const struct wait *w, uint64_t *pause_ns)
+{
+	enum shard_status rc;
+
+	*pause_ns = *pause_ns == 0 ? DEFINER_PAUSE_NS : 2 * *pause_ns;
+	if (*pause_ns > DEFINER_PAUSE_MAX_NS)
+		*pause_ns = DEFINER_PAUSE_MAX_NS;
+	rc = pump_pause(r->c, w, *pause_ns);
+	if (rc != SHARD_TIMEOUT)
+		return rc == SHARD_OK ? SHARD_AGAIN : rc;
+	return text_fail(rc,
+			 "shard_define of \"%s\" waited %.1f s for the caller that holds its "
+			 "weights: nobody has defined it at %s; look whether that rank runs and "
+			 "gives the same name, as this one has set wait_ms and defines nothing",
+			 s->name, wait_seconds(w), r->c->address);
+}
+
 static enum shard_status define_ask(struct shard_model *m, const struct shard_spec *s)
 {
 	struct shard_client *c = m->client;
 	struct request *r = NULL;
-	uint64_t pause_ns = 0;
+	uint64_t pause_ns = 0, later_ns = 0;
 	enum shard_status rc;
 	struct wait w;
 
-	wait_begin(c, &w, c->timeout_ms);
+	wait_begin(c, &w, s->wait_ms > 0 ? s->wait_ms : c->timeout_ms);
 	do {
 		request_free(r);
 		if ((r = request_new(c, OP_DEFINE, 0)) == NULL)
 			return SHARD_SYSTEM;
 		if ((rc = define_send(r, s, &w)) == SHARD_OK)
 			rc = request_wait_alive(r, &w, s->name);
-	} while ((rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
+		if (rc == SHARD_NOT_FOUND && s->wait_ms != 0)
+			rc = define_later(r, s, &w, &later_ns);
+		else
+			rc = request_again(r, &w, &pause_ns, rc);
+	} while (rc == SHARD_AGAIN);
 	if (rc == SHARD_OK)
 		rc = define_reply(m, r);
+	if (rc == SHARD_OK && s->wait_ms != 0 && m->created)
+		rc = text_fail(SHARD_UNSUPPORTED,
+			       "shard_define of \"%s\": a daemon is too old for wait_ms, and has "
+			       "made the model for this caller: disconnect, and upgrade it",
+			       s->name);
 	else if (rc == SHARD_BUDGET && spawn_is(c->address))
 		spawn_advise(c->address);
 	request_free(r);

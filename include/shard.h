@@ -344,6 +344,10 @@ struct shard_spec {
 	/* "optimizer=adamw lr=3e-4 clip=1.0 schedule=WarmupLR ...": the keys of [model] in
 	 * shardd.conf, separated by blanks. NULL: none. */
 	const char *settings;
+	/* For a caller that does not hold the weights: how long it waits, in milliseconds, until
+	 * another one has defined the model. SHARD_DEFAULT: 300 s. It never defines the model
+	 * itself, and never gets created = 1. 0: it may. */
+	int64_t wait_ms;
 };
 
 /* One tensor of a model that exists. */
@@ -808,6 +812,10 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  * begun anew by accident: that is SHARD_LOST, unless `when_lost` says otherwise. While another node
  * becomes the one that coordinates, the call waits.
  *
+ * Where the weights of one rank count, the others set spec->wait_ms. They wait until it has defined
+ * the model, and go on as if they had done so: the comparison with spec is the same, and they are
+ * attached. Whether the weights are there already shard_join() and shard_read() say.
+ *
  * ARGUMENTS
  * client: the connection.
  * spec: the model. It is copied.
@@ -834,7 +842,10 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  * SHARD_UNREACHABLE: a node is down that a new model needs. It begins without a node that has been
  *   away for lost_timeout, but not with more copies of a chunk than nodes are up.
  * SHARD_PROTOCOL: `restore_at_start` is set, and no checkpoint that is there is good; or as below.
- * SHARD_NOT_FOUND: the model was dropped while the caller waited for it.
+ * SHARD_NOT_FOUND: the model was dropped while the caller waited for it. With spec->wait_ms the
+ * call goes on waiting. SHARD_TIMEOUT: with spec->wait_ms also: nobody has defined the model.
+ * SHARD_UNSUPPORTED: spec->wait_ms is set, and a daemon is too old for it. It has given this
+ *   connection the task of writing the weights: disconnect, so that another one gets it.
  * Also the errors of a connection, and of a call that waits.
  *
  * THREADS

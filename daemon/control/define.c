@@ -268,28 +268,29 @@ static void ask_again(struct model *m)
 	}
 }
 
-static bool may_write(const struct model *m, const Shard__Cred *cred)
+/* One that only attaches does not hold the weights. */
+static bool may_write(const struct model *m, const Shard__Define *d)
 {
 	struct err e;
 
-	return access_check(m, cred, true, &e) == SHARD_OK;
+	return !d->attach_only && access_check(m, d->cred, true, &e) == SHARD_OK;
 }
 
 static enum shard_status add_requester(struct model *m, const struct caller *from,
-				       const Shard__Cred *cred, struct err *e)
+				       const Shard__Define *d, struct err *e)
 {
 	struct asking *a = malloc(sizeof(*a));
 	enum shard_status st;
 
 	if (a == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
-	st = held_take(m->server, &a->held, from->node, cred, sizeof(*a), e);
+	st = held_take(m->server, &a->held, from->node, d->cred, sizeof(*a), e);
 	if (st != SHARD_OK) {
 		free(a);
 		return st;
 	}
 	a->who = *from;
-	a->may_write = may_write(m, cred);
+	a->may_write = may_write(m, d);
 	list_push(&m->control->requesters, &a->link);
 	return SHARD_OK;
 }
@@ -381,7 +382,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	round_own(&m->control->told, s);
 	if (made != NULL)
 		made(arg, m);
-	else if ((st = add_requester(m, a, d->cred, e)) != SHARD_OK) {
+	else if ((st = add_requester(m, a, d, e)) != SHARD_OK) {
 		abandon(m, e);
 		return st;
 	}
@@ -489,10 +490,12 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 		/* It is soon known whether the model has weights. */
 		if (m->defining || !made_there(m, a->node) ||
 		    (watch_restoring(m) && !m->rolled_back))
-			return add_requester(m, a, d->cred, e);
-		answer(m, a, may_write(m, d->cred));
+			return add_requester(m, a, d, e);
+		answer(m, a, may_write(m, d));
 		return SHARD_OK;
 	}
+	if (d->attach_only)
+		return err_set(e, SHARD_NOT_FOUND, "nobody has defined \"%s\" yet", spec->name);
 	if (drop_in_hand(s, spec->name) && may_wait)
 		return define_wait(s, a, d, e);
 	if (drop_in_hand(s, spec->name))

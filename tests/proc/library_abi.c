@@ -34,7 +34,7 @@ IS(shard_group, 16);
 AT(shard_group, name, 0, 8);
 AT(shard_group, settings, 8, 8);
 
-IS(shard_spec, 64);
+IS(shard_spec, 72);
 AT(shard_spec, size, 0, 8);
 AT(shard_spec, name, 8, 8);
 AT(shard_spec, tensors, 16, 8);
@@ -44,6 +44,7 @@ AT(shard_spec, groups_nr, 40, 4);
 AT(shard_spec, image, 44, 4);
 AT(shard_spec, grad, 48, 4);
 AT(shard_spec, settings, 56, 8);
+AT(shard_spec, wait_ms, 64, 8);
 
 IS(shard_info, 128);
 AT(shard_info, size, 0, 8);

@@ -212,6 +212,35 @@ static void test_bad_chunks(void **state)
 
 /* A definition gives the layout of the tensors. A second handle on one connection is refused, and a
  * refusal of the daemon comes with its text. */
+/* One that waits for the definer never becomes it, also with a daemon that does not know of that.
+ */
+static void test_waits_for_definer(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_spec s;
+	struct trainer t;
+
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	s.wait_ms = 20;
+	fake_lock(f);
+	f->knobs.refuse[OP_DEFINE] = SHARD_NOT_FOUND;
+	f->knobs.refuse_text = "nobody has defined it yet";
+	fake_unlock(f);
+	trainer_connect(&t, f->address);
+	EXPECT(SHARD_TIMEOUT, shard_define(t.client, &s, &t.model, &t.created));
+	EXPECT_TEXT("for the caller that holds its weights: nobody has defined it at ");
+	fake_lock(f);
+	f->knobs.refuse[OP_DEFINE] = SHARD_OK;
+	fake_unlock(f);
+	s.wait_ms = SHARD_DEFAULT;
+	EXPECT(SHARD_UNSUPPORTED, shard_define(t.client, &s, &t.model, &t.created));
+	EXPECT_TEXT("a daemon is too old for wait_ms");
+	assert_int_equal(t.created, 0);
+	assert_null(t.model);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 static void test_define(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -519,13 +548,21 @@ static void test_ping(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_texts),      cmocka_unit_test(test_addresses),
-		OVER_BOTH(test_connect),           cmocka_unit_test(test_bad_specs),
-		cmocka_unit_test(test_bad_chunks), OVER_BOTH(test_define),
-		OVER_BOTH(test_write_read),        OVER_BOTH(test_read_busy),
-		OVER_BOTH(test_write_busy),        OVER_BOTH(test_write_bf16),
-		OVER_BOTH(test_give_up),           OVER_BOTH(test_closed),
-		OVER_BOTH(test_garbage),           cmocka_unit_test(test_unasked),
+		cmocka_unit_test(test_texts),
+		cmocka_unit_test(test_addresses),
+		OVER_BOTH(test_connect),
+		cmocka_unit_test(test_bad_specs),
+		cmocka_unit_test(test_bad_chunks),
+		OVER_BOTH(test_define),
+		OVER_BOTH(test_waits_for_definer),
+		OVER_BOTH(test_write_read),
+		OVER_BOTH(test_read_busy),
+		OVER_BOTH(test_write_busy),
+		OVER_BOTH(test_write_bf16),
+		OVER_BOTH(test_give_up),
+		OVER_BOTH(test_closed),
+		OVER_BOTH(test_garbage),
+		cmocka_unit_test(test_unasked),
 		cmocka_unit_test(test_ping),
 	};
 

@@ -67,7 +67,7 @@ class Group(C.Structure):
 class Spec(Sized):
     _fields_ = [("size", size_t), ("name", text), ("tensors", C.POINTER(Tensor)),
                 ("tensors_nr", u32), ("groups", C.POINTER(Group)), ("groups_nr", u32),
-                ("image", C.c_int), ("grad", C.c_int), ("settings", text)]
+                ("image", C.c_int), ("grad", C.c_int), ("settings", text), ("wait_ms", i64)]
 
 
 class Info(Sized):
