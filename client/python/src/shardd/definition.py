@@ -64,11 +64,10 @@ class Definition:
             s.attach(self.name)
             created = False
         else:
-            if definer is None or _p.hint("RANK", -1) in (-1, definer):
-                self._drop_left_over(s, definer)
-            else:
-                self._wait_for_definer(s, definer)
-            created = self._define_or_attach(s, resume)
+            # Where one rank's weights count, the others do not define the model before it has.
+            waits = definer is not None and _p.hint("RANK", -1) not in (-1, definer)
+            self._end_left_over(s, definer, waits)
+            created = self._define_or_attach(s, resume, waits)
         if created:
             step = self._write(s, init)
             log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
@@ -184,29 +183,21 @@ class Definition:
                 r.param.copy_(x.view(r.param.size()))
         return steps.pop() if len(steps) == 1 else None
 
-    def _wait_for_definer(self, s: Session, definer: int) -> None:
-        """Where one rank's weights count, the others do not define the model before it has."""
+    def _end_left_over(self, s: Session, definer: int | None, waits: bool) -> None:
+        """Has the definer drop what a run that crashed before its first step left in a private
+        daemon, whose world would wait for trainers that do not come. The others wait for that."""
         end = time.monotonic() + s.timeout
-        while True:
-            try:
-                s.attach(self.name)
-                s.detach()
-                if not self._is_left_over(s):
-                    return
-            except _c.Error as e:
-                if e.number != _c.NOT_FOUND:
-                    return  # What it is, the definition says.
+        while definer is not None and self._is_left_over(s):
+            if not waits:
+                self._drop_left_over(s)
+                return
             if time.monotonic() > end:
-                raise _c.Timeout(_c.TIMEOUT, f"rank {definer} has not defined model "
-                                 f"{self.name!r} in {s.timeout:g} s, and its weights are what "
-                                 f"this rank, {_p.hint('RANK', -1)}, begins with", "SHARD_TIMEOUT")
+                raise _c.Timeout(_c.TIMEOUT, f"rank {definer} has not defined model {self.name!r} "
+                                 f"in {s.timeout:g} s, and its weights are what this rank, "
+                                 f"{_p.hint('RANK', -1)}, begins with", "SHARD_TIMEOUT")
             time.sleep(0.02)
 
-    def _drop_left_over(self, s: Session, definer: int | None) -> None:
-        """Drops what a run that crashed before its first step left in a private daemon. Its world
-        would wait for trainers that do not come. There has to be one rank that does it."""
-        if definer is None or not self._is_left_over(s):
-            return
+    def _drop_left_over(self, s: Session) -> None:
         try:
             s.drop(self.name)
         except _c.Error as e:
@@ -225,10 +216,10 @@ class Definition:
         return there is not None and there["step"] == there["joined"] == 0 and \
             world_of(there["settings"]) != world_of(self.settings)
 
-    def _define_or_attach(self, s: Session, resume: str) -> bool:
+    def _define_or_attach(self, s: Session, resume: str, waits: bool) -> bool:
         try:
             return s.define(self.name, self.tensors, self.groups, _p.DTYPES[self.dtype],
-                            _p.DTYPES[self.grad_dtype], self.settings)
+                            _p.DTYPES[self.grad_dtype], self.settings, s.timeout if waits else 0)
         except _c.Mismatch as e:
             # Another world size or timeout in a model that lives on is no other model.
             if resume == "never" or "setting" not in e.sentence:

@@ -126,8 +126,11 @@ class Session:
     # --- the model ---
 
     def define(self, name: str, tensors: Sequence[TensorSpec], groups: Sequence[tuple[str, str]],
-               image: int, grad: int, settings: str) -> bool:
-        """Defines a model or attaches to the equal one. True: write the weights, then seal()."""
+               image: int, grad: int, settings: str, wait: float = 0) -> bool:
+        """Defines a model or attaches to the equal one. True: write the weights, then seal().
+
+        wait: not 0 for a process that does not hold the weights. It waits so many seconds until
+        another one has defined the model, and is never the one that writes."""
         rows = (_c.Tensor * len(tensors))()
         for row, t in zip(rows, tensors):
             row.name, row.group, row.flags = t.name.encode(), t.group, t.flags
@@ -136,7 +139,8 @@ class Session:
         heads = (_c.Group * max(1, len(groups)))(
             *[_c.Group(g.encode(), s.encode()) for g, s in groups])
         spec = _c.Spec(name=name.encode(), tensors=rows, tensors_nr=len(tensors), groups=heads,
-                       groups_nr=len(groups), image=image, grad=grad, settings=settings.encode())
+                       groups_nr=len(groups), image=image, grad=grad, settings=settings.encode(),
+                       wait_ms=max(1, int(wait * 1000)) if wait else 0)
         created = C.c_int(0)
         _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_define(
             self._client, C.byref(spec), C.byref(self._model), C.byref(created))))
