@@ -384,7 +384,7 @@ static enum shard_status take(struct ckpt_op *op, struct model *m, struct err *e
 			       "\"%s\" has weights, of step %lu: restoring gives them up, ask for "
 			       "that by force",
 			       m->name, (unsigned long)m->step);
-	if (!m->sealed && !writer_free(m))
+	if (!m->sealed && !writer_free(m) && !writer_is(m, &op->requester))
 		return err_set(
 			e, SHARD_BUSY,
 			"a trainer is writing the weights of \"%s\": let it seal or end first",
