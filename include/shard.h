@@ -408,9 +408,12 @@ struct shard_begin_opts {
 	size_t size;
 	/* The update uses the sum of all gradients divided by the sum of all weights. Give the
 	 * number of samples or tokens that the gradient is a sum over. 0 is 1.0, which makes the
-	 * mean over the ranks of gradients that are means themselves. SHARD_NO_SAMPLES is a weight
-	 * of 0, and every tensor counts as pushed by shard_push_none(): commit right away. A step
-	 * in which no rank has samples changes nothing (SHARD_SKIPPED_NONFINITE). */
+	 * mean over the ranks of gradients that are means themselves. That is the mean over all
+	 * samples only where all ranks have equally many. Where they have not, multiply the loss,
+	 * which is a mean in most frameworks, by the count before the backward pass, beside
+	 * shard_step.loss_scale, and give the count here. SHARD_NO_SAMPLES is a weight of 0, and
+	 * every tensor counts as pushed by shard_push_none(): commit right away. A step in which no
+	 * rank has samples changes nothing (SHARD_SKIPPED_NONFINITE). */
 	double weight;
 	/* How often each element is pushed, with SHARD_ADD, in this step. 0 is 1. More than one
 	 * costs fp32 sums in this process, 4 bytes per element. */
@@ -1310,11 +1313,17 @@ SHARD_API enum shard_status shard_save_as(shard_model *model, const struct shard
  * more or fewer than those that saved it. It waits for as long as the daemon says how far it is. A
  * model of that name that has weights is not touched; `shardctl restore --force` gives them up.
  *
+ * The settings are those that were saved, where shardd.conf does not say otherwise. For settings of
+ * the caller's own, as another world or learning rate, define the model with them. Whoever gets
+ * *created = 1 detaches it and restores by the same connection, in place of writing and sealing.
+ * Tensors, groups and optimizer have to be those of the checkpoint. If it fails the task of writing
+ * stays with the connection: define again to go on.
+ *
  * ARGUMENTS
  * client: the connection.
  * dir: the folder of checkpoints, an absolute path of at most 1023 bytes. Not NULL.
  * tag: which one. NULL: the newest.
- * name: what the model is called from now on. NULL: what it was called.
+ * name: of the model; a checkpoint of another one is refused. NULL: the one that it has.
  * model: where the attachment is put. The caller ends it with shard_detach(). NULL after a failure.
  *
  * ERRORS
