@@ -72,6 +72,11 @@ UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test
 UNIT_C   := $(if $(HAVE_RDMA),$(UNIT_C),$(filter-out tests/unit/test_rdma% tests/proc/test_rdma%,$(UNIT_C)))
 UNIT_C   := $(if $(HAVE_ETCD),$(UNIT_C),$(filter-out tests/unit/test_etcd% tests/proc/test_source_etcd% tests/proc/test_elected_etcd%,$(UNIT_C)))
 FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
+# libcuda.so.1 is loaded when a trainer asks for it, so building needs nothing of CUDA.
+CUDA ?= found
+HAVE_CUDA := $(filter-out 0,$(CUDA))
+CUDA_C   := $(wildcard client/cuda/*.c)
+UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out tests/unit/test_cuda% tests/proc/test_cuda%,$(UNIT_C)))
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
 REF_C    := $(wildcard tests/ref/*.c)
@@ -81,6 +86,7 @@ BENCH    := $(patsubst %.c,$(B)/%,$(BENCH_C))
 PROTO_A := $(B)/libshardproto.a
 DAEMON_A:= $(B)/libshardd.a
 CLIENT_A:= $(B)/libshard.a
+CUDA_A  := $(if $(HAVE_CUDA),$(B)/libshard-cuda.a)
 GPT_A   := $(B)/libgpt.a
 TEST_A  := $(B)/libtest.a
 BINS    := $(B)/shardd $(B)/shardctl $(B)/gpt
@@ -88,15 +94,13 @@ RELEASES := $(B)/tests/older/shardd $(B)/tests/newer/shardd
 HAVE_MAIN := $(wildcard daemon/main.c)
 
 # --- what is optional: found or not, said, and never needed ---
-CUDA ?= $(if $(wildcard /usr/local/cuda/include/cuda.h),found,)
 SYSTEMD ?= $(if $(wildcard /usr/include/systemd/sd-daemon.h),found,)
 HAVE_SYSTEMD := $(filter-out 0,$(SYSTEMD))
-part  = @echo '$1: no ($(if $(filter 0,$2),$3=0,$(if $2,$4 is here$(comma) but this release has no code for it,$4 is not here)))'
 all: parts
 parts:
 	@echo 'rdma: $(if $(HAVE_RDMA),yes (libibverbs),no ($(if $(RDMA),RDMA=0,libibverbs is not here)))'
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
-	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
+	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -109,7 +113,7 @@ $(B)/with-systemd: systemd-look # It is always looked at, but only newer if it d
 systemd-look:
 
 # The programs and the library are made anew if the flags above change.
-$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
+$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
 $(B)/hardening: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
@@ -121,8 +125,11 @@ $(B)/libshardproto.a: $(B)/with-rdma
 $(B)/with-etcd: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_ETCD),yes,no)' ] || echo '$(if $(HAVE_ETCD),yes,no)' >$@
 $(B)/libshardd.a: $(B)/with-etcd
+$(B)/with-cuda: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_CUDA),yes,no)' ] || echo '$(if $(HAVE_CUDA),yes,no)' >$@
+parts: $(B)/with-cuda
 
-all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
+all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
 $(B)/gen/shard.pb-c.h: $(PB)
 $(PB): proto/wire/shard.proto
@@ -155,6 +162,8 @@ $(DAEMON_A): $(call objs,$(DAEMON_C))
 	$(ar)
 $(CLIENT_A): $(call objs,$(CLIENT_C))
 	$(ar)
+$(B)/libshard-cuda.a: $(call objs,$(CUDA_C))
+	$(ar)
 $(GPT_A): $(call objs,$(GPT_C))
 	$(ar)
 $(TEST_A): $(call objs,$(TESTLIB_C))
@@ -171,6 +180,10 @@ $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
 
+$(B)/libshard-cuda.so.0: client/cuda/libshard-cuda.map $(call objs,$(CUDA_C)) $(PROTO_A) $(B)/libshard.so.0
+	$(link) -shared -Wl,-soname,libshard-cuda.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
+	  $(filter-out $<,$^) -ldl
+
 # For static linking: the client and what it needs of proto/ are one object, whose only global names
 # are those of shard.h.
 $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
@@ -178,8 +191,14 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
 
+# The one with CUDA takes the functions of shard.h from libshard.a or libshard.so.
+$(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/base/status.c proto/base/check.c)
+	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
+	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
+	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
+
 # Tests, benchmarks and the simulator may use everything.
-TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
+TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $(filter-out %/shardd,$^) $(TEST_L)
@@ -194,6 +213,12 @@ $(FAKED): $(FAKE_A)
 $(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
+# test_cuda* load a driver library of their own, as programs of a user load the real one.
+CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda%,$(UNIT))
+FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
+$(CUDA_TESTS): $(FAKE_CUDA)
+$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c))
+	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
@@ -222,7 +247,12 @@ $(B)/libshard.pc: parts # It is always made, because it depends on PREFIX and LI
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: libshard' \
 	  'Description: push gradients to, and pull parameters from, shardd' 'Version: $(VERSION)' \
 	  'Libs: -L$${libdir} -lshard' 'Libs.private: -lprotobuf-c -pthread' 'Cflags: -I$${includedir}' >$@
-install: all $(B)/libshard.pc
+$(B)/libshard-cuda.pc: parts
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: libshard-cuda' \
+	  'Description: push gradients from, and pull parameters to, a GPU with shardd' 'Version: $(VERSION)' 'Requires: libshard' \
+	  'Libs: -L$${libdir} -lshard-cuda' 'Libs.private: -ldl -pthread' 'Cflags: -I$${includedir}' >$@
+install: all $(B)/libshard.pc $(if $(HAVE_CUDA),install-cuda)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/share/shardd
 	install -m 755 $(B)/shardd $(B)/shardctl $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/shard.h $(DESTDIR)$(PREFIX)/include
@@ -231,7 +261,15 @@ install: all $(B)/libshard.pc
 	ln -sf libshard.so.0 $(DESTDIR)$(LIBDIR)/libshard.so
 	install -m 644 $(B)/libshard.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 deploy/shardd.conf deploy/alerts.yml deploy/grafana.json $(DESTDIR)$(PREFIX)/share/shardd
+install-cuda: all $(B)/libshard-cuda.pc
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 include/shard_cuda.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(B)/libshard-cuda-whole.a $(DESTDIR)$(LIBDIR)/libshard-cuda.a
+	install -m 755 $(B)/libshard-cuda.so.0 $(DESTDIR)$(LIBDIR)
+	ln -sf libshard-cuda.so.0 $(DESTDIR)$(LIBDIR)/libshard-cuda.so
+	install -m 644 $(B)/libshard-cuda.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/include/shard_cuda.h $(addprefix $(DESTDIR)$(LIBDIR)/,libshard-cuda.a libshard-cuda.so libshard-cuda.so.0 pkgconfig/libshard-cuda.pc)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf share/shardd/alerts.yml share/shardd/grafana.json)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 pkgconfig/libshard.pc)
 	-rmdir $(DESTDIR)$(PREFIX)/share/shardd 2>/dev/null
@@ -289,7 +327,7 @@ help:
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
 	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0' 'leave optional parts out'
 
-.PHONY: all parts install uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
+.PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
 .SECONDARY:

@@ -252,6 +252,7 @@ enum shard_status shard_tensor_info(const shard_model *m, uint32_t tensor, struc
 	i.group = t->group;
 	i.flags = t->flags;
 	i.image = t->image;
+	i.grad = m->spec.grad;
 	i.image_offset = layout_image_at(m->layout, t->offset);
 	i.ndim = t->ndim;
 	memcpy(i.shape, t->shape, sizeof(i.shape));

@@ -373,8 +373,9 @@ struct shard_info {
 	/* The type of its elements in the image. 0: the library is older than this field, and it is
 	 * shard_spec.image. */
 	uint32_t image;
-	/* Reserved. */
-	uint32_t reserved;
+	/* The type of its elements in the arena. 0: the library is older than this field, and it is
+	 * shard_spec.grad. */
+	uint32_t grad;
 	/* Where it begins in SHARD_IMAGE, in bytes from the base that shard_region() gives. */
 	uint64_t image_offset;
 };

@@ -56,7 +56,7 @@ AT(shard_info, flags, 36, 4);
 AT(shard_info, ndim, 40, 4);
 AT(shard_info, shape, 48, 64);
 AT(shard_info, image, 112, 4);
-AT(shard_info, reserved, 116, 4);
+AT(shard_info, grad, 116, 4);
 AT(shard_info, image_offset, 120, 8);
 
 IS(shard_world, 56);

@@ -73,7 +73,7 @@ class Spec(Sized):
 class Info(Sized):
     _fields_ = [("size", size_t), ("name", text), ("offset", u64), ("numel", u64), ("group", u32),
                 ("flags", u32), ("ndim", u32), ("shape", u64 * 8), ("image", u32),
-                ("reserved", u32), ("image_offset", u64)]
+                ("grad", u32), ("image_offset", u64)]
 
 
 class World(Sized):

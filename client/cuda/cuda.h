@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda.h: one handle, for the files of the library. A comment with a file's name begins the fields
+ * that this file owns. What changes is touched with the lock, except where a comment says whose it
+ * is. With the lock held libshard may be called as long as the call does not wait, and a copy may
+ * be queued; nothing waits. */
+#ifndef SHARD_CUDA_INSIDE_H
+#define SHARD_CUDA_INSIDE_H
+
+#include "shard_cuda.h"
+
+#include "cuda/pin.h"
+#include "cuda/spans.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+struct tensor {
+	uint64_t numel;
+	uint64_t image_offset; /* Bytes from the base of the image. */
+	enum shard_dtype image;
+	bool frozen;
+};
+
+enum job_kind {
+	JOB_PUSH,   /* Its copy into the arena is queued. */
+	JOB_STAGED, /* A gradient that goes through the ring. The helper queues its copies. */
+	JOB_PULL    /* The helper queues its copies when the image has them. */
+};
+
+struct job {
+	enum job_kind kind;
+	enum shard_status status; /* How it ended. */
+	uint64_t attempt;         /* The attempt that it was queued in. */
+	uint64_t until_ns;        /* It has to be done by then. */
+	cu_event done;            /* After its last copy. NULL: none is under way. */
+	/* A push. */
+	uint32_t tensor, flags;
+	enum shard_dtype dtype;
+	uint64_t first, count;
+	cu_ptr dev;
+	/* A pull. */
+	uint64_t step;
+	struct shard_cuda_pull *range; /* Its own. */
+	uint32_t range_nr;
+};
+
+struct shard_cuda {
+	/* cuda.c; nothing of it changes while the handle is open. */
+	shard_model *model;
+	struct driver driver;
+	struct tensor *tensor;
+	uint32_t tensors_nr;
+	enum shard_dtype grad;
+	pid_t pid; /* Of the process that opened it. */
+	cu_device device;
+	int32_t ordinal;
+	int version; /* Of the driver. */
+	cu_context ctx;
+	cu_stream stream; /* All copies are on it. */
+	cu_event before;  /* Orders the stream after a caller's. */
+	struct pin arena, image;
+	struct err why; /* Why something is not registered. */
+	uint64_t timeout_ns;
+	pthread_t helper;
+	bool joined; /* The helper has ended and was joined. */
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* Anything below. */
+	struct err dead;        /* Once it has a status, every call answers with it. */
+	bool closing;           /* The helper ends, and nothing more is taken. */
+	bool gone;              /* The helper has ended. */
+	/* copies.c */
+	uint64_t attempt; /* Counts shard_cuda_begin(). */
+	bool begun;       /* Pushes are taken. */
+	struct spans spans;
+	/* Tickets and jobs. Ticket t is at job[t % jobs_cap]: done <= issued <= last, and the jobs
+	 * after `done` are not over yet. */
+	struct job *job;
+	uint32_t jobs_cap;
+	shard_ticket last;      /* The newest ticket. */
+	shard_ticket last_push; /* The newest one of a push. */
+	shard_ticket last_pull; /* The newest one of a pull. */
+	/* helper.c */
+	shard_ticket issued;  /* The copies of all tickets up to this one are queued. */
+	shard_ticket done;    /* All tickets up to this one are done. */
+	struct err push_fail; /* Why a push of this attempt failed. The rest is dropped. */
+	struct err pull_fail; /* Why a pull failed. The next shard_cuda_pull() forgets it. */
+	struct ring ring;     /* The helper's alone, and of close() after its end. */
+	cu_event *spare;      /* [jobs_cap] events that nobody uses. */
+	uint32_t spare_nr;
+	uint64_t pushed_bytes, pulled_bytes, pulled_copies;
+};
+
+/* --- cuda.c --- */
+
+/* Leave the sentence for shard_cuda_error(), and return the status. */
+enum shard_status cuda_fail(const struct err *e);
+__attribute__((format(printf, 2, 3))) enum shard_status cuda_say(enum shard_status st,
+								 const char *fmt, ...);
+/* Takes over the sentence of libshard for the status that a call of it returned. */
+enum shard_status cuda_shard(enum shard_status st);
+/* SHARD_BAD_ARG or SHARD_FORKED, with a sentence, unless the handle can be used. */
+enum shard_status cuda_usable(const struct shard_cuda *c);
+/* Makes the context current in this thread until cuda_leave(). */
+enum shard_status cuda_enter(struct shard_cuda *c, struct err *e);
+void cuda_leave(struct shard_cuda *c);
+/* Nothing works any more: all calls say why. With the lock held. */
+void cuda_dead(struct shard_cuda *c, const struct err *e);
+/* When a caller's wait ends. */
+uint64_t cuda_until(const struct shard_cuda *c, int64_t timeout_ms);
+/* Waits for c->changed with the lock held. False: it is later than until_ns. */
+bool cuda_await(struct shard_cuda *c, uint64_t until_ns);
+
+/* --- helper.c --- */
+
+/* The thread of a handle. */
+void *helper_main(void *handle);
+struct job *helper_job(struct shard_cuda *c, shard_ticket ticket);
+/* With the lock held. */
+enum shard_status helper_event(struct shard_cuda *c, cu_event *event, struct err *e);
+/* Sleeps for a moment, between two looks at an event. */
+void helper_nap(void);
+
+#endif
