@@ -250,7 +250,7 @@ static enum shard_status take_stream(struct shard_cuda *c, struct err *e)
 	const struct driver *d = &c->driver;
 	cu_result cu;
 
-	if ((cu = d->stream_create(&c->stream, CU_STREAM_NON_BLOCKING)) != CU_SUCCESS) {
+	if ((cu = d->stream_create(&c->stream, CU_STREAM_OWN)) != CU_SUCCESS) {
 		c->stream = NULL;
 		return driver_fail(d, e, cu, "cuStreamCreate", "");
 	}

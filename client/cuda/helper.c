@@ -199,19 +199,21 @@ static enum shard_status slot_busy(struct shard_cuda *c, int slot)
 	return SHARD_OK;
 }
 
-/* Waits until the image has what a ticket of libshard stands for. */
+/* Waits until the image has what a ticket of libshard stands for. shard_wait() also waits for all
+ * tickets before it, and one of a step that never comes may be among them. */
 static enum shard_status published(struct shard_cuda *c, const struct job *j, shard_ticket ticket)
 {
 	enum shard_status rc, over;
 	bool waits = true;
 
-	for (;;) {
+	while ((rc = shard_test(c->model, ticket)) == SHARD_AGAIN) {
 		rc = shard_wait(c->model, ticket, waits ? SLICE_MS : IDLE_SLICE_MS);
 		if (rc != SHARD_TIMEOUT && rc != SHARD_INTERRUPTED)
 			return rc;
 		if ((over = meanwhile(c, j, &waits)) != SHARD_OK)
 			return over;
 	}
+	return rc;
 }
 
 /* shard_pull(), also where too many of them wait. */
@@ -425,6 +427,7 @@ static void issue(struct shard_cuda *c)
 		    !stopped(c)) { /* Also after a failure: some are queued. */
 			cu_result cu = CU_SUCCESS;
 
+			j->until_ns = clock_ns() + c->timeout_ns;
 			if (helper_event(c, &j->done, &e) != SHARD_OK) {
 				e.status = SHARD_CLOSED;
 				cuda_dead(c, &e);

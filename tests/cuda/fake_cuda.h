@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fake_cuda.h: a libcuda.so.1 without a GPU, for tests. It has the calls that libshard-cuda uses
+ * and a few that trainers use, with the driver's rules. Streams are threads. Copies are late, by
+ * amounts that come from a seed. Device memory is not readable by the host. Memory that is not
+ * registered is copied synchronously. What the real driver leaves undefined, as memory that is
+ * unregistered while it is copied, ends the process with a sentence. A test finds the library by
+ * LD_LIBRARY_PATH and these functions by dlsym().
+ *
+ * Environment, when it is loaded: FAKE_CUDA_SEED, FAKE_CUDA_DELAY_US (the longest delay of one
+ * operation; 300), FAKE_CUDA_DEVICES (1), FAKE_CUDA_READ_ONLY (1: read-only memory can be
+ * registered), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
+ * several are separated by commas). */
+#ifndef SHARD_TESTS_FAKE_CUDA_H
+#define SHARD_TESTS_FAKE_CUDA_H
+
+#include <stdint.h>
+
+struct CUstream_st;
+
+/* What was made and not given back. */
+struct fake_cuda_left {
+	uint32_t registered, allocated, streams, events, contexts;
+};
+
+#define FAKE_CUDA_CALLS(X)                                                                         \
+	/* The nth call from now on of that function (of any, with NULL) fails with that error. 0: \
+	 * none. Errors that end the context end it. Counts begin anew. */                         \
+	X(void, fake_cuda_fail, (const char *call, uint32_t nth, int error))                       \
+	/* Whether the planned failure has happened. */                                            \
+	X(int, fake_cuda_failed, (void))                                                           \
+	/* Nothing is done on the stream while it is held. NULL: the newest one. */                \
+	X(void, fake_cuda_hold, (struct CUstream_st * stream, int held))                           \
+	X(void, fake_cuda_capture, (struct CUstream_st * stream, int capturing))                   \
+	X(void, fake_cuda_read_only, (int supported))                                              \
+	X(void, fake_cuda_delay, (uint32_t us, uint64_t seed))                                     \
+	X(void, fake_cuda_left, (struct fake_cuda_left * left))                                    \
+	/* How many copies were synchronous, because memory was not registered. */                 \
+	X(uint32_t, fake_cuda_synchronous, (void))                                                 \
+	/* Makes a context that ended usable again, as a new process would. */                     \
+	X(void, fake_cuda_heal, (void))
+
+#endif

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A trainer's side of the driver library of tests/cuda. tests/proc/test_cuda* call it. Each
+ * function makes one or a few calls of the driver and expects them to succeed. */
+#include "lib/gpu.h"
+
+#include "base/check.h"
+#include "lib/proc.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void gpu_path(char **argv)
+{
+	char path[600];
+
+	if (getenv("SHARD_TEST_GPU") != NULL)
+		return;
+	proc_beside(path, sizeof(path), "tests/cuda");
+	CHECK(setenv("LD_LIBRARY_PATH", path, 1) == 0 && setenv("SHARD_TEST_GPU", "1", 1) == 0);
+	execv("/proc/self/exe", argv);
+	CHECK(!"the program cannot be started again");
+}
+
+static void find(void *library, void *to, const char *name)
+{
+	void *found = dlsym(library, name);
+
+	if (found == NULL)
+		fprintf(stderr, "%s is not in libcuda.so.1\n", name);
+	CHECK(found != NULL);
+	memcpy(to, &found, sizeof(found));
+}
+
+void gpu_open(struct gpu *g)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	int (*init)(unsigned), (*retain)(struct CUctx_st **, int);
+
+	if (library == NULL)
+		fprintf(stderr, "%s\n", dlerror());
+	CHECK(library != NULL);
+	memset(g, 0, sizeof(*g));
+#define X(type, name, arguments) find(library, &g->name, #name);
+	FAKE_CUDA_CALLS(X)
+#undef X
+	find(library, &init, "cuInit");
+	find(library, &retain, "cuDevicePrimaryCtxRetain");
+	find(library, &g->alloc, "cuMemAlloc_v2");
+	find(library, &g->free, "cuMemFree_v2");
+	find(library, &g->host_alloc, "cuMemHostAlloc");
+	find(library, &g->host_free, "cuMemFreeHost");
+	find(library, &g->host_register, "cuMemHostRegister_v2");
+	find(library, &g->host_unregister, "cuMemHostUnregister");
+	find(library, &g->to_host, "cuMemcpyDtoHAsync_v2");
+	find(library, &g->to_device, "cuMemcpyHtoDAsync_v2");
+	find(library, &g->sync, "cuStreamSynchronize");
+	find(library, &g->stream_create, "cuStreamCreate");
+	find(library, &g->stream_destroy, "cuStreamDestroy_v2");
+	find(library, &g->set_current, "cuCtxSetCurrent");
+	find(library, &g->release, "cuDevicePrimaryCtxRelease_v2");
+	CHECK(init(0) == 0 && retain(&g->ctx, 0) == 0 && g->set_current(g->ctx) == 0);
+	CHECK(g->stream_create(&g->stream, 0) == 0);
+}
+
+void gpu_close(struct gpu *g)
+{
+	CHECK(g->sync(g->stream) == 0 && g->stream_destroy(g->stream) == 0);
+	CHECK(g->release(0) == 0);
+}
+
+void *gpu_alloc(struct gpu *g, size_t bytes)
+{
+	uint64_t p;
+
+	CHECK(g->alloc(&p, bytes) == 0);
+	return (void *)(uintptr_t)p;
+}
+
+void gpu_free(struct gpu *g, void *dev)
+{
+	CHECK(g->free((uint64_t)(uintptr_t)dev) == 0);
+}
+
+void *gpu_pinned(struct gpu *g, size_t bytes)
+{
+	void *p;
+
+	CHECK(g->host_alloc(&p, bytes, 0) == 0);
+	return p;
+}
+
+void gpu_read(struct gpu *g, void *to, const void *dev, size_t bytes)
+{
+	void *pinned = gpu_pinned(g, bytes);
+
+	CHECK(g->to_host(pinned, (uint64_t)(uintptr_t)dev, bytes, g->stream) == 0);
+	CHECK(g->sync(g->stream) == 0);
+	memcpy(to, pinned, bytes);
+	CHECK(g->host_free(pinned) == 0);
+}
+
+void gpu_write(struct gpu *g, void *dev, const void *pinned, size_t bytes)
+{
+	CHECK(g->to_device((uint64_t)(uintptr_t)dev, pinned, bytes, g->stream) == 0);
+}
