@@ -485,7 +485,16 @@ static void neighbours_are_one_copy(void **state)
 	for (int i = 0; i < 234; i++)
 		assert_true(w[i] == (float)i);
 	CUDA(SHARD_OK, shard_cuda_tell(cu, &about));
-	assert_int_equal(about.pulled_copies, 2); /* a, b and c; d begins at the next 64 elements. */
+	assert_int_equal(about.pulled_copies,
+			 2); /* a, b and c; d begins at the next 64 elements. */
+	/* The other way round on the device. */
+	pull[0].dev = dev + 128 * 4;
+	pull[1].dev = dev;
+	CUDA(SHARD_OK, shard_cuda_pull(cu, 0, pull, 2, gpu.stream, NULL));
+	CUDA(SHARD_OK, shard_cuda_wait(cu, 0, pace_ms(20000)));
+	gpu_read(&gpu, w, dev, 192 * 4);
+	for (int i = 0; i < 192; i++)
+		assert_true(w[i] == (float)(i < 128 ? i + 64 : i - 128));
 	CUDA(SHARD_OK, shard_cuda_close(&cu, pace_ms(10000)));
 	gpu_free(&gpu, dev);
 	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
@@ -572,6 +581,21 @@ static void wrong_arguments(void **state)
 	rig_close(&r);
 }
 
+static void fill(struct rig *r, uint32_t tensor, float value)
+{
+	for (uint64_t k = 0; k < trainer_numel[tensor]; k++)
+		((float *)r->pinned[tensor])[k] = value;
+}
+
+static void push_value(struct rig *r, uint32_t tensor, float value, shard_ticket *ticket)
+{
+	fill(r, tensor, value);
+	gpu_write(&gpu, r->gradient[tensor], r->pinned[tensor], trainer_numel[tensor] * 4);
+	CHECK(gpu.sync(gpu.stream) == 0);
+	CUDA(SHARD_OK, shard_cuda_push(r->cu, tensor, 0, trainer_numel[tensor], r->gradient[tensor],
+				       SHARD_F32, 0, gpu.stream, ticket));
+}
+
 /* The gradient of an attempt that is over must not get into the next one. */
 static void an_attempt_is_over(void **state)
 {
@@ -585,31 +609,31 @@ static void an_attempt_is_over(void **state)
 	rig_open(&r, cluster->node[0].unix_address, "over", SHARD_F32, SHARD_F32,
 		 "optimizer=sgd lr=1", &o);
 	copies = shard_cuda_stream(r.cu);
-	for (int again = 0; again < 2; again++) {
-		CUDA(SHARD_OK, shard_cuda_begin(r.cu, NULL, &r.t.step));
-		gpu.fake_cuda_hold(copies, again == 0);
-		for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
-			for (uint64_t k = 0; k < trainer_numel[i]; k++)
-				((float *)r.pinned[i])[k] = again ? 2.0f : 100.0f;
-			gpu_write(&gpu, r.gradient[i], r.pinned[i], trainer_numel[i] * 4);
-			CHECK(gpu.sync(gpu.stream) == 0);
-			CUDA(SHARD_OK, shard_cuda_push(r.cu, i, 0, trainer_numel[i], r.gradient[i],
-						       SHARD_F32, 0, gpu.stream, &ticket));
-		}
-		if (again)
-			break;
-		CUDA(SHARD_TIMEOUT, shard_cuda_wait(r.cu, ticket, 50));
-		CUDA_TEXT("4 copies are queued and not done yet");
-		EXPECT(SHARD_MISSING, shard_commit(r.t.model, NULL));
-		EXPECT(SHARD_OK, shard_abandon(r.t.model, "a test"));
-		gpu.fake_cuda_hold(copies, 0);
+	CUDA(SHARD_OK, shard_cuda_begin(r.cu, NULL, &r.t.step));
+	gpu.fake_cuda_hold(copies, 1);
+	for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
+		push_value(&r, i, 100.0f, &ticket);
+	CUDA(SHARD_TIMEOUT, shard_cuda_wait(r.cu, ticket, 50));
+	CUDA_TEXT("4 copies are queued and not done yet");
+	EXPECT(SHARD_MISSING, shard_commit(r.t.model, NULL));
+	EXPECT(SHARD_OK, shard_abandon(r.t.model, "a test"));
+	gpu.fake_cuda_delay(20000, 1);
+	gpu.fake_cuda_hold(copies, 0);
+	CUDA(SHARD_OK, shard_cuda_begin(r.cu, NULL, &r.t.step));
+	/* From host memory, into the places that the copies of the old attempt go to. */
+	for (uint32_t i = 0; i + 1 < TRAINER_TENSORS; i++) {
+		fill(&r, i, 2.0f);
+		EXPECT(SHARD_OK, shard_push(r.t.model, i, 0, trainer_numel[i], r.pinned[i],
+					    SHARD_F32, 0, NULL));
 	}
+	push_value(&r, TRAINER_TENSORS - 1, 2.0f, NULL);
 	CUDA(SHARD_OK, shard_cuda_wait(r.cu, 0, pace_ms(20000)));
 	EXPECT(SHARD_OK, shard_commit(r.t.model, NULL));
 	EXPECT(SHARD_OK, shard_result(r.t.model, 0, pace_ms(20000), &res));
 	trainer_begin(&r.t);
 	trainer_check_image(&r.t, SHARD_F32, 2.0f);
 	EXPECT(SHARD_OK, shard_abandon(r.t.model, "it only looked"));
+	gpu.fake_cuda_delay(300, 1);
 	rig_close(&r);
 }
 
