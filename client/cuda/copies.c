@@ -79,7 +79,7 @@ static void queue(struct shard_cuda *c, const struct job *j, shard_ticket *ticke
 /* A copy into the arena, with an event behind it. */
 static enum shard_status copy_out(struct shard_cuda *c, struct job *j, struct err *e)
 {
-	size_t elem = dtype_bytes(c->grad), bytes = j->count * elem, part;
+	size_t elem = dtype_bytes(c->grad), bytes = j->count * elem, part = 0;
 	char *to = shard_grad(c->model, j->tensor);
 	cu_ptr from = j->dev;
 	enum shard_status rc;
@@ -102,20 +102,19 @@ static enum shard_status copy_out(struct shard_cuda *c, struct job *j, struct er
 		if (cu == CU_SUCCESS)
 			continue;
 		rc = driver_fail(&c->driver, e, cu, "cuMemcpyDtoHAsync", "of a gradient");
-		if (from == j->dev && !driver_fatal(cu)) { /* Nothing is queued. */
-			c->spare[c->spare_nr++] = j->done;
-			return rc;
-		}
-		e->status = SHARD_CLOSED;
-		return e->status;
+		if (from != j->dev)
+			e->status = SHARD_CLOSED; /* Some of it is queued. */
+		break;
 	}
-	if ((cu = c->driver.event_record(j->done, c->stream)) != CU_SUCCESS) {
+	if (bytes == 0 && (cu = c->driver.event_record(j->done, c->stream)) != CU_SUCCESS) {
 		(void)driver_fail(&c->driver, e, cu, "cuEventRecord", "after a copy");
-		e->status =
-			SHARD_CLOSED; /* The copy is under way, and nobody would know its end. */
-		return e->status;
+		e->status = SHARD_CLOSED; /* The copy is under way, and nobody would know its end. */
+		bytes = part;
 	}
-	return SHARD_OK;
+	if (bytes == 0)
+		return SHARD_OK;
+	c->spare[c->spare_nr++] = j->done;
+	return e->status;
 }
 
 /* --- what was asked for --- */
@@ -323,6 +322,8 @@ static enum shard_status outcome(struct shard_cuda *c, shard_ticket ticket)
 	fail = j->kind == JOB_PULL ? &c->pull_fail : &c->push_fail;
 	if (j->status == SHARD_OK)
 		return SHARD_OK;
+	if (c->dead.status != SHARD_OK)
+		return cuda_fail(&c->dead);
 	if (fail->status == j->status)
 		return cuda_fail(fail);
 	return cuda_say(j->status, "the %s was dropped, because its attempt at the step is over",

@@ -446,7 +446,7 @@ enum shard_status shard_cuda_close(shard_cuda **cuda, int64_t timeout_ms)
 {
 	enum shard_status rc;
 	struct shard_cuda *c;
-	struct err e;
+	struct err e, refused;
 
 	if (cuda == NULL || *cuda == NULL)
 		return SHARD_OK;
@@ -459,11 +459,11 @@ enum shard_status shard_cuda_close(shard_cuda **cuda, int64_t timeout_ms)
 	if ((rc = come_to_rest(c, cuda_until(c, timeout_ms))) != SHARD_OK)
 		return rc;
 	*cuda = NULL;
-	rc = give_back(c, &e);
+	rc = give_back(c, &refused);
 	if (c->dead.status != SHARD_OK)
 		rc = SHARD_OK; /* In a context that is dead nothing can be given back. */
 	else if (rc != SHARD_OK)
-		rc = err_sys(&e, EIO, "at the end of the handle: %.400s", e.text);
+		rc = err_sys(&e, EIO, "at the end of the handle: %.400s", refused.text);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->lock);
 	free_memory(c);

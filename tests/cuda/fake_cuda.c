@@ -229,7 +229,7 @@ static void do_op(const struct op *o)
 
 static bool can_do(stream_t s, const struct op *o)
 {
-	return !s->held && (o->kind != OP_WAIT || o->event->reached >= o->count);
+	return !s->held && (o->kind != OP_WAIT || o->event->reached >= o->count || s->ctx->error);
 }
 
 static void *stream_main(void *arg)
@@ -247,7 +247,7 @@ static void *stream_main(void *arg)
 		}
 		struct op *o = s->first;
 
-		if (s->ctx->error == 0) /* A context that ended does nothing any more. */
+		if (s->ctx->error == 0 || o->kind == OP_RECORD) /* One that ended copies no more. */
 			do_op(o);
 		s->first = o->next;
 		if (s->first == NULL)
@@ -876,8 +876,10 @@ uint32_t fake_cuda_synchronous(void)
 void fake_cuda_heal(void)
 {
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < DEVICE_MAX; i++)
+	for (int i = 0; i < DEVICE_MAX; i++) {
 		contexts[i].error = 0;
+		contexts[i].users = contexts[i].users > 0; /* The caller's. */
+	}
 	/* A new process has nothing of the old one. */
 	for (struct memory *m = memories, *next; m != NULL; m = next) {
 		next = m->next;
