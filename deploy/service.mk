@@ -25,7 +25,7 @@ deb:
 	mkdir -p $(DEB)
 	git ls-files -co --exclude-standard -z | tar -c --null --verbatim-files-from -T - | tar -xC $(DEB)
 	mv $(DEB)/deploy/debian $(DEB)/debian
-	cp deploy/libshard0.symbols deploy/shardd.sysusers $(DEB)/debian/
+	cp deploy/libshard0.symbols deploy/libshard-cuda0.symbols deploy/shardd.sysusers $(DEB)/debian/
 	cd $(DEB) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEB_BUILD_OPTIONS="nocheck parallel=$$(nproc) $(DEB_BUILD_OPTIONS)" dpkg-buildpackage -us -uc -b
 	cd $(DEB_DIR) && lintian --allow-root --fail-on error *.changes
 	@ls $(DEB_DIR)/*.deb

@@ -108,7 +108,7 @@ static enum shard_status copy_out(struct shard_cuda *c, struct job *j, struct er
 	}
 	if (bytes == 0 && (cu = c->driver.event_record(j->done, c->stream)) != CU_SUCCESS) {
 		(void)driver_fail(&c->driver, e, cu, "cuEventRecord", "after a copy");
-		e->status = SHARD_CLOSED; /* The copy is under way, and nobody would know its end. */
+		e->status = SHARD_CLOSED; /* Nobody would know the end of the copy. */
 		bytes = part;
 	}
 	if (bytes == 0)

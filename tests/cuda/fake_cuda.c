@@ -6,6 +6,7 @@
  * writable for the streams. Errors of a caller are the driver's codes, and what would be undefined
  * there ends the process. */
 #include "tests/cuda/fake_cuda.h"
+#include "tests/cuda/fake_impl.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,79 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define API        __attribute__((visibility("default")))
-#define DEVICE_MAX 8
+#define API __attribute__((visibility("default")))
 
-typedef struct CUctx_st *ctx_t;
-typedef struct CUstream_st *stream_t;
-typedef struct CUevent_st *event_t;
-typedef uint64_t ptr_t;
-
-enum {
-	INVALID_VALUE = 1,
-	OUT_OF_MEMORY = 2,
-	NOT_INITIALIZED = 3,
-	INVALID_DEVICE = 101,
-	INVALID_CONTEXT = 201,
-	INVALID_HANDLE = 400,
-	NOT_READY = 600,
-	ALREADY_REGISTERED = 712,
-	NOT_REGISTERED = 713,
-	NOT_SUPPORTED = 801
-};
-
-enum op_kind { OP_TO_HOST, OP_TO_DEVICE, OP_RECORD, OP_WAIT };
-
-struct op {
-	enum op_kind kind;
-	char *to;
-	const char *from;
-	size_t bytes;
-	event_t event;
-	uint64_t count;   /* Of the event. */
-	const char *host; /* The host side of a copy. */
-	struct op *next;
-};
-
-struct CUevent_st {
-	struct CUevent_st *all;
-	bool live;
-	uint64_t recorded, reached;
-	ctx_t ctx;
-};
-
-struct CUstream_st {
-	struct CUstream_st *all;
-	bool live, held, capturing, legacy;
-	ctx_t ctx;
-	struct op *first, **end; /* Those that are not done. The first one may be under way. */
-	pthread_t thread;
-};
-
-struct CUctx_st {
-	int device;
-	uint32_t users;
-	int error;                  /* That ended it. */
-	struct CUstream_st *legacy; /* The stream NULL. */
-};
-
-struct memory { /* Of the device, pinned by the driver, or registered. */
-	struct memory *next;
-	enum { DEVICE, PINNED, REGISTERED, REGISTERED_READ_ONLY } kind;
-	char *base, *inside;
-	size_t bytes;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct CUctx_st contexts[DEVICE_MAX];
-static struct CUstream_st *streams;
-static struct CUevent_st *events;
-static struct memory *memories;
 static bool initialized, read_only = true;
 static int devices = 1;
-static uint32_t delay_us = 300, synchronous;
-static uint64_t seed = 1;
+static uint32_t synchronous;
 static struct {
 	char call[64];
 	uint32_t nth;
@@ -98,12 +32,6 @@ static struct {
 static int failed;
 static _Thread_local ctx_t stack[16];
 static _Thread_local int depth;
-
-static void undefined(const char *what)
-{
-	fprintf(stderr, "fake_cuda: undefined in CUDA: %s\n", what);
-	abort();
-}
 
 /* --- failures, and the context --- */
 
@@ -119,9 +47,9 @@ __attribute__((constructor)) static void from_environment(void)
 	int used;
 
 	if ((word = getenv("FAKE_CUDA_SEED")))
-		seed = strtoull(word, NULL, 10);
+		fake.seed = strtoull(word, NULL, 10);
 	if ((word = getenv("FAKE_CUDA_DELAY_US")))
-		delay_us = (uint32_t)strtoul(word, NULL, 10);
+		fake.delay_us = (uint32_t)strtoul(word, NULL, 10);
 	if ((word = getenv("FAKE_CUDA_DEVICES")))
 		devices = atoi(word) < DEVICE_MAX ? atoi(word) : DEVICE_MAX;
 	if ((word = getenv("FAKE_CUDA_READ_ONLY")))
@@ -159,7 +87,7 @@ static int enter(const char *call, ctx_t *ctx)
 {
 	int error;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	*ctx = depth > 0 ? stack[depth - 1] : NULL;
 	error = planned(call, *ctx);
 	if (error == 0 && !initialized)
@@ -171,7 +99,7 @@ static int enter(const char *call, ctx_t *ctx)
 
 static int leave(int error)
 {
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 	return error;
 }
 
@@ -189,206 +117,6 @@ static int leave(int error)
 	if (error != 0)                                                                            \
 	return leave(error)
 
-/* --- streams --- */
-
-static uint64_t rng(void)
-{
-	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-	return seed >> 33;
-}
-
-static void sleep_us(uint64_t us)
-{
-	struct timespec t = {.tv_sec = (time_t)(us / 1000000),
-			     .tv_nsec = (long)(us % 1000000 * 1000)};
-
-	if (us > 0)
-		(void)nanosleep(&t, NULL);
-}
-
-/* Does an operation. Called with the lock, which it gives up to sleep and to copy. */
-static void do_op(const struct op *o)
-{
-	uint64_t us = delay_us ? rng() % delay_us : 0;
-
-	if (o->kind == OP_RECORD) {
-		if (o->event->reached < o->count)
-			o->event->reached = o->count;
-		return;
-	}
-	if (o->kind == OP_WAIT)
-		return;
-	pthread_mutex_unlock(&lock);
-	/* One half, and later the other. */
-	sleep_us(us);
-	memcpy(o->to, o->from, o->bytes / 2);
-	sleep_us(us / 2);
-	memcpy(o->to + o->bytes / 2, o->from + o->bytes / 2, o->bytes - o->bytes / 2);
-	pthread_mutex_lock(&lock);
-}
-
-static bool can_do(stream_t s, const struct op *o)
-{
-	return !s->held && (o->kind != OP_WAIT || o->event->reached >= o->count || s->ctx->error);
-}
-
-static void *stream_main(void *arg)
-{
-	stream_t s = arg;
-
-	pthread_mutex_lock(&lock);
-	for (;;) {
-		while (s->first == NULL || !can_do(s, s->first)) {
-			if (s->first == NULL && !s->live) {
-				pthread_mutex_unlock(&lock);
-				return NULL;
-			}
-			pthread_cond_wait(&changed, &lock);
-		}
-		struct op *o = s->first;
-
-		if (s->ctx->error == 0 || o->kind == OP_RECORD) /* One that ended copies no more. */
-			do_op(o);
-		s->first = o->next;
-		if (s->first == NULL)
-			s->end = &s->first;
-		free(o);
-		pthread_cond_broadcast(&changed);
-	}
-}
-
-static void push_op(stream_t s, struct op op)
-{
-	struct op *o = malloc(sizeof(*o));
-
-	if (o == NULL)
-		abort();
-	*o = op;
-	o->next = NULL;
-	*s->end = o;
-	s->end = &o->next;
-	pthread_cond_broadcast(&changed);
-}
-
-static stream_t new_stream(ctx_t ctx)
-{
-	stream_t s = calloc(1, sizeof(*s));
-
-	if (s == NULL)
-		abort();
-	s->live = true;
-	s->ctx = ctx;
-	s->end = &s->first;
-	s->all = streams;
-	streams = s;
-	if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
-		abort();
-	pthread_detach(s->thread);
-	return s;
-}
-
-/* The stream behind a handle, or NULL. */
-static stream_t stream_of(stream_t handle, ctx_t ctx)
-{
-	if (handle == NULL) {
-		if (ctx->legacy == NULL) {
-			ctx->legacy = new_stream(ctx);
-			ctx->legacy->legacy = true;
-		}
-		return ctx->legacy;
-	}
-	for (stream_t s = streams; s != NULL; s = s->all)
-		if (s == handle && s->live && !s->legacy)
-			return s->ctx == ctx ? s : NULL;
-	return NULL;
-}
-
-static event_t event_of(event_t handle)
-{
-	for (event_t e = events; e != NULL; e = e->all)
-		if (e == handle && e->live)
-			return e;
-	return NULL;
-}
-
-/* --- memory --- */
-
-static struct memory *memory_of(const void *at)
-{
-	for (struct memory *m = memories; m != NULL; m = m->next)
-		if ((const char *)at >= m->base && (const char *)at < m->base + m->bytes)
-			return m;
-	return NULL;
-}
-
-static bool overlaps(const char *base, size_t bytes)
-{
-	for (struct memory *m = memories; m != NULL; m = m->next)
-		if (base < m->base + m->bytes && m->base < base + bytes)
-			return true;
-	return false;
-}
-
-static void add_memory(int kind, char *base, char *inside, size_t bytes)
-{
-	struct memory *m = calloc(1, sizeof(*m));
-
-	if (m == NULL)
-		abort();
-	m->kind = kind;
-	m->base = base;
-	m->inside = inside;
-	m->bytes = bytes;
-	m->next = memories;
-	memories = m;
-}
-
-/* True if an operation that is not done uses it. */
-static bool in_use(const struct memory *m)
-{
-	for (stream_t s = streams; s != NULL; s = s->all)
-		for (struct op *o = s->first; o != NULL && s->ctx->error == 0; o = o->next)
-			if ((o->kind == OP_TO_HOST || o->kind == OP_TO_DEVICE) &&
-			    (memory_of(o->host) == m ||
-			     (m->kind == DEVICE && (o->from == m->inside || o->to == m->inside))))
-				return true;
-	return false;
-}
-
-static void remove_memory(struct memory *m)
-{
-	struct memory **at = &memories;
-
-	while (*at != m)
-		at = &(*at)->next;
-	*at = m->next;
-	free(m);
-}
-
-/* How a range of this process is mapped: 0 not at all, 1 somewhere read-only, 2 writable. */
-static int mapped(const char *base, size_t bytes)
-{
-	FILE *f = fopen("/proc/self/maps", "re");
-	const char *at = base;
-	unsigned long from, to;
-	char mode[8], line[512];
-	int least = 2;
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) != 3 || (unsigned long)at >= to)
-			continue;
-		if ((unsigned long)at < from || mode[0] != 'r')
-			break;
-		least = mode[1] == 'w' ? least : 1;
-		at = (const char *)to;
-		if (at >= base + bytes)
-			break;
-	}
-	if (f)
-		fclose(f);
-	return at >= base + bytes ? least : 0;
-}
-
 /* --- the driver's calls --- */
 
 #define CALL(name, ...)                                                                            \
@@ -399,7 +127,7 @@ CALL(cuInit, unsigned flags)
 {
 	int error;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	error = planned(__func__, NULL);
 	if (error == 0 && devices == 0)
 		error = 100;
@@ -507,7 +235,7 @@ CALL(cuCtxPushCurrent_v2, ctx_t ctx)
 
 CALL(cuCtxPopCurrent_v2, ctx_t *ctx)
 {
-	pthread_mutex_lock(&lock); /* It also works in a context that ended. */
+	pthread_mutex_lock(&fake.lock); /* It also works in a context that ended. */
 	if (depth == 0)
 		return leave(INVALID_CONTEXT);
 	*ctx = stack[--depth];
@@ -530,14 +258,14 @@ CALL(cuMemHostRegister_v2, void *p, size_t bytes, unsigned flags)
 	(void)ctx;
 	if (p == NULL || bytes == 0 || (flags & ~0xfu))
 		return leave(INVALID_VALUE);
-	if (overlaps(p, bytes))
+	if (fake_overlaps(p, bytes))
 		return leave(ALREADY_REGISTERED);
-	how = mapped(p, bytes);
+	how = fake_mapped(p, bytes);
 	if ((flags & 8) && !read_only)
 		return leave(NOT_SUPPORTED);
 	if (how == 0 || (how == 1 && !(flags & 8)))
 		return leave(INVALID_VALUE);
-	add_memory(flags & 8 ? REGISTERED_READ_ONLY : REGISTERED, p, p, bytes);
+	fake_add(flags & 8 ? REGISTERED_READ_ONLY : REGISTERED, p, p, bytes);
 	return leave(0);
 }
 
@@ -547,12 +275,12 @@ CALL(cuMemHostUnregister, void *p)
 
 	ENTER(ctx);
 	(void)ctx;
-	m = memory_of(p);
+	m = fake_memory(p);
 	if (m == NULL || m->base != p || (m->kind != REGISTERED && m->kind != REGISTERED_READ_ONLY))
 		return leave(NOT_REGISTERED);
-	if (in_use(m))
-		undefined("memory is unregistered while it is copied");
-	remove_memory(m);
+	if (fake_in_use(m))
+		fake_undefined("memory is unregistered while it is copied");
+	fake_remove(m);
 	return leave(0);
 }
 
@@ -564,7 +292,7 @@ CALL(cuMemHostAlloc, void **p, size_t bytes, unsigned flags)
 	*p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (*p == MAP_FAILED)
 		return leave(OUT_OF_MEMORY);
-	add_memory(PINNED, *p, *p, bytes);
+	fake_add(PINNED, *p, *p, bytes);
 	return leave(0);
 }
 
@@ -574,13 +302,13 @@ CALL(cuMemFreeHost, void *p)
 
 	ENTER(ctx);
 	(void)ctx;
-	m = memory_of(p);
+	m = fake_memory(p);
 	if (m == NULL || m->base != p || m->kind != PINNED)
 		return leave(INVALID_VALUE);
-	if (in_use(m))
-		undefined("pinned memory is freed while it is copied");
+	if (fake_in_use(m))
+		fake_undefined("pinned memory is freed while it is copied");
 	munmap(m->base, m->bytes);
-	remove_memory(m);
+	fake_remove(m);
 	return leave(0);
 }
 
@@ -599,7 +327,7 @@ CALL(cuMemAlloc_v2, ptr_t *p, size_t bytes)
 	close(fd);
 	if (outside == MAP_FAILED || inside == MAP_FAILED)
 		return leave(OUT_OF_MEMORY);
-	add_memory(DEVICE, outside, inside, bytes);
+	fake_add(DEVICE, outside, inside, bytes);
 	*p = (ptr_t)(uintptr_t)outside;
 	return leave(0);
 }
@@ -610,14 +338,14 @@ CALL(cuMemFree_v2, ptr_t p)
 
 	ENTER(ctx);
 	(void)ctx;
-	m = memory_of((void *)(uintptr_t)p);
+	m = fake_memory((void *)(uintptr_t)p);
 	if (m == NULL || m->kind != DEVICE || (ptr_t)(uintptr_t)m->base != p)
 		return leave(INVALID_VALUE);
-	while (in_use(m)) /* cuMemFree waits for the device. */
-		pthread_cond_wait(&changed, &lock);
+	while (fake_in_use(m)) /* cuMemFree waits for the device. */
+		pthread_cond_wait(&fake.changed, &fake.lock);
 	munmap(m->base, m->bytes);
 	munmap(m->inside, m->bytes);
-	remove_memory(m);
+	fake_remove(m);
 	return leave(0);
 }
 
@@ -625,8 +353,8 @@ CALL(cuMemFree_v2, ptr_t p)
 static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_t bytes,
 		stream_t handle)
 {
-	struct memory *d = memory_of((void *)(uintptr_t)dev), *h = memory_of(host);
-	stream_t s = stream_of(handle, ctx);
+	struct memory *d = fake_memory((void *)(uintptr_t)dev), *h = fake_memory(host);
+	stream_t s = fake_stream(handle, ctx);
 	char *inside;
 	struct op o;
 
@@ -635,7 +363,7 @@ static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_
 	if (d == NULL || d->kind != DEVICE || bytes == 0 ||
 	    dev + bytes > (ptr_t)(uintptr_t)d->base + d->bytes)
 		return INVALID_VALUE;
-	if (h == NULL && overlaps(host, bytes))
+	if (h == NULL && fake_overlaps(host, bytes))
 		return INVALID_VALUE;
 	if (h != NULL && (h->kind == DEVICE || host + bytes > h->base + h->bytes))
 		return INVALID_VALUE;
@@ -645,11 +373,11 @@ static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_
 	o = (struct op){.kind = kind, .host = host, .bytes = bytes};
 	o.to = kind == OP_TO_HOST ? (char *)(uintptr_t)host : inside;
 	o.from = kind == OP_TO_HOST ? inside : host;
-	push_op(s, o);
+	fake_push(s, o);
 	if (h == NULL) { /* Pageable memory: the call waits. */
 		synchronous++;
 		while (s->first != NULL)
-			pthread_cond_wait(&changed, &lock);
+			pthread_cond_wait(&fake.changed, &fake.lock);
 	}
 	return 0;
 }
@@ -671,7 +399,7 @@ CALL(cuStreamCreate, stream_t *stream, unsigned flags)
 	ENTER(ctx);
 	if (flags & ~1u)
 		return leave(INVALID_VALUE);
-	*stream = new_stream(ctx);
+	*stream = fake_stream_new(ctx);
 	return leave(0);
 }
 
@@ -680,11 +408,11 @@ CALL(cuStreamDestroy_v2, stream_t stream)
 	stream_t s;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
+	s = fake_stream(stream, ctx);
 	if (s == NULL || s->legacy)
 		return leave(INVALID_HANDLE);
 	s->live = false; /* Its thread does what is left. */
-	pthread_cond_broadcast(&changed);
+	pthread_cond_broadcast(&fake.changed);
 	return leave(0);
 }
 
@@ -693,7 +421,7 @@ CALL(cuStreamQuery, stream_t stream)
 	stream_t s;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
+	s = fake_stream(stream, ctx);
 	return leave(s == NULL ? INVALID_HANDLE : s->first ? NOT_READY : 0);
 }
 
@@ -702,9 +430,9 @@ CALL(cuStreamSynchronize, stream_t stream)
 	stream_t s;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
+	s = fake_stream(stream, ctx);
 	while (s != NULL && s->first != NULL)
-		pthread_cond_wait(&changed, &lock);
+		pthread_cond_wait(&fake.changed, &fake.lock);
 	return leave(s == NULL ? INVALID_HANDLE : ctx->error);
 }
 
@@ -714,11 +442,11 @@ CALL(cuStreamWaitEvent, stream_t stream, event_t event, unsigned flags)
 	event_t e;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
-	e = event_of(event);
+	s = fake_stream(stream, ctx);
+	e = fake_event(event);
 	if (s == NULL || e == NULL || flags)
 		return leave(INVALID_HANDLE);
-	push_op(s, (struct op){.kind = OP_WAIT, .event = e, .count = e->recorded});
+	fake_push(s, (struct op){.kind = OP_WAIT, .event = e, .count = e->recorded});
 	return leave(0);
 }
 
@@ -727,7 +455,7 @@ CALL(cuStreamIsCapturing, stream_t stream, int *status)
 	stream_t s;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
+	s = fake_stream(stream, ctx);
 	if (s == NULL)
 		return leave(INVALID_HANDLE);
 	*status = s->capturing;
@@ -746,8 +474,8 @@ CALL(cuEventCreate, event_t *event, unsigned flags)
 		return leave(OUT_OF_MEMORY);
 	e->live = true;
 	e->ctx = ctx;
-	e->all = events;
-	events = e;
+	e->all = fake.events;
+	fake.events = e;
 	*event = e;
 	return leave(0);
 }
@@ -758,11 +486,11 @@ CALL(cuEventRecord, event_t event, stream_t stream)
 	event_t e;
 
 	ENTER(ctx);
-	s = stream_of(stream, ctx);
-	e = event_of(event);
+	s = fake_stream(stream, ctx);
+	e = fake_event(event);
 	if (s == NULL || e == NULL || e->ctx != s->ctx)
 		return leave(INVALID_HANDLE);
-	push_op(s, (struct op){.kind = OP_RECORD, .event = e, .count = ++e->recorded});
+	fake_push(s, (struct op){.kind = OP_RECORD, .event = e, .count = ++e->recorded});
 	return leave(0);
 }
 
@@ -772,7 +500,7 @@ CALL(cuEventQuery, event_t event)
 
 	ENTER(ctx);
 	(void)ctx;
-	e = event_of(event);
+	e = fake_event(event);
 	return leave(e == NULL ? INVALID_HANDLE : e->reached < e->recorded ? NOT_READY : 0);
 }
 
@@ -782,7 +510,7 @@ CALL(cuEventDestroy_v2, event_t event)
 
 	ENTER(ctx);
 	(void)ctx;
-	e = event_of(event);
+	e = fake_event(event);
 	if (e == NULL)
 		return leave(INVALID_HANDLE);
 	e->live = false; /* The streams may still reach it. */
@@ -797,99 +525,99 @@ FAKE_CUDA_CALLS(X)
 
 void fake_cuda_fail(const char *call, uint32_t nth, int error)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	memset(plan, 0, sizeof(plan));
 	snprintf(plan[0].call, sizeof(plan[0].call), "%s", call ? call : "*");
 	plan[0].nth = nth;
 	plan[0].error = error;
 	failed = 0;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 }
 
 int fake_cuda_failed(void)
 {
 	int n;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	n = failed;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 	return n;
 }
 
 void fake_cuda_hold(struct CUstream_st *stream, int held)
 {
-	pthread_mutex_lock(&lock);
-	(stream ? stream : streams)->held = held;
-	pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&fake.lock);
+	(stream ? stream : fake.streams)->held = held;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_cuda_capture(struct CUstream_st *stream, int capturing)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	stream->capturing = capturing;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_cuda_read_only(int supported)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	read_only = supported;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_cuda_delay(uint32_t us, uint64_t its_seed)
 {
-	pthread_mutex_lock(&lock);
-	delay_us = us;
-	seed = its_seed;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&fake.lock);
+	fake.delay_us = us;
+	fake.seed = its_seed;
+	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_cuda_left(struct fake_cuda_left *left)
 {
 	*left = (struct fake_cuda_left){0};
-	pthread_mutex_lock(&lock);
-	for (struct memory *m = memories; m != NULL; m = m->next) {
+	pthread_mutex_lock(&fake.lock);
+	for (struct memory *m = fake.memories; m != NULL; m = m->next) {
 		left->registered += m->kind == REGISTERED || m->kind == REGISTERED_READ_ONLY;
 		left->allocated += m->kind == PINNED;
 	}
-	for (stream_t s = streams; s != NULL; s = s->all)
+	for (stream_t s = fake.streams; s != NULL; s = s->all)
 		left->streams += s->live && !s->legacy;
-	for (event_t e = events; e != NULL; e = e->all)
+	for (event_t e = fake.events; e != NULL; e = e->all)
 		left->events += e->live;
 	for (int i = 0; i < DEVICE_MAX; i++)
 		left->contexts += contexts[i].users;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 }
 
 uint32_t fake_cuda_synchronous(void)
 {
 	uint32_t n;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	n = synchronous;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake.lock);
 	return n;
 }
 
 void fake_cuda_heal(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake.lock);
 	for (int i = 0; i < DEVICE_MAX; i++) {
 		contexts[i].error = 0;
 		contexts[i].users = contexts[i].users > 0; /* The caller's. */
 	}
 	/* A new process has nothing of the old one. */
-	for (struct memory *m = memories, *next; m != NULL; m = next) {
+	for (struct memory *m = fake.memories, *next; m != NULL; m = next) {
 		next = m->next;
 		if (m->kind == REGISTERED || m->kind == REGISTERED_READ_ONLY)
-			remove_memory(m);
+			fake_remove(m);
 	}
-	for (event_t e = events; e != NULL; e = e->all)
+	for (event_t e = fake.events; e != NULL; e = e->all)
 		e->live = false;
-	for (stream_t s = streams; s != NULL; s = s->all)
+	for (stream_t s = fake.streams; s != NULL; s = s->all)
 		s->live = s->live && s->legacy;
-	pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&lock);
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
 }

@@ -3,7 +3,8 @@
 # library.sh BUILD: checks libshard.so.0. It exports exactly the functions that shard.h declares,
 # all of version SHARD_0, and the same as deploy/libshard0.symbols. Structs and numbers are as in
 # tests/proc/library_abi.c. Stripped it has at most 216 KiB. It needs only libc, protobuf-c and
-# xxhash. libshard.a adds no other global name. Prints one line for each thing that is wrong.
+# xxhash. libshard.a adds no other global name. libshard-cuda, likewise, exports what shard_cuda.h
+# declares. Prints one line for each thing that is wrong.
 set -eu
 build=$(cd "${1:?usage: library.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.."
@@ -50,5 +51,29 @@ needed=$(readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE '
 strip -o "$dir/stripped" "$so"
 bytes=$(stat -c %s "$dir/stripped")
 [ "$bytes" -le $((kib_max * 1024)) ] || bad "stripped it has $bytes bytes, at most $((kib_max * 1024)) are allowed"
+# libshard-cuda, unless it was left out. It is checked in the same way, and has no size to keep to.
+cuda="without libshard-cuda"
+if [ "$(cat "$build/with-cuda")" != no ]; then
+	so=$build/libshard-cuda.so.0
+	cc -E -P -Iinclude include/shard_cuda.h | tr '\n' ' ' | tr ';' '\n' | grep 'visibility.*shard_cuda_[a-z]*(' |
+		sed -E 's/.*[ *](shard_cuda_[a-z]+)\(.*/\1/' | sort >"$dir/shard_cuda.h"
+	objdump -T "$so" | awk '$2 == "g" && $4 == ".text" { sub(/[()]/, "", $(NF - 1)); print $NF, $(NF - 1) }' >"$dir/cuda"
+	cut -d' ' -f1 "$dir/cuda" | sort >"$dir/libshard-cuda.so.0"
+	nm -g --defined-only "$build/libshard-cuda-whole.a" | awk 'NF == 3 { print $3 }' | sort >"$dir/libshard-cuda.a"
+	sed -n 's/^ \(shard_cuda_[a-z]*\)@SHARD_CUDA_0 0\.1\.0$/\1/p' deploy/libshard-cuda0.symbols | sort >"$dir/libshard-cuda0.symbols"
+	[ -s "$dir/shard_cuda.h" ] || bad "no function found in shard_cuda.h"
+	differ exports shard_cuda.h libshard-cuda.so.0
+	differ exports shard_cuda.h libshard-cuda.a
+	differ symbols shard_cuda.h libshard-cuda0.symbols
+	grep -v 'SHARD_CUDA_0)\?$' "$dir/cuda" >"$dir/versions" && bad "not of version SHARD_CUDA_0: $(xargs <"$dir/versions")"
+	readelf -d "$so" | grep -q 'SONAME.*\[libshard-cuda\.so\.0\]' || bad "its soname is not libshard-cuda.so.0"
+	needed=$(readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE 'libc\.so\.6|libshard\.so\.0|ld-linux-x86-64\.so\.2' | xargs) || true
+	[ -z "$needed" ] || bad "libshard-cuda needs more than libc and libshard: $needed"
+	if [ -f /usr/local/cuda/include/cuda.h ]; then # Our declarations of the driver beside its own.
+		"${CC:-cc}" -std=c11 -Iinclude -Iproto -Iclient -I/usr/local/cuda/include -fsyntax-only tests/cuda/driver_abi.c 2>"$dir/driver" ||
+			bad "driver.h is not as cuda.h is: $(grep -m3 error "$dir/driver")"
+	fi
+	cuda="$(wc -l <"$dir/shard_cuda.h") functions of libshard-cuda"
+fi
 [ $wrong = 0 ] || exit 1
-echo "ok library: $(wc -l <"$dir/shard.h") functions, $((bytes / 1024)) of $kib_max KiB"
+echo "ok library: $(wc -l <"$dir/shard.h") functions, $((bytes / 1024)) of $kib_max KiB; $cuda"

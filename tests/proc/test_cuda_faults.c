@@ -13,7 +13,9 @@
 #include "lib/trainer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,7 +90,8 @@ static int run(const char *call, uint32_t nth, int error, const struct shard_cud
 	gpu.fake_cuda_fail(call, nth, error);
 	rc = use(&cu, o, &begun, text);
 	if (rc != SHARD_OK && !text[0])
-		fail_msg("%s %u, error %d: %s: %s", call ? call : "call", nth, error, call_of_failure, shard_name(rc));
+		fail_msg("%s %u, error %d: %s: %s", call ? call : "call", nth, error,
+			 call_of_failure, shard_name(rc));
 	assert_true(rc != SHARD_TIMEOUT && rc != SHARD_AGAIN);
 	closed = NOTED(shard_cuda_close(&cu, pace_ms(20000)));
 	assert_null(cu);
@@ -213,6 +216,39 @@ static void nothing_can_be_pinned(void **state)
 	}
 }
 
+/* --- without CUDA --- */
+
+static int none_main(void)
+{
+	struct shard_connect_opts co = SHARD_INIT(struct shard_connect_opts);
+	shard_model *m = NULL;
+	shard_client *c;
+	shard_cuda *cu;
+
+	co.address = getenv("SHARD_TEST_ADDRESS");
+	if (shard_connect(&c, &co) != SHARD_OK || shard_attach(c, "gpt", &m) != SHARD_OK)
+		return 2;
+	if (shard_cuda_open(&cu, m, NULL) != SHARD_UNSUPPORTED ||
+	    strstr(shard_cuda_error(), "no CUDA on this machine: libcuda.so.1") == NULL)
+		return 3;
+	shard_disconnect(&c);
+	return 0;
+}
+
+static void no_cuda(void **state)
+{
+	pid_t child;
+
+	(void)state;
+	if ((child = fork()) == 0) {
+		CHECK(setenv("SHARD_TEST_ADDRESS", cluster->node[0].unix_address, 1) == 0);
+		CHECK(unsetenv("LD_LIBRARY_PATH") == 0);
+		execl("/proc/self/exe", "test_cuda_faults", "none", NULL);
+		_exit(9);
+	}
+	proc_expect_exit(child, 0, 10000);
+}
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -238,10 +274,11 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(memory_is_full),        cmocka_unit_test(unknown_error),
 		cmocka_unit_test(context_ends),          cmocka_unit_test(each_is_named),
-		cmocka_unit_test(nothing_can_be_pinned),
+		cmocka_unit_test(nothing_can_be_pinned), cmocka_unit_test(no_cuda),
 	};
 
-	(void)argc;
+	if (argc > 1 && strcmp(argv[1], "none") == 0)
+		return none_main();
 	gpu_path(argv);
 	return cmocka_run_group_tests(tests, set_up, put_away);
 }

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The declarations of client/cuda/driver.h beside those of NVIDIA's cuda.h, where that is
+ * installed. library.sh compiles this file and links nothing. A number or a name that differs is an
+ * error, and so is a function with other arguments. */
+#include <cuda.h>
+
+#include "cuda/driver.h"
+
+#include <assert.h>
+
+#define SAME(ours, theirs) static_assert((int)(ours) == (int)(theirs), #theirs)
+
+SAME(CU_SUCCESS, CUDA_SUCCESS);
+SAME(CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+SAME(CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(CU_STUB_LIBRARY, CUDA_ERROR_STUB_LIBRARY);
+SAME(CU_NEWER_DRIVER, CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER);
+SAME(CU_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+SAME(CU_INVALID_DEVICE, CUDA_ERROR_INVALID_DEVICE);
+SAME(CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
+SAME(CU_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(CU_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+SAME(CU_NOT_PERMITTED, CUDA_ERROR_NOT_PERMITTED);
+SAME(CU_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED);
+SAME(CU_READ_ONLY_REGISTER, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
+SAME(CU_REGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
+SAME(CU_REGISTER_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
+SAME(CU_REGISTER_READ_ONLY, CU_MEMHOSTREGISTER_READ_ONLY);
+SAME(CU_STREAM_OWN, CU_STREAM_NON_BLOCKING);
+SAME(CU_EVENT_NO_TIMING, CU_EVENT_DISABLE_TIMING);
+SAME(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+
+/* Enums and 64-bit integers have other names there, and the same representation. */
+static_assert(sizeof(CUresult) == sizeof(cu_result), "CUresult");
+static_assert(sizeof(CUdevice) == sizeof(cu_device), "CUdevice");
+static_assert(sizeof(CUdeviceptr) == sizeof(cu_ptr), "CUdeviceptr");
+static_assert(_Generic((cu_stream)0, CUstream : 1, default : 0), "CUstream");
+static_assert(_Generic((cu_context)0, CUcontext : 1, default : 0), "CUcontext");
+static_assert(_Generic((cu_event)0, CUevent : 1, default : 0), "CUevent");
+
+/* Each function takes what we give it. */
+#define CALLS(name, ...) static_assert(sizeof((name)(__VA_ARGS__)) == sizeof(cu_result), #name)
+static void *p;
+static const char *text;
+static int number;
+static CUdeviceptr dev;
+static CUstream stream;
+static CUcontext ctx;
+static CUevent event;
+CALLS(cuInit, 0u);
+CALLS(cuDriverGetVersion, &number);
+CALLS(cuGetErrorName, CUDA_SUCCESS, &text);
+CALLS(cuDeviceGet, &number, 0);
+CALLS(cuDeviceGetAttribute, &number, (CUdevice_attribute)113, 0);
+CALLS(cuDevicePrimaryCtxRetain, &ctx, 0);
+CALLS(cuDevicePrimaryCtxRelease, 0);
+CALLS(cuCtxGetCurrent, &ctx);
+CALLS(cuCtxGetDevice, &number);
+CALLS(cuCtxPushCurrent, ctx);
+CALLS(cuCtxPopCurrent, &ctx);
+CALLS(cuMemHostRegister, p, (size_t)1, 0u);
+CALLS(cuMemHostUnregister, p);
+CALLS(cuMemHostAlloc, &p, (size_t)1, 0u);
+CALLS(cuMemFreeHost, p);
+CALLS(cuMemcpyDtoHAsync, p, dev, (size_t)1, stream);
+CALLS(cuMemcpyHtoDAsync, dev, p, (size_t)1, stream);
+CALLS(cuStreamCreate, &stream, 0u);
+CALLS(cuStreamDestroy, stream);
+CALLS(cuStreamQuery, stream);
+CALLS(cuStreamWaitEvent, stream, event, 0u);
+CALLS(cuStreamIsCapturing, stream, (CUstreamCaptureStatus *)&number);
+CALLS(cuEventCreate, &event, 0u);
+CALLS(cuEventRecord, event, stream);
+CALLS(cuEventQuery, event);
+CALLS(cuEventDestroy, event);
+
+/* The names that are looked up are those that cuda.h chooses. */
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+#define NAMED(theirs, ours)                                                                        \
+	static_assert(sizeof(TEXT(theirs)) == sizeof(ours) &&                                      \
+			      __builtin_strcmp(TEXT(theirs), ours) == 0,                           \
+		      ours)
+NAMED(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
+NAMED(cuCtxPushCurrent, "cuCtxPushCurrent_v2");
+NAMED(cuCtxPopCurrent, "cuCtxPopCurrent_v2");
+NAMED(cuMemHostRegister, "cuMemHostRegister_v2");
+NAMED(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
+NAMED(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
+NAMED(cuStreamDestroy, "cuStreamDestroy_v2");
+NAMED(cuEventDestroy, "cuEventDestroy_v2");
+NAMED(cuStreamCreate, "cuStreamCreate");
+NAMED(cuEventRecord, "cuEventRecord");
+NAMED(cuStreamWaitEvent, "cuStreamWaitEvent");
+NAMED(cuMemFreeHost, "cuMemFreeHost");
+NAMED(cuMemHostAlloc, "cuMemHostAlloc");

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The device of the driver library for tests: streams, events and memory. fake_cuda.c calls it with
+ * the lock held. Each stream has a thread that does its operations in their order: it sleeps for a
+ * while first, and copies without the lock. An event counts how often it was recorded, and which of
+ * these records were reached. */
+#include "tests/cuda/fake_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER,
+		    .changed = PTHREAD_COND_INITIALIZER,
+		    .delay_us = 300,
+		    .seed = 1};
+
+void fake_undefined(const char *what)
+{
+	fprintf(stderr, "fake_cuda: undefined in CUDA: %s\n", what);
+	abort();
+}
+
+/* --- fake.streams --- */
+
+static uint64_t rng(void)
+{
+	fake.seed = fake.seed * 6364136223846793005ull + 1442695040888963407ull;
+	return fake.seed >> 33;
+}
+
+static void sleep_us(uint64_t us)
+{
+	struct timespec t = {.tv_sec = (time_t)(us / 1000000),
+			     .tv_nsec = (long)(us % 1000000 * 1000)};
+
+	if (us > 0)
+		(void)nanosleep(&t, NULL);
+}
+
+/* Does an operation. Called with the lock, which it gives up to sleep and to copy. */
+static void do_op(const struct op *o)
+{
+	uint64_t us = fake.delay_us ? rng() % fake.delay_us : 0;
+
+	if (o->kind == OP_RECORD) {
+		if (o->event->reached < o->count)
+			o->event->reached = o->count;
+		return;
+	}
+	if (o->kind == OP_WAIT)
+		return;
+	pthread_mutex_unlock(&fake.lock);
+	/* One half, and later the other. */
+	sleep_us(us);
+	memcpy(o->to, o->from, o->bytes / 2);
+	sleep_us(us / 2);
+	memcpy(o->to + o->bytes / 2, o->from + o->bytes / 2, o->bytes - o->bytes / 2);
+	pthread_mutex_lock(&fake.lock);
+}
+
+static bool can_do(stream_t s, const struct op *o)
+{
+	return !s->held && (o->kind != OP_WAIT || o->event->reached >= o->count || s->ctx->error);
+}
+
+static void *stream_main(void *arg)
+{
+	stream_t s = arg;
+
+	pthread_mutex_lock(&fake.lock);
+	for (;;) {
+		while (s->first == NULL || !can_do(s, s->first)) {
+			if (s->first == NULL && !s->live) {
+				pthread_mutex_unlock(&fake.lock);
+				return NULL;
+			}
+			pthread_cond_wait(&fake.changed, &fake.lock);
+		}
+		struct op *o = s->first;
+
+		if (s->ctx->error == 0 || o->kind == OP_RECORD) /* One that ended copies no more. */
+			do_op(o);
+		s->first = o->next;
+		if (s->first == NULL)
+			s->end = &s->first;
+		free(o);
+		pthread_cond_broadcast(&fake.changed);
+	}
+}
+
+void fake_push(stream_t s, struct op op)
+{
+	struct op *o = malloc(sizeof(*o));
+
+	if (o == NULL)
+		abort();
+	*o = op;
+	o->next = NULL;
+	*s->end = o;
+	s->end = &o->next;
+	pthread_cond_broadcast(&fake.changed);
+}
+
+stream_t fake_stream_new(ctx_t ctx)
+{
+	stream_t s = calloc(1, sizeof(*s));
+
+	if (s == NULL)
+		abort();
+	s->live = true;
+	s->ctx = ctx;
+	s->end = &s->first;
+	s->all = fake.streams;
+	fake.streams = s;
+	if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
+		abort();
+	pthread_detach(s->thread);
+	return s;
+}
+
+/* The stream behind a handle, or NULL. */
+stream_t fake_stream(stream_t handle, ctx_t ctx)
+{
+	if (handle == NULL) {
+		if (ctx->legacy == NULL) {
+			ctx->legacy = fake_stream_new(ctx);
+			ctx->legacy->legacy = true;
+		}
+		return ctx->legacy;
+	}
+	for (stream_t s = fake.streams; s != NULL; s = s->all)
+		if (s == handle && s->live && !s->legacy)
+			return s->ctx == ctx ? s : NULL;
+	return NULL;
+}
+
+event_t fake_event(event_t handle)
+{
+	for (event_t e = fake.events; e != NULL; e = e->all)
+		if (e == handle && e->live)
+			return e;
+	return NULL;
+}
+
+/* --- memory --- */
+
+struct memory *fake_memory(const void *at)
+{
+	for (struct memory *m = fake.memories; m != NULL; m = m->next)
+		if ((const char *)at >= m->base && (const char *)at < m->base + m->bytes)
+			return m;
+	return NULL;
+}
+
+bool fake_overlaps(const char *base, size_t bytes)
+{
+	for (struct memory *m = fake.memories; m != NULL; m = m->next)
+		if (base < m->base + m->bytes && m->base < base + bytes)
+			return true;
+	return false;
+}
+
+void fake_add(int kind, char *base, char *inside, size_t bytes)
+{
+	struct memory *m = calloc(1, sizeof(*m));
+
+	if (m == NULL)
+		abort();
+	m->kind = kind;
+	m->base = base;
+	m->inside = inside;
+	m->bytes = bytes;
+	m->next = fake.memories;
+	fake.memories = m;
+}
+
+/* True if an operation that is not done uses it. */
+bool fake_in_use(const struct memory *m)
+{
+	for (stream_t s = fake.streams; s != NULL; s = s->all)
+		for (struct op *o = s->first; o != NULL && s->ctx->error == 0; o = o->next)
+			if ((o->kind == OP_TO_HOST || o->kind == OP_TO_DEVICE) &&
+			    (fake_memory(o->host) == m ||
+			     (m->kind == DEVICE && (o->from == m->inside || o->to == m->inside))))
+				return true;
+	return false;
+}
+
+void fake_remove(struct memory *m)
+{
+	struct memory **at = &fake.memories;
+
+	while (*at != m)
+		at = &(*at)->next;
+	*at = m->next;
+	free(m);
+}
+
+/* How a range of this process is mapped: 0 not at all, 1 somewhere read-only, 2 writable. */
+int fake_mapped(const char *base, size_t bytes)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	const char *at = base;
+	unsigned long from, to;
+	char mode[8], line[512];
+	int least = 2;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) != 3 || (unsigned long)at >= to)
+			continue;
+		if ((unsigned long)at < from || mode[0] != 'r')
+			break;
+		least = mode[1] == 'w' ? least : 1;
+		at = (const char *)to;
+		if (at >= base + bytes)
+			break;
+	}
+	if (f)
+		fclose(f);
+	return at >= base + bytes ? least : 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fake_impl.h: streams, events and memory, for the calls of fake_cuda.c. Everything is called with
+ * fake.lock held, and touched with it. */
+#ifndef SHARD_TESTS_FAKE_IMPL_H
+#define SHARD_TESTS_FAKE_IMPL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DEVICE_MAX 8
+
+typedef struct CUctx_st *ctx_t;
+typedef struct CUstream_st *stream_t;
+typedef struct CUevent_st *event_t;
+typedef uint64_t ptr_t;
+
+enum {
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	INVALID_DEVICE = 101,
+	INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400,
+	NOT_READY = 600,
+	ALREADY_REGISTERED = 712,
+	NOT_REGISTERED = 713,
+	NOT_SUPPORTED = 801
+};
+
+enum op_kind { OP_TO_HOST, OP_TO_DEVICE, OP_RECORD, OP_WAIT };
+
+struct op {
+	enum op_kind kind;
+	char *to;
+	const char *from;
+	size_t bytes;
+	event_t event;
+	uint64_t count;   /* Of the event. */
+	const char *host; /* The host side of a copy. */
+	struct op *next;
+};
+
+struct CUevent_st {
+	struct CUevent_st *all;
+	bool live;
+	uint64_t recorded, reached;
+	ctx_t ctx;
+};
+
+struct CUstream_st {
+	struct CUstream_st *all;
+	bool live, held, capturing, legacy;
+	ctx_t ctx;
+	struct op *first, **end; /* Those that are not done. The first one may be under way. */
+	pthread_t thread;
+};
+
+struct CUctx_st {
+	int device;
+	uint32_t users;
+	int error;                  /* That ended it. */
+	struct CUstream_st *legacy; /* The stream NULL. */
+};
+
+struct memory { /* Of the device, pinned by the driver, or registered. */
+	struct memory *next;
+	enum { DEVICE, PINNED, REGISTERED, REGISTERED_READ_ONLY } kind;
+	char *base, *inside;
+	size_t bytes;
+};
+
+/* There is one driver in a process. */
+extern struct fake {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	stream_t streams;
+	event_t events;
+	struct memory *memories;
+	uint32_t delay_us;
+	uint64_t seed;
+} fake;
+
+/* Ends the process: the real driver does not define what happens. */
+void fake_undefined(const char *what);
+void fake_push(stream_t s, struct op op);
+stream_t fake_stream_new(ctx_t ctx);
+/* The stream or event behind a handle, or NULL. The stream is of that context. */
+stream_t fake_stream(stream_t handle, ctx_t ctx);
+event_t fake_event(event_t handle);
+/* The memory that an address is in, or NULL. */
+struct memory *fake_memory(const void *at);
+bool fake_overlaps(const char *base, size_t bytes);
+void fake_add(int kind, char *base, char *inside, size_t bytes);
+void fake_remove(struct memory *m);
+/* True if an operation that is not done uses it. */
+bool fake_in_use(const struct memory *m);
+/* How a range of this process is mapped: 0 not at all, 1 somewhere read-only, 2 writable. */
+int fake_mapped(const char *base, size_t bytes);
+
+#endif
