@@ -150,6 +150,10 @@ struct shard_cuda_about {
 	/* Copies of parameters so far. Tensors whose ranges adjoin both in the image and on the
 	 * device are one copy. */
 	uint64_t pulled_copies;
+	/* Not 0: an error of CUDA, or a copy that was not done in time, ended the handle. */
+	uint32_t dead;
+	/* Reserved. */
+	uint32_t reserved;
 };
 
 /* A range of parameters, and where it goes. */

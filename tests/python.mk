@@ -35,6 +35,6 @@ $(TORCH_PYTHON): $(PY_REQUIRED)
 	   DS_BUILD_OPS=0 $(PIP_TORCH) --no-build-isolation -r build/torch/deepspeed.txt; } || \
 	  { rm -rf build/torch; $(PIP_FAILED); }
 	@touch $@
-check-python: all torch
+check-python: all torch $(if $(HAVE_CUDA),$(FAKE_CUDA))
 	@OMP_NUM_THREADS=1 $(TORCH_PYTHON) -B -m pytest -p no:cacheprovider -q client/python/tests \
 	  $(PYTEST)

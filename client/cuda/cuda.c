@@ -491,6 +491,7 @@ enum shard_status shard_cuda_tell(shard_cuda *c, struct shard_cuda_about *about)
 	a.pushed_bytes = c->pushed_bytes;
 	a.pulled_bytes = c->pulled_bytes;
 	a.pulled_copies = c->pulled_copies;
+	a.dead = c->dead.status != SHARD_OK;
 	pthread_mutex_unlock(&c->lock);
 	size = theirs.size < sizeof(a) ? theirs.size : sizeof(a);
 	memcpy((char *)about + sizeof(size), (char *)&a + sizeof(size), size - sizeof(size));

@@ -601,6 +601,19 @@ uint32_t fake_cuda_synchronous(void)
 	return n;
 }
 
+void *fake_cuda_inside(uint64_t dev)
+{
+	struct memory *m;
+	char *inside = NULL;
+
+	pthread_mutex_lock(&fake.lock);
+	m = fake_memory((void *)(uintptr_t)dev);
+	if (m != NULL && m->kind == DEVICE)
+		inside = m->inside + (dev - (ptr_t)(uintptr_t)m->base);
+	pthread_mutex_unlock(&fake.lock);
+	return inside;
+}
+
 void fake_cuda_heal(void)
 {
 	pthread_mutex_lock(&fake.lock);

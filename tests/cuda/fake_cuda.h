@@ -34,6 +34,8 @@ struct fake_cuda_left {
 	X(void, fake_cuda_read_only, (int supported))                                              \
 	X(void, fake_cuda_delay, (uint32_t us, uint64_t seed))                                     \
 	X(void, fake_cuda_left, (struct fake_cuda_left * left))                                    \
+	/* Where a test may read and write device memory. NULL: it is none. */                     \
+	X(void *, fake_cuda_inside, (uint64_t dev))                                                \
 	/* How many copies were synchronous, because memory was not registered. */                 \
 	X(uint32_t, fake_cuda_synchronous, (void))                                                 \
 	/* Makes a context that ended usable again, as a new process would. */                     \

@@ -84,11 +84,11 @@ class Definition:
                  at)
         return at
 
-    def find_again(self, address: str, secret: str | None, timeout: float, rank_hint: int,
+    def find_again(self, connect, address: str, timeout: float, rank_hint: int,
                    why: _c.Closed) -> Session:
         """Connects, attaches and joins again, when the daemon of this node is back.
 
-        why: how the connection before ended. timeout: in seconds. Raises Gone if the daemon is not
+        connect: makes a Session at that address. why: how the connection before ended. timeout: in seconds. Raises Gone if the daemon is not
         back by then, Lost if it has the model no more and there is no checkpoint, and what else it
         says."""
         end, last = time.monotonic() + timeout, why
@@ -101,7 +101,7 @@ class Definition:
                            "SHARD_CLOSED") from last
             new = None
             try:
-                new = Session(address, secret=secret, timeout=left, connect_timeout=min(left, 5.0))
+                new = connect(timeout=left, connect_timeout=min(left, 5.0))
                 self._attach_again(new, address)
                 new.join(rank_hint)
                 return new

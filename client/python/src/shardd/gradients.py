@@ -84,15 +84,15 @@ class Gradients:
         last = self.syncing and r.seen >= passes
         if r.seen == 1 and last or self._dtype is torch.float32:
             if r.seen == 1:
-                r.arena.copy_(g)
+                self._put(r, g)
             else:
-                r.arena.add_(g)
+                self._add(r, g)
         elif r.seen == 1:
             r.sum = g.float() if r.sum is None else r.sum.copy_(g)
         else:
             r.sum.add_(g)
             if last:
-                r.arena.copy_(r.sum)
+                self._put(r, r.sum)
         if last:
             self._push(s, [i])
             if r.marker is None:
@@ -109,12 +109,12 @@ class Gradients:
             if r.pushed:
                 continue
             if g is not None:
-                r.arena.copy_(_weighed(_dense(g, r.name) if g.is_sparse else g, gain))
+                self._put(r, _weighed(_dense(g, r.name) if g.is_sparse else g, gain))
             elif not r.seen:
                 s.push_none(i)
                 continue
             elif self._dtype is not torch.float32:
-                r.arena.copy_(r.sum)
+                self._put(r, r.sum)
             ready.append(i)
             waiting += r.numel
             if waiting >= TOGETHER:
@@ -122,6 +122,13 @@ class Gradients:
                 ready, waiting = [], 0
         if ready:
             self._push(s, ready)
+
+    def _put(self, r: _p.Row, g: torch.Tensor) -> None:
+        """The gradient is g, in the dtype in which it is pushed."""
+        r.arena.copy_(g)
+
+    def _add(self, r: _p.Row, g: torch.Tensor) -> None:
+        r.arena.add_(g)
 
     def _push(self, s: Session, tensors: list[int]) -> None:
         s.push_many(tensors)

@@ -238,10 +238,15 @@ _CLASSES = {WORLD_CHANGED: WorldChanged, ROLLED_BACK: RolledBack, TIMEOUT: Timeo
             UNSUPPORTED: Unsupported, DIVERGED: Diverged}
 
 
+def class_of(number: int) -> type[Error]:
+    """The class of the exception for a status."""
+    return _CLASSES.get(number, Error)
+
+
 def error_of(number: int) -> Error:
     """The exception for a status that a call of this thread just returned."""
     lib = libshard()
-    return _CLASSES.get(number, Error)(number, lib.shard_error().decode(errors="replace"),
+    return class_of(number)(number, lib.shard_error().decode(errors="replace"),
                                        lib.shard_name(number).decode())
 
 

@@ -27,6 +27,7 @@ from typing import Any, Callable, Mapping
 
 import torch
 
+from . import cuda as _cuda
 from . import lib as _c
 from . import params as _p
 from . import settings as _s
@@ -181,15 +182,19 @@ class Optimizer(torch.optim.Optimizer):
         self._made = True
 
         self._collect(dtype, grad_dtype)
-        device = self._rows[0].param.device.type
-        params = params or ("image" if device == "cpu" else "copy")
-        if device != "cpu" and params == "image":
-            raise ValueError(f'shardd.Optimizer: parameters are on {device}, so params="copy"')
-        self._image = Image(self._rows, self.dtype, params == "copy", self._module)
+        where, device = self._rows[0].param.device, _cuda.device_of(self._rows)
+        params = params or ("image" if where.type == "cpu" else "copy")
+        if where.type != "cpu" and params == "image":
+            raise ValueError(f'shardd.Optimizer: parameters are on {where}, so params="copy"')
         ddp = self._unwrap_ddp()
-        self._grads = Gradients(self._rows, self.grad_dtype, accumulate, ddp)
-        self._address, self._secret = address or default_address(self.name), secret
-        self._session = Session(self._address, secret=secret, timeout=timeout)
+        session, image, gradients = Session, Image, Gradients
+        if device is not None:
+            session, image, gradients = _cuda.parts(device)
+        self._image = image(self._rows, self.dtype, params == "copy", self._module)
+        self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
+        self._address = address or default_address(self.name)
+        self._connect = functools.partial(session, self._address, secret=secret)
+        self._session = self._connect(timeout=timeout)
         self._closed = False
         try:
             self._define(world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
@@ -480,7 +485,7 @@ class Optimizer(torch.optim.Optimizer):
         memory. Raises what the daemon says, or Closed if it is not back within the timeout."""
         old, timeout = self._session, self._session.timeout
         hint = old.world.rank if old.world is not None else _p.hint("RANK", -1)
-        new = self._model.find_again(self._address, self._secret, timeout, hint, why)
+        new = self._model.find_again(self._connect, self._address, timeout, hint, why)
         new.timeout, new.loss_scale = timeout, old.loss_scale
         self._session = new
         self._grads.unbind()

@@ -247,13 +247,15 @@ class Session:
         opts, step = _c.BeginOpts(weight=weight), _c.Step()
         end = time.monotonic() + self.timeout
         while True:
-            got = _c.heard(self._client, lambda: self.lib.shard_begin(
-                self._model, C.byref(opts), C.byref(step)))
+            got = _c.heard(self._client, lambda: self._shard_begin(opts, step))
             if got != _c.TIMEOUT or time.monotonic() > end:
                 break
         _c.check(got)
         self.loss_scale = step.loss_scale
         return step.step
+
+    def _shard_begin(self, opts: _c.BeginOpts, step: _c.Step) -> int:
+        return self.lib.shard_begin(self._model, C.byref(opts), C.byref(step))
 
     def push(self, tensor: int, count: int, dtype: int, first: int = 0) -> None:
         """Gives the gradient of a tensor, or of a part of it, that lies in the arena already."""
