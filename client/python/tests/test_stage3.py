@@ -185,7 +185,7 @@ def test_training_as_with_all_in_memory(settings):
         late.clear()
         assert all(p.untyped_storage().nbytes() == 0 for p in model.parameters())
     total = sum(p.numel() for p in weights)
-    assert peak < 0.8 * total or settings.get("prefetch") != 0, (peak, total)
+    assert peak < 0.7 * total or settings.get("prefetch") != 0, (peak, total)
     assert peak <= total
     fetcher.close()
     assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), model.parameters()))

@@ -179,8 +179,10 @@ class Fetcher:
         self._hooks = []
         me = weakref.ref(self)
         for name, m in parts.items():
-            self._hooks += [m.register_forward_pre_hook(functools.partial(_forward, me, name)),
-                            m.register_forward_hook(functools.partial(_forwarded, me, name))]
+            self._hooks.append(m.register_forward_pre_hook(functools.partial(_forward, me, name)))
+            # always_call: checkpoint() ends a forward that it repeats by an exception.
+            self._hooks.append(m.register_forward_hook(
+                functools.partial(_forwarded, me, name), always_call=True))
         for i, p in enumerate(self._params):
             if p.requires_grad:
                 self._hooks.append(p.register_post_accumulate_grad_hook(
