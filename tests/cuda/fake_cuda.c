@@ -629,8 +629,10 @@ void fake_cuda_heal(void)
 	}
 	for (event_t e = fake.events; e != NULL; e = e->all)
 		e->live = false;
-	for (stream_t s = fake.streams; s != NULL; s = s->all)
+	for (stream_t s = fake.streams; s != NULL; s = s->all) {
 		s->live = s->live && s->legacy;
+		s->dropped = !s->legacy;
+	}
 	pthread_cond_broadcast(&fake.changed);
 	pthread_mutex_unlock(&fake.lock);
 }

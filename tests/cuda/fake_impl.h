@@ -52,6 +52,7 @@ struct CUevent_st {
 struct CUstream_st {
 	struct CUstream_st *all;
 	bool live, held, capturing, legacy;
+	bool dropped; /* Of a context that is gone: it copies nothing any more. */
 	ctx_t ctx;
 	struct op *first, **end; /* Those that are not done. The first one may be under way. */
 	pthread_t thread;
