@@ -88,9 +88,9 @@ class Definition:
                    why: _c.Closed) -> Session:
         """Connects, attaches and joins again, when the daemon of this node is back.
 
-        connect: makes a Session at that address. why: how the connection before ended. timeout: in seconds. Raises Gone if the daemon is not
-        back by then, Lost if it has the model no more and there is no checkpoint, and what else it
-        says."""
+        connect: makes a Session at that address. why: how the connection before ended. timeout: in
+        seconds. Raises Gone if the daemon is not back by then, Lost if it has the model no more and
+        there is no checkpoint, and what else it says."""
         end, last = time.monotonic() + timeout, why
         log.warning("shardd: %s: connecting again", why.sentence)
         while True:
