@@ -200,6 +200,8 @@ static enum shard_status send_ready(struct shard_model *m)
 	r.why = m->ready_why;
 	r.n_lr = m->lr_given ? m->spec.groups_nr : 0;
 	r.lr = m->lr;
+	r.n_values = m->values_nr;
+	r.values = m->values;
 	blob_ready(m, &r);
 	return stream_send_control(m->client->stream, &h, &r.base);
 }

@@ -65,6 +65,8 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 		.world_size = r->world_size,
 		.slowest_rank = r->slowest_rank,
 	};
+	for (size_t i = 0; i < r->n_values && i < SHARD_VALUES; i++)
+		v->result.values[i] = r->values[i];
 	m->pulled_bytes = 0;
 	blob_decided(m, h->step);
 	if (flight) {
@@ -96,6 +98,21 @@ static enum shard_status check_lr(struct shard_model *m, const char *what, const
 					 what, g, lr[g]);
 	if (m->lr == NULL && (m->lr = calloc(m->spec.groups_nr, sizeof(*m->lr))) == NULL)
 		return text_no_memory("learning rates");
+	return SHARD_OK;
+}
+
+static enum shard_status check_values(const struct shard_model *m,
+				      const struct shard_commit_opts *o)
+{
+	if (o->values_nr > SHARD_VALUES || (o->values_nr > 0 && o->values == NULL))
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_commit_opts(): %u values%s: at most %d of them",
+				 o->values_nr, o->values == NULL ? " at NULL" : "", SHARD_VALUES);
+	if (o->values_nr > 0 && m->client->wire_minor < 6)
+		return text_fail(SHARD_UNSUPPORTED,
+				 "shard_commit_opts(): values, which the release of shardd at %s "
+				 "does not know: upgrade it",
+				 m->client->address);
 	return SHARD_OK;
 }
 
@@ -220,6 +237,7 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 	m->lr_given = o->lr != NULL;
 	if (m->lr_given)
 		memcpy(m->lr, o->lr, m->spec.groups_nr * sizeof(*m->lr));
+	m->values_nr = 0;
 	m->why[0] = 0;
 	verdict_open(m, m->begun.no);
 	push_begin(m);
@@ -325,6 +343,8 @@ enum shard_status shard_commit_opts(shard_model *m, const struct shard_commit_op
 		return rc;
 	if ((rc = step_open(m, "shard_commit()")) == SHARD_OK)
 		rc = check_lr(m, "shard_commit_opts()", o.lr);
+	if (rc == SHARD_OK)
+		rc = check_values(m, &o);
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
 		rc = m->adds.micro_steps > 1
 			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text,
@@ -342,6 +362,9 @@ enum shard_status shard_commit_opts(shard_model *m, const struct shard_commit_op
 			m->lr_given = true;
 			memcpy(m->lr, o.lr, m->spec.groups_nr * sizeof(*m->lr));
 		}
+		m->values_nr = o.values_nr;
+		if (o.values_nr > 0)
+			memcpy(m->values, o.values, o.values_nr * sizeof(*m->values));
 		if (t != NULL) {
 			t->kind = TICKET_COMMIT;
 			t->attempt = m->begun.no;

@@ -150,6 +150,8 @@ extern "C" {
 #define SHARD_DEFAULT (-1)
 /* As weight: this trainer has no sample in the step, because the world is larger than the batch. */
 #define SHARD_NO_SAMPLES (-1e300)
+/* As shard_commit_opts.values_nr: the most numbers that a trainer gives with a step. */
+#define SHARD_VALUES 16
 
 /* A connection to one daemon, with its own socket. A process may have several. */
 typedef struct shard_client shard_client;
@@ -432,6 +434,12 @@ struct shard_commit_opts {
 	 * moves while a step is under way. It takes the place of what shard_begin() was given.
 	 * NULL: that, or the model's. */
 	const double *lr;
+	/* Numbers of this trainer's own: the loss, tokens, right answers. They change nothing of
+	 * the step. shard_result() has the sums over all ranks. NULL: none. */
+	const double *values;
+	/* How many there are, at most SHARD_VALUES. Ranks may give different numbers of them: what
+	 * a rank does not give counts as 0. */
+	uint32_t values_nr;
 };
 
 /* A step that has begun. */
@@ -526,6 +534,10 @@ struct shard_result {
 	/* The rank that took longest from the beginning of the attempt to its commit; UINT32_MAX:
 	 * it is not known. */
 	uint32_t slowest_rank;
+	/* What the ranks gave to shard_commit_opts(), each summed over all ranks of this step in
+	 * the order of their ranks, so that all trainers get the same bits, also after a recovery.
+	 * 0: nobody gave it. A step that was skipped has them, too. */
+	double values[SHARD_VALUES];
 };
 
 /*
@@ -1753,7 +1765,8 @@ SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticke
  * shard_commit_opts - commit, with what is known only now
  *
  * DESCRIPTION
- * As shard_commit(), with learning rates that count for this step whatever shard_begin() was given.
+ * As shard_commit(), with learning rates that count for this step whatever shard_begin() was given,
+ * and with values that shard_result() returns summed over the ranks.
  *
  * ARGUMENTS
  * model: the model.
@@ -1762,8 +1775,11 @@ SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticke
  *
  * ERRORS
  * SHARD_BAD_ARG: model is NULL, opts were not started with SHARD_INIT(), a learning rate is
- * negative or not finite, or lr is given where the model has a schedule. Also the errors of
- * shard_commit().
+ *   negative or not finite, lr is given where the model has a schedule, or there are more than
+ *   SHARD_VALUES values.
+ * SHARD_UNSUPPORTED: values are given, and the daemon is of a release that does not know them. If
+ *   another node of the cluster is, the daemon ends the connection, and the text names that node.
+ * Also the errors of shard_commit().
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.

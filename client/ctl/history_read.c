@@ -108,7 +108,7 @@ static void set_id(json_t *o, const Shard__Id *id)
 static json_t *record_json(const struct history_reader *r, const Shard__Record *x)
 {
 	static const char *const outcomes[] = {"seal", "applied", "nonfinite", "skipped"};
-	json_t *o = json_object(), *args = json_array();
+	json_t *o = json_object(), *args = json_array(), *values = json_array();
 
 	if (x->id != NULL)
 		set_id(o, x->id);
@@ -135,6 +135,9 @@ static json_t *record_json(const struct history_reader *r, const Shard__Record *
 	for (size_t i = 0; i < x->n_args; i++)
 		json_array_append_new(args, whole(x->args[i]));
 	json_object_set_new(o, "args", args);
+	for (size_t i = 0; i < x->n_values; i++)
+		json_array_append_new(values, number(x->values[i]));
+	json_object_set_new(o, "values", values);
 	json_object_set_new(o, "world", world_json(r, x));
 	return o;
 }

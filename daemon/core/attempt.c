@@ -136,6 +136,8 @@ void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
 	}
 }
 
+static const double no_values[CORE_VALUES_NR];
+
 static bool attempt_same_ranks(const struct coord *co, const struct core_vote *v,
 			       const struct core_world *w)
 {
@@ -149,7 +151,8 @@ static bool attempt_same_ranks(const struct coord *co, const struct core_vote *v
 		if (v->weights[i] != w->rank[i].weight)
 			return false;
 	}
-	return true;
+	/* NaNs are equal if their bits are. */
+	return !memcmp(v->values_nr ? v->values : no_values, co->values, sizeof(co->values));
 }
 
 /* Takes what the ranks of the world gave, as one node tells it. Returns a sentence if another node
@@ -164,8 +167,9 @@ static const char *attempt_take_ranks(struct core *c, uint16_t node, const struc
 		return attempt_same_ranks(co, v, w)
 			       ? NULL
 			       : core_text(c,
-					   "node %s voted with other weights, learning rates or "
-					   "skip of the world than the nodes before it: look at "
+					   "node %s voted with other weights, learning rates, "
+					   "values or skip of the world than the nodes before it: "
+					   "look at "
 					   "its memory and network",
 					   core_node_name(c, node));
 	co->has_ranks = true;
@@ -173,6 +177,7 @@ static const char *attempt_take_ranks(struct core *c, uint16_t node, const struc
 	co->lr_nr = v->lr_nr;
 	if (v->lr_nr)
 		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
+	memcpy(co->values, v->values_nr ? v->values : no_values, sizeof(co->values));
 	for (uint32_t i = 0; i < w->size; i++)
 		w->rank[i].weight = v->weights[i];
 	return NULL;
@@ -215,7 +220,8 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 
 	if (v->chunks_nr != co->votes_nr[node] || v->ranks_nr != w->size ||
 	    (v->chunks_nr && (!v->sumsq || !v->finite)) || !v->weights ||
-	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
+	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)) ||
+	    (v->values_nr && (!v->values || v->values_nr != CORE_VALUES_NR)))
 		return false;
 	*differs = attempt_take_ranks(c, node, v, w);
 	for (uint32_t i = co->votes_first[node]; nr < v->chunks_nr && i < c->conf.chunks_nr; i++) {
@@ -243,6 +249,7 @@ void attempt_decide(struct core *c, const struct core_id *id, const struct core_
 				     .finite = core_at(c, c->at_all_finite),
 				     .chunks_nr = c->conf.chunks_nr,
 				     .lr = co->lr_nr ? co->lr : NULL,
+				     .values = co->values,
 				     .tune = &co->view.tune,
 				     .skip = co->skip,
 				     .bad_tensor = co->bad_tensor,

@@ -238,6 +238,8 @@ static size_t core_layout(const struct core_conf *conf, struct core *c)
 
 	c->at_weights = place(&at, CORE_RANKS_MAX * sizeof(double));
 	c->at_ranks = place(&at, CORE_RANKS_MAX * sizeof(double));
+	c->at_values = place(&at, sizeof(double) * CORE_VALUES_NR * CORE_RANKS_MAX);
+	c->at_ranks_values = place(&at, sizeof(double) * CORE_VALUES_NR * CORE_RANKS_MAX);
 	c->at_index = place(&at, chunks * sizeof(uint32_t));
 	c->at_staged = place(&at, (chunks + 7) / 8);
 	c->at_sumsq = place(&at, chunks * sizeof(double));

@@ -32,7 +32,7 @@ struct core {
 	uint64_t grads_to, grads_from;
 	/* The offsets of the arrays that follow this struct. */
 	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_voted,
-		at_weights, at_ranks;
+		at_weights, at_ranks, at_values, at_ranks_values;
 	uint64_t linked; /* Bits of the nodes with a link, and of this one. core.c sets it. */
 	struct link link[CORE_NODES_MAX];
 	struct local local;

@@ -21,8 +21,12 @@ struct core_vote {
 	 * sender's ranks only, and neither sums nor a bad tensor. */
 	const double *weights;
 	uint32_t ranks_nr;
-	const double *lr;   /* [lr_nr] One for each group, as all these ranks gave it. */
-	uint32_t lr_nr;     /* 0: they gave none. */
+	const double *lr; /* [lr_nr] One for each group, as all these ranks gave it. */
+	uint32_t lr_nr;   /* 0: they gave none. */
+	/* [values_nr] The sums of what all ranks gave with the step (record_values). RANKS has
+	 * what each rank gave, one after the other. */
+	const double *values;
+	uint32_t values_nr; /* A multiple of CORE_VALUES_NR. 0: all are zeros. */
 	bool skip;          /* A rank of the world voted to skip the step. */
 	int64_t bad_tensor; /* The tensor of the first non-finite gradient here. -1: none. */
 	int32_t bad_rank;

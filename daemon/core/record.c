@@ -96,6 +96,18 @@ static double weights_sum(const struct core_world *w) /* Adds in rank order. */
 	return sum;
 }
 
+void record_values(double sum[CORE_VALUES_NR], const double *ranks, uint32_t ranks_nr)
+{
+	CHECK(ranks_nr > 0);
+	for (uint32_t i = 0; i < CORE_VALUES_NR; i++) {
+		double all = ranks[i];
+
+		for (uint32_t r = 1; r < ranks_nr; r++)
+			all += ranks[(size_t)r * CORE_VALUES_NR + i];
+		sum[i] = isnan(all) ? (double)NAN : all;
+	}
+}
+
 static double squares_sum(const struct record_votes *v, bool *finite) /* Adds in chunk order. */
 {
 	double sum = v->sumsq[0];
@@ -211,6 +223,8 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	 * same. */
 	hyper_at(h, conf, votes, 0, prev->applied + 1);
 	r->lr = h[HYPER_LR];
+	if (votes->values)
+		memcpy(r->values, votes->values, sizeof(r->values));
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
 	r->scaler = prev->scaler;

@@ -15,6 +15,7 @@
 #define CORE_NODES_MAX  64
 #define CORE_RANKS_MAX  256
 #define CORE_GROUPS_MAX 256
+#define CORE_VALUES_NR  16 /* SHARD_VALUES */
 #endif
 
 /* Names an attempt. Ids are ordered by (generation, term, seq, step, attempt). */
@@ -68,6 +69,8 @@ struct record {
 	int32_t bad_rank;
 	/* The state after this step. It has the loss scale of the next one. */
 	struct scaler scaler;
+	/* What each rank gave with the step, summed (record_values). */
+	double values[CORE_VALUES_NR];
 	uint32_t groups_nr;
 	struct optim_args args[CORE_GROUPS_MAX];
 	struct core_world world;
@@ -106,7 +109,8 @@ struct record_votes {        /* The votes of all members, merged. */
 	const double *sumsq; /* [chunks_nr] In chunk order. */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
-	const double *lr; /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
+	const double *lr;     /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
+	const double *values; /* [CORE_VALUES_NR] As in struct record. NULL: zeros. */
 	const struct core_tune *tune; /* The tune of the view. NULL: nothing is changed. */
 	bool skip;
 	int64_t bad_tensor;
@@ -127,6 +131,9 @@ void record_seal(struct record *r, const struct record_conf *conf, const struct 
 bool record_content_ok(const struct record *r);
 bool record_pauses(const struct record *r,
 		   const struct core_tune *tune); /* Does no step follow it before a resume? */
+/* Adds what the ranks gave, in rank order. Every NaN is the same one, so that all nodes have the
+ * same bits. */
+void record_values(double sum[CORE_VALUES_NR], const double *ranks, uint32_t ranks_nr);
 /* id.attempt counts from 1. The world has the weights of the ranks. */
 void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf,
 		   const struct core_id *id, const struct core_world *world,

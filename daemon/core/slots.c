@@ -12,6 +12,8 @@
 
 #include "core/inner.h"
 
+#include <string.h>
+
 bool slots_told(const struct step *s, uint16_t node)
 {
 	return s->told >> node & 1;
@@ -103,7 +105,8 @@ void slots_tell_ranks(struct ctx *x, uint16_t node)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
-	double *weights = core_at(c, c->at_ranks);
+	double *weights = core_at(c, c->at_ranks), *values = core_at(c, c->at_ranks_values);
+	const double *gave = core_at(c, c->at_values);
 	struct core_msg *m;
 	uint32_t nr = 0;
 
@@ -111,14 +114,19 @@ void slots_tell_ranks(struct ctx *x, uint16_t node)
 	    core_id_cmp(&s->slots[node].credit, &s->id))
 		return;
 	for (uint32_t i = 0; i < s->world.size; i++) {
-		if (s->world.rank[i].node == c->conf.self)
-			weights[nr++] = s->world.rank[i].weight;
+		if (s->world.rank[i].node != c->conf.self)
+			continue;
+		memcpy(values + (size_t)nr * CORE_VALUES_NR, gave + (size_t)i * CORE_VALUES_NR,
+		       CORE_VALUES_NR * sizeof(*values));
+		weights[nr++] = s->world.rank[i].weight;
 	}
 	m = core_send(x, node, CORE_RANKS, &s->id);
 	m->vote.weights = weights;
 	m->vote.ranks_nr = nr;
 	m->vote.lr = s->lr_nr ? s->lr : NULL;
 	m->vote.lr_nr = s->lr_nr;
+	m->vote.values = values;
+	m->vote.values_nr = nr * CORE_VALUES_NR;
 	m->vote.skip = s->skip;
 	m->vote.bad_tensor = -1;
 	m->vote.bad_rank = -1;

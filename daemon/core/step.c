@@ -15,6 +15,8 @@
 
 #include <string.h>
 
+#define VALUES_BYTES (CORE_VALUES_NR * sizeof(double))
+
 static const uint32_t step_may_move[CORE_PART_NR] = {
 	[CORE_FREE] = BIT(CORE_STAGING),
 	[CORE_STAGING] = BIT(CORE_PREPARED) | BIT(CORE_FREE),
@@ -65,6 +67,13 @@ bool step_undecided(const struct step *s)
 	return s->part == CORE_STAGING || s->part == CORE_PREPARED;
 }
 
+/* What the rank gave with the step. */
+static double *step_values(struct core *c, uint32_t rank)
+{
+	CHECK(rank < CORE_RANKS_MAX);
+	return (double *)core_at(c, c->at_values) + (size_t)rank * CORE_VALUES_NR;
+}
+
 /* --- voting --- */
 
 void step_vote_fill(struct core *c, struct core_vote *v)
@@ -81,6 +90,8 @@ void step_vote_fill(struct core *c, struct core_vote *v)
 	v->ranks_nr = s->world.size;
 	v->lr = s->lr_nr ? s->lr : NULL;
 	v->lr_nr = s->lr_nr;
+	v->values = s->values;
+	v->values_nr = CORE_VALUES_NR;
 	v->skip = s->skip;
 	v->bad_tensor = s->bad_tensor;
 	v->bad_rank = s->bad_rank;
@@ -119,6 +130,7 @@ static void step_vote(struct ctx *x) /* Votes when everything that the vote wait
 
 	if (s->part != CORE_STAGING || !step_complete(x->c) || x->c->step.hold)
 		return;
+	record_values(s->values, core_at(x->c, x->c->at_values), s->world.size);
 	if (s->differs) {
 		step_tell_differs(x);
 		return;
@@ -284,6 +296,7 @@ static void step_enter(struct ctx *x)
 	s->bad_rank = -1;
 	memset(s->ready, 0, sizeof(s->ready));
 	memset(core_at(c, c->at_staged), 0, (c->conf.chunks_nr + 7) / 8);
+	memset(step_values(c, 0), 0, s->world.size * VALUES_BYTES);
 	missing = local_missing(x, &s->world);
 	if (missing) {
 		/* Nothing of this attempt ever leaves, so lenders may lend their slots again. */
@@ -518,7 +531,8 @@ void step_on_ranks(struct ctx *x, const struct core_msg *m)
 
 	if (s->part != CORE_STAGING || core_id_cmp(&m->id, &s->id) || !(s->ranked >> m->from & 1) ||
 	    slots_told(s, m->from) || v->ranks_nr != core_local_ranks(&s->world, m->from) ||
-	    !v->weights || (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
+	    !v->weights || (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)) ||
+	    (v->values_nr && (!v->values || v->values_nr != v->ranks_nr * CORE_VALUES_NR)))
 		return;
 	differs = step_take_lr(c, v->lr, v->lr_nr, step_first_rank(s, m->from));
 	if (differs) {
@@ -526,8 +540,12 @@ void step_on_ranks(struct ctx *x, const struct core_msg *m)
 		return;
 	}
 	for (uint32_t i = 0; i < s->world.size; i++) {
-		if (s->world.rank[i].node == m->from)
-			s->world.rank[i].weight = v->weights[nr++];
+		if (s->world.rank[i].node != m->from)
+			continue;
+		if (v->values_nr)
+			memcpy(step_values(c, i), v->values + (size_t)nr * CORE_VALUES_NR,
+			       VALUES_BYTES);
+		s->world.rank[i].weight = v->weights[nr++];
 	}
 	s->skip = s->skip || v->skip;
 	s->told |= 1ull << m->from;
@@ -550,6 +568,8 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 	}
 	s->ready[rank / 64] |= 1ull << (rank % 64);
 	s->world.rank[rank].weight = e->weight;
+	if (e->values)
+		memcpy(step_values(x->c, (uint32_t)rank), e->values, VALUES_BYTES);
 	s->skip = s->skip || e->skip;
 	if (++s->ranks_ready == s->ranks_nr)
 		step_all_ready(x);

@@ -45,7 +45,8 @@ struct step {
 	int32_t bad_rank;
 	uint64_t ready[(CORE_RANKS_MAX + 63) / 64]; /* A bit for each rank of .world. */
 	/* A bit for each node that has ranks in .world, and for each of them whose ranks are all
-	 * ready, as far as this node knows. Their weights are in .world. */
+	 * ready, as far as this node knows. Their weights are in .world, and their
+	 * values at core.at_values. */
 	uint64_t ranked, told;
 	struct timer timer;
 	struct core_id next_id;
@@ -58,7 +59,8 @@ struct step {
 	bool has_lr;
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
-	uint32_t image_chunk; /* As in core_waits. */
+	double values[CORE_VALUES_NR]; /* PREPARED: the sums of what all ranks gave. */
+	uint32_t image_chunk;          /* As in core_waits. */
 	uint64_t image_step;
 	struct slots slots[CORE_NODES_MAX];
 };

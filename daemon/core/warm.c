@@ -13,8 +13,10 @@
 
 #include <string.h>
 
-/* "srdwarmA". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x416d726177647273ull
+#define VALUES_BYTES (CORE_VALUES_NR * sizeof(double))
+
+/* "srdwarmB". Its last letter grows with each change of struct warm. */
+#define WARM_MAGIC 0x426d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -27,7 +29,7 @@ enum {
 };
 
 /* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
- * says whether it is finite. */
+ * says whether it is finite, then what each rank of this node gave with the step. */
 struct warm {
 	uint64_t magic, sum; /* .sum covers everything after it. */
 	uint64_t incarnation;
@@ -43,20 +45,22 @@ struct warm {
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	uint32_t lr_nr, lr_rank;
-	double lr[CORE_GROUPS_MAX];
+	uint32_t ranks_nr; /* PREPARED: the ranks of this node, whose values follow. Else 0. */
+	double lr[CORE_GROUPS_MAX], values[CORE_VALUES_NR];
 	struct core_world world;
 	struct record record;
 };
 
 size_t core_warm_bytes(const struct core_conf *conf)
 {
-	/* Enough if this node holds all chunks. */
-	size_t votes = conf->chunks_nr * (sizeof(double) + 1);
+	/* Enough if this node holds all chunks and has all ranks. */
+	size_t votes = conf->chunks_nr * (sizeof(double) + 1) + CORE_RANKS_MAX * VALUES_BYTES;
 
 	return (sizeof(struct warm) + votes + 63) & ~(size_t)63;
 }
 
-static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite)
+static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite,
+			 const void *values)
 {
 	size_t at = offsetof(struct warm, incarnation);
 	/* The seed is the size of the struct, so that another layout has another sum. */
@@ -65,7 +69,8 @@ static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_
 	if (w->part != CORE_PREPARED)
 		return sum;
 	sum = xxh_sum(sumsq, w->held_nr * sizeof(*sumsq), sum);
-	return xxh_sum(finite, w->held_nr, sum);
+	sum = xxh_sum(finite, w->held_nr, sum);
+	return w->ranks_nr ? xxh_sum(values, w->ranks_nr * VALUES_BYTES, sum) : sum;
 }
 
 /* --- saving --- */
@@ -130,9 +135,27 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->bad_rank = s->bad_rank;
 	w->lr_nr = s->lr_nr;
 	w->lr_rank = s->lr_rank;
+	w->ranks_nr = s->part == CORE_PREPARED ? s->ranks_nr : 0;
 	memcpy(w->lr, s->lr, sizeof(w->lr));
+	memcpy(w->values, s->values, sizeof(w->values));
 	w->world = s->world;
 	w->record = s->record;
+}
+
+/* Copies what the ranks of this node gave to that memory, or takes it from there. */
+static void warm_values(struct core *c, void *packed, bool take)
+{
+	const struct step *s = &c->step;
+	char *gave = core_at(c, c->at_values), *at = packed;
+
+	for (uint32_t i = 0; i < s->world.size; i++) {
+		char *rank = gave + i * VALUES_BYTES;
+
+		if (s->world.rank[i].node != c->conf.self)
+			continue;
+		memcpy(take ? rank : at, take ? at : rank, VALUES_BYTES);
+		at += VALUES_BYTES;
+	}
 }
 
 bool core_warm_save(struct core *c, void *to)
@@ -140,7 +163,8 @@ bool core_warm_save(struct core *c, void *to)
 	uint64_t word[WARM_WORDS];
 	struct warm *w = to;
 	double *sumsq = (double *)(void *)(w + 1);
-	uint8_t *finite = (uint8_t *)(sumsq + c->held_nr[c->conf.self]);
+	uint8_t *finite = (uint8_t *)(sumsq + c->held_nr[c->conf.self]),
+		*values = finite + c->held_nr[c->conf.self];
 
 	CHECK((uintptr_t)to % 64 == 0);
 	warm_words(c, word);
@@ -152,7 +176,9 @@ bool core_warm_save(struct core *c, void *to)
 		memcpy(sumsq, core_at(c, c->at_sumsq), w->held_nr * sizeof(*sumsq));
 		memcpy(finite, core_at(c, c->at_finite), w->held_nr);
 	}
-	w->sum = warm_sum(w, sumsq, finite);
+	if (w->part == CORE_PREPARED)
+		warm_values(c, values, false);
+	w->sum = warm_sum(w, sumsq, finite, values);
 	return true;
 }
 
@@ -165,15 +191,19 @@ static bool bool_ok(const bool *b)
 
 bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
 {
-	const char *votes = (const char *)from + sizeof(struct warm);
+	const char *votes = (const char *)from + sizeof(struct warm), *finite, *values;
 	struct warm w;
 
 	if (bytes < sizeof(w))
 		return false;
 	memcpy(&w, from, sizeof(w));
-	if (w.magic != WARM_MAGIC || w.held_nr > (bytes - sizeof(w)) / (sizeof(double) + 1) ||
-	    w.sum != warm_sum(&w, (const double *)(const void *)votes,
-			      (const uint8_t *)votes + w.held_nr * sizeof(double)))
+	if (w.magic != WARM_MAGIC || w.held_nr > (bytes - sizeof(w)) / (sizeof(double) + 1))
+		return false;
+	finite = votes + w.held_nr * sizeof(double);
+	values = finite + w.held_nr;
+	if (w.ranks_nr > (bytes - (size_t)(values - (const char *)from)) / VALUES_BYTES ||
+	    w.sum != warm_sum(&w, (const double *)(const void *)votes, (const uint8_t *)finite,
+			      values))
 		return false;
 	*v = (struct core_warm_view){
 		.term = w.term, .seq = w.seq, .generation = w.generation, .place = w.place};
@@ -254,6 +284,8 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	if (w->part >= CORE_PART_NR ||
 	    (w->world.size && !core_world_ok(c, &w->world, c->conf.slots)))
 		return false;
+	if (w->ranks_nr != (w->part == CORE_PREPARED ? core_local_ranks(&w->world, w->self) : 0))
+		return false;
 	if (w->part == CORE_FREE)
 		return true;
 	if (!(w->flags & WARM_RECORD) || !w->world.size || !id->step || id->term != w->term ||
@@ -299,6 +331,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->lr_nr = w->lr_nr;
 	s->lr_rank = w->lr_rank;
 	memcpy(s->lr, w->lr, sizeof(s->lr));
+	memcpy(s->values, w->values, sizeof(s->values));
 	s->world = w->world;
 	s->record = w->record;
 	if (s->part == CORE_FREE)
@@ -312,6 +345,8 @@ static void warm_take(struct core *c, const struct warm *w)
 			core_text(c, "node %s started again", core_node_name(c, c->conf.self)));
 		return;
 	}
+	if (s->part == CORE_PREPARED)
+		warm_values(c, core_at(c, c->at_ranks_values), true);
 	s->drained.attempt--;
 	s->kept = true;
 	s->chunks_staged = w->held_nr;
@@ -327,13 +362,16 @@ bool warm_load(struct core *c, const void *from, const struct core_view *view)
 	const char *votes = (const char *)from + sizeof(w);
 
 	memcpy(&w, from, sizeof(w));
-	if (!warm_of_this(c, &w) || w.part >= CORE_PART_NR)
+	if (!warm_of_this(c, &w) || w.part >= CORE_PART_NR || w.ranks_nr > CORE_RANKS_MAX)
 		return false;
 	if (held) {
 		memcpy(core_at(c, c->at_sumsq), votes, held * sizeof(double));
 		memcpy(core_at(c, c->at_finite), votes + held * sizeof(double), held);
 	}
-	if (w.sum != warm_sum(&w, core_at(c, c->at_sumsq), core_at(c, c->at_finite)) ||
+	memcpy(core_at(c, c->at_ranks_values), votes + held * (sizeof(double) + 1),
+	       w.ranks_nr * VALUES_BYTES);
+	if (w.sum != warm_sum(&w, core_at(c, c->at_sumsq), core_at(c, c->at_finite),
+			      core_at(c, c->at_ranks_values)) ||
 	    !warm_view_ok(c, &w, view) || !warm_record_ok(c, &w) || !warm_step_ok(c, &w))
 		return false;
 	warm_take(c, &w);

@@ -246,6 +246,11 @@ bool peer_knows_groups(const struct peer *p)
 	return p->wire_minor >= 6;
 }
 
+bool peer_knows_values(const struct peer *p)
+{
+	return p->wire_minor >= 6;
+}
+
 bool peer_given_up(const struct peer *p, uint64_t now_ns)
 {
 	const struct server *s = p->server;

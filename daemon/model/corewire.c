@@ -84,6 +84,49 @@ static enum shard_status unpack_world(struct core_world *w, Shard__Rank **list, 
 			     : err_set(e, SHARD_PROTOCOL, "a world of %zu ranks: %s", nr, wrong);
 }
 
+/* How many of the values of each rank travel: those behind the last one that is not +0 do not. */
+static uint32_t values_width(const double *values, uint32_t nr)
+{
+	static const double zero;
+	uint32_t width = 0;
+
+	for (uint32_t i = 0; i < nr; i++)
+		if (i % CORE_VALUES_NR >= width && memcmp(&values[i], &zero, sizeof(zero)) != 0)
+			width = i % CORE_VALUES_NR + 1;
+	return width;
+}
+
+static double *pack_values(const double *values, uint32_t nr, struct arena *a, size_t *packed_nr)
+{
+	uint32_t width = values_width(values, nr), rows = nr / CORE_VALUES_NR;
+	double *out = take(a, (size_t)rows * width + 1, sizeof(*out));
+
+	CHECK(nr % CORE_VALUES_NR == 0);
+	if (out == NULL)
+		return NULL;
+	for (uint32_t r = 0; r < rows && width > 0; r++)
+		memcpy(out + (size_t)r * width, values + (size_t)r * CORE_VALUES_NR,
+		       width * sizeof(*out));
+	*packed_nr = (size_t)rows * width;
+	return out;
+}
+
+/* rows: how many ranks they are of. */
+static enum shard_status unpack_values(double *values, const double *in, size_t nr, size_t rows,
+				       struct err *e)
+{
+	size_t width = rows > 0 ? nr / rows : 0;
+
+	if (width > CORE_VALUES_NR || width * rows != nr)
+		return err_set(e, SHARD_PROTOCOL,
+			       "%zu values of %zu ranks: each gives equally many, and at most %d",
+			       nr, rows, CORE_VALUES_NR);
+	memset(values, 0, rows * CORE_VALUES_NR * sizeof(*values));
+	for (size_t r = 0; r < rows && width > 0; r++)
+		memcpy(values + r * CORE_VALUES_NR, in + r * width, width * sizeof(*values));
+	return SHARD_OK;
+}
+
 Shard__Record *corewire_pack_record(const struct record *r, struct arena *a)
 {
 	Shard__Record *out = take(a, 1, sizeof(*out));
@@ -116,6 +159,9 @@ Shard__Record *corewire_pack_record(const struct record *r, struct arena *a)
 	scaler->last_overflow = r->scaler.last_overflow;
 	scaler->iter = r->scaler.iter;
 	out->scaler = scaler;
+	out->values = pack_values(r->values, CORE_VALUES_NR, a, &out->n_values);
+	if (out->values == NULL)
+		return NULL;
 	memcpy(args, r->args, r->groups_nr * sizeof(r->args[0]));
 	out->n_args = (size_t)r->groups_nr * OPTIM_ARGS_WORDS;
 	out->args = args;
@@ -154,6 +200,8 @@ static enum shard_status unpack_record(struct record *r, const Shard__Record *in
 				    in->scaler->last_overflow, in->scaler->iter};
 	r->groups_nr = l->groups_nr;
 	memcpy(r->args, in->args, in->n_args * 4);
+	if (unpack_values(r->values, in->values, in->n_values, 1, e) != SHARD_OK)
+		return e->status;
 	if (!record_content_ok(r))
 		return err_set(e, SHARD_PROTOCOL,
 			       "a record of step %lu with outcome %u whose weights are of step %lu",
@@ -183,17 +231,22 @@ static Shard__Vote *pack_vote(const struct core_vote *v, struct arena *a)
 	out->weights = (double *)(uintptr_t)v->weights;
 	out->n_lr = v->lr_nr;
 	out->lr = (double *)(uintptr_t)v->lr;
+	out->values = pack_values(v->values, v->values_nr, a, &out->n_values);
+	if (out->values == NULL)
+		return NULL;
 	out->skip = v->skip;
 	out->bad_tensor = v->bad_tensor;
 	out->bad_rank = v->bad_rank;
 	return out;
 }
 
-static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
+/* rows: of so many ranks it has values. */
+static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in, size_t rows,
 				     const struct corewire_limits *l, struct arena *a,
 				     struct err *e)
 {
 	uint8_t *finite;
+	double *values;
 
 	if (in->n_sumsq > l->chunks_nr || in->finite.len != (in->n_sumsq + 7) / 8 ||
 	    in->n_weights > CORE_RANKS_MAX)
@@ -216,8 +269,11 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 				       "a vote with learning rate %g: no trainer could give that",
 				       in->lr[i]);
 	finite = take(a, in->n_sumsq + 1, 1);
-	if (finite == NULL)
+	values = take(a, rows * CORE_VALUES_NR + 1, sizeof(*values));
+	if (finite == NULL || values == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a vote larger than this node's control memory");
+	if (unpack_values(values, in->values, in->n_values, rows, e) != SHARD_OK)
+		return e->status;
 	for (size_t i = 0; i < in->n_sumsq; i++)
 		finite[i] = in->finite.data[i / 8] >> (i % 8) & 1;
 	*v = (struct core_vote){
@@ -228,6 +284,8 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 		.ranks_nr = (uint32_t)in->n_weights,
 		.lr = in->lr,
 		.lr_nr = (uint32_t)in->n_lr,
+		.values = values,
+		.values_nr = (uint32_t)rows * CORE_VALUES_NR,
 		.skip = in->skip,
 		.bad_tensor = in->bad_tensor,
 		.bad_rank = in->bad_rank,
@@ -597,7 +655,7 @@ static enum shard_status unpack_answer(struct core_answer *s, const Shard__Answe
 		return err_set(e, SHARD_PROTOCOL, "an answer that is prepared without a vote");
 	if ((st = unpack_id(&s->id, in->prepared, e)) != SHARD_OK)
 		return st;
-	if ((st = unpack_vote(&s->vote, in->vote, l, a, e)) != SHARD_OK)
+	if ((st = unpack_vote(&s->vote, in->vote, 1, l, a, e)) != SHARD_OK)
 		return st;
 	return unpack_world(&s->world, in->world, in->n_world, l, e);
 }
@@ -734,7 +792,8 @@ static enum shard_status unpack_parts(const Shard__Core *in, const struct corewi
 	if (st == SHARD_OK && answer != NULL)
 		st = unpack_answer(answer, in->answer, l, a, e);
 	if (st == SHARD_OK && in->vote != NULL)
-		st = unpack_vote(&m->vote, in->vote, l, a, e);
+		st = unpack_vote(&m->vote, in->vote, m->op == CORE_RANKS ? in->vote->n_weights : 1,
+				 l, a, e);
 	m->world = world;
 	m->record = record;
 	m->view = view;

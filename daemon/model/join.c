@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "link/peer.h"
 #include "link/session.h"
 #include "model/lost.h"
 #include "model/model.h"
@@ -19,6 +20,7 @@
 #include "wire/ops.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 bool join_opened(struct session *who)
 {
@@ -336,12 +338,34 @@ static enum shard_status check_lr(const struct model *m, const Shard__Ready *bod
 	return SHARD_OK;
 }
 
+/* Each node has to know of them: one that does not would vote without them. */
+static enum shard_status check_values(const struct model *m, const Shard__Ready *body,
+				      struct err *e)
+{
+	const struct server *s = m->server;
+
+	if (body->n_values > CORE_VALUES_NR)
+		return err_set(e, SHARD_BAD_ARG, "%zu values with a step: at most %d",
+			       body->n_values, CORE_VALUES_NR);
+	for (uint16_t n = 0; n < s->nodes_nr && body->n_values > 0; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows_values(p))
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "values with a step, which node %s (release %s) does not "
+				       "know: install %s there",
+				       members_name(s, n), p->release, SHARD_RELEASE);
+	}
+	return SHARD_OK;
+}
+
 enum shard_status join_ready(struct session *who, const struct wire_head *h,
 			     const ProtobufCMessage *msg, struct err *e)
 {
 	struct trainer *t = who->trainer;
 	const Shard__Ready *body = (const Shard__Ready *)msg;
 	struct model *m = t->model;
+	double values[CORE_VALUES_NR] = {0};
 	enum shard_status st;
 
 	if (!in_attempt(t, h))
@@ -356,8 +380,11 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 			       (unsigned long)h->step,
 			       m->contrib.local[t->local_index].chunks_pushed,
 			       m->layout->chunks_nr);
-	if ((st = check_lr(m, body, e)) != SHARD_OK || (st = blobs_check(body, e)) != SHARD_OK)
+	if ((st = check_lr(m, body, e)) != SHARD_OK ||
+	    (st = check_values(m, body, e)) != SHARD_OK || (st = blobs_check(body, e)) != SHARD_OK)
 		return st;
+	if (body->n_values > 0)
+		memcpy(values, body->values, body->n_values * sizeof(values[0]));
 	/* Other nodes may have been sent the blob of the first READY. The core takes that one, too.
 	 */
 	if (!m->contrib.local[t->local_index].ready)
@@ -371,6 +398,7 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 					    .weight = body->weight,
 					    .lr = body->lr,
 					    .lr_nr = (uint32_t)body->n_lr,
+					    .values = values,
 					    .skip = body->skip});
 	return SHARD_OK;
 }

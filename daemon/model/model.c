@@ -459,6 +459,8 @@ static void act_result(struct model *m, const struct core_action *a)
 	body.world_size = r->world.size;
 	body.slowest_rank = slowest_rank(&m->slowest, r);
 	body.diverged = r->diverged;
+	body.n_values = NR(r->values);
+	body.values = (double *)(uintptr_t)r->values; /* protobuf-c has no const. */
 	if (r->outcome != RECORD_APPLIED || r->diverged)
 		log_line(m->server->log, LOG_LEVEL_WARN,
 			 "event=step_skipped model=%s step=%lu outcome=%d diverged=%d rank=%d "

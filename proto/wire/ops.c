@@ -21,6 +21,7 @@ enum {
 	LIST = 1 << 20,            /* Tensors of a chunk, or runs of chunks. */
 	PART = WIRE_PART_BYTES,    /* Tensor bytes. */
 	REGIONS = 16 << 10,        /* The memory regions of one model. */
+	RANKS = 64 << 10,          /* What all ranks of a node gave with a step. */
 	WHOLE = WIRE_CONTROL_MAX,
 };
 
@@ -102,7 +103,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_CORE + 13] = {"gone", CTRL, N, 0, SMALL},
 	[OP_CORE + 14] = {"core_abandon", CTRL, N, 0, SMALL},
 	[OP_CORE + 15] = {"waiting", CTRL, N, 0, SMALL},
-	[OP_CORE + 16] = {"ranks", CTRL, N, 0, SMALL},
+	[OP_CORE + 16] = {"ranks", CTRL, N, 0, RANKS},
 	[OP_CORE + 17] = {"hear", CTRL, N, 0, SMALL},
 	[OP_CORE + 18] = {"heard", CTRL, N, 0, SMALL},
 	[OP_CORE + 19] = {"odd", CTRL, N, 0, SMALL},

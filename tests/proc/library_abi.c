@@ -97,7 +97,13 @@ AT(shard_kept, bytes, 16, 8);
 AT(shard_kept, step, 24, 8);
 AT(shard_kept, mixed, 32, 4);
 
-IS(shard_result, 160);
+IS(shard_commit_opts, 32);
+AT(shard_commit_opts, size, 0, 8);
+AT(shard_commit_opts, lr, 8, 8);
+AT(shard_commit_opts, values, 16, 8);
+AT(shard_commit_opts, values_nr, 24, 4);
+
+IS(shard_result, 288);
 AT(shard_result, size, 0, 8);
 AT(shard_result, outcome, 8, 4);
 AT(shard_result, step, 16, 8);
@@ -119,6 +125,7 @@ AT(shard_result, pushed_bytes, 136, 8);
 AT(shard_result, pulled_bytes, 144, 8);
 AT(shard_result, world_size, 152, 4);
 AT(shard_result, slowest_rank, 156, 4);
+AT(shard_result, values, 160, 128);
 
 NUMBER(SHARD_OK, 0);
 NUMBER(SHARD_AGAIN, 1);

@@ -31,7 +31,7 @@ static void *append(char **at, const void *what, size_t bytes)
 
 static size_t vote_bytes(const struct core_vote *v)
 {
-	return v->chunks_nr * 9 + v->ranks_nr * 8 + v->lr_nr * 8 + 80;
+	return v->chunks_nr * 9 + v->ranks_nr * 8 + v->lr_nr * 8 + v->values_nr * 8 + 96;
 }
 
 static void vote_copy(char **at, struct core_vote *v)
@@ -40,6 +40,7 @@ static void vote_copy(char **at, struct core_vote *v)
 	v->finite = append(at, v->finite, v->chunks_nr);
 	v->weights = append(at, v->weights, v->ranks_nr * sizeof(double));
 	v->lr = append(at, v->lr, v->lr_nr * sizeof(double));
+	v->values = append(at, v->values, v->values_nr * sizeof(double));
 }
 
 static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)

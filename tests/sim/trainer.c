@@ -193,6 +193,9 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	gave->weight = ready.weight;
 	memcpy(gave->lr, tr->lr, sizeof(gave->lr));
 	gave->lr_nr = tr->lr_nr;
+	for (uint32_t i = 0; i < CORE_VALUES_NR; i++)
+		gave->values[i] = truth_value(&tr->id, tr->session, i);
+	ready.values = tr->session % 5 ? gave->values : NULL;
 	gave->nan = tr->nan;
 	gave->skip = tr->skip;
 	truth_ready(s, ses);

@@ -2,9 +2,9 @@
 /* Works out the record of a step a second time, from its votes, its view's tune, the settings and
  * the record before. truth.c calls it for each decided step. The checkers are record_pure (sums,
  * norm, counters, loss scale) and tuned (whose learning rate it is, momentum, clip factor, and what
- * the optimizer gets for each group). It is written from the README and DeepSpeed's description,
- * not from daemon/core/record.c and scaler.c. Only the values of the schedules are taken from
- * there, which unit/test_schedule compares with DeepSpeed. */
+ * the optimizer gets for each group), and values_summed. It is written from the README and
+ * DeepSpeed's description, not from daemon/core/record.c and scaler.c. Only the values of the
+ * schedules are taken from there, which unit/test_schedule compares with DeepSpeed. */
 #include "sim/sim.h"
 
 #include <math.h>
@@ -52,6 +52,22 @@ static void pure_counters(struct sim *s, const struct record *prev, const struct
 			 sim_id(&r->id, a), (unsigned long long)r->content);
 	if (r->skipped_in_row != (r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1))
 		sim_fail(s, "record_pure", "%s: skipped in a row", sim_id(&r->id, a));
+}
+
+/* What the ranks gave with the step, added in the order of ranks. All NaNs are one. */
+static void pure_values(struct sim *s, const struct record *r)
+{
+	char a[64];
+
+	for (uint32_t i = 0; i < CORE_VALUES_NR; i++) {
+		double sum = truth_value(&r->id, r->world.rank[0].session, i);
+
+		for (uint32_t k = 1; k < r->world.size; k++)
+			sum += truth_value(&r->id, r->world.rank[k].session, i);
+		if (!truth_bits(sum == sum ? sum : (double)NAN, r->values[i]))
+			sim_fail(s, "values_summed", "%s: value %u is %a, but its ranks gave %a",
+				 sim_id(&r->id, a), i, r->values[i], sum);
+	}
 }
 
 /* Returns what the sum of gradients is divided by: the loss scale and the sum of weights, less what
@@ -123,6 +139,7 @@ void truth_pure(struct sim *s, const struct record *prev, const struct record *r
 	char a[64];
 
 	pure_counters(s, prev, r);
+	pure_values(s, r);
 	for (uint32_t i = 0; i < r->world.size; i++)
 		weight_sum += r->world.rank[i].weight;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {

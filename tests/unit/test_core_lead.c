@@ -11,6 +11,7 @@
 
 #include "lib/lone.h"
 
+#include <math.h>
 #include <string.h>
 
 /* --- what is said to the coordinator a, which started again in term 9 over view 5.2 --- */
@@ -176,7 +177,9 @@ static void test_rank_of_a_node_that_is_gone(void **state)
 static void test_votes_that_differ(void **state)
 {
 	(void)state;
-	for (int what = 0; what < 4; what++) {
+	for (int what = 0; what < 7; what++) {
+		/* NaNs of the same bits are equal. */
+		const double sums[2][CORE_VALUES_NR] = {{1, (double)NAN}, {1, 2}};
 		struct said b = {0}, c = {0};
 		struct lone l;
 
@@ -191,6 +194,12 @@ static void test_votes_that_differ(void **state)
 		c.answer.vote.lr = &c.lr;
 		c.answer.vote.lr_nr = 1;
 		c.answer.vote.skip = what == 2;
+		b.answer.vote.values = sums[0];
+		b.answer.vote.values_nr = CORE_VALUES_NR;
+		c.answer.vote.values = sums[what == 4];
+		c.answer.vote.values_nr = what == 5   ? 0
+					  : what == 6 ? CORE_VALUES_NR - 1
+						      : CORE_VALUES_NR;
 		say_answer(&l, C, 9, &c, 1);
 		b.other_weight = what == 3;
 		say_answer(&l, B, 9, &b, 1);

@@ -12,6 +12,7 @@
 #include "core/inner.h"
 #include "lib/lone.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { AT_C = SESSION + 1 };
@@ -52,6 +53,13 @@ static void ready(struct lone *l, double weight, const double *lr, bool skip)
 					  .lr = lr,
 					  .lr_nr = lr != NULL,
 					  .skip = skip});
+}
+
+static void ready_values(struct lone *l, const double *values)
+{
+	lone_event(l,
+		   (struct core_event){
+			   .type = CORE_EV_READY, .session = AT_C, .weight = 1, .values = values});
 }
 
 static void staged(struct lone *l)
@@ -194,18 +202,63 @@ static void test_other_lr(void **state)
 	}
 }
 
+/* The vote has the sums in the order of ranks, whoever was ready first: b has rank 0. What a rank
+ * of an attempt before gave is not in them. */
+static void test_values_are_summed(void **state)
+{
+	const double weight = 1,
+		     of_b[CORE_VALUES_NR] = {0.1, -0.0, (double)INFINITY, 1, [15] = 1e16},
+		     of_c[CORE_VALUES_NR] = {0.2, -0.0, (double)-INFINITY, [15] = 1};
+	const struct core_vote *v;
+	struct lone l;
+
+	(void)state;
+	for (int again = 0; again < 2; again++) {
+		init(&l);
+		ready_values(&l, of_c);
+		grant(&l, 1);
+		v = &lone_sent(&l, CORE_RANKS)->vote;
+		assert_int_equal(v->values_nr, CORE_VALUES_NR);
+		assert_memory_equal(v->values, of_c, sizeof(of_c));
+		if (again) {
+			lone_event(&l,
+				   (struct core_event){.type = CORE_EV_ABANDON, .session = AT_C});
+			begin(&l, 2);
+			lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED,
+							   .id = lone_id(5, 2, 5, 1)});
+			ready(&l, 1, NULL, false);
+		}
+		staged(&l);
+		ranks(&l, again ? 2 : 1,
+		      (struct core_vote){.weights = &weight,
+					 .ranks_nr = 1,
+					 .values = of_b,
+					 .values_nr = CORE_VALUES_NR});
+		v = &lone_sent(&l, CORE_VOTE)->vote;
+		assert_int_equal(v->values_nr, CORE_VALUES_NR);
+		assert_true(v->values[0] == (again ? 0.1 : 0.1 + 0.2));
+		assert_true(v->values[3] == 1 && v->values[15] == 1e16);
+		assert_int_equal(signbit(v->values[1]) != 0, !again);
+		assert_true(again ? isinf(v->values[2]) : isnan(v->values[2]));
+		lone_deinit(&l);
+	}
+}
+
 /* None of these counts, and none does harm. */
 static void test_wrong_ranks(void **state)
 {
 	const double weight[3] = {3, 3, 3}, lr[2] = {1, 1};
-	const struct core_vote good = {.weights = weight, .ranks_nr = 1},
-			       wrong[] = {
-				       {.weights = weight, .ranks_nr = 2},
-				       {.weights = weight, .ranks_nr = 0},
-				       {.ranks_nr = 1},
-				       {.weights = weight, .ranks_nr = 1, .lr_nr = 1},
-				       {.weights = weight, .ranks_nr = 1, .lr = lr, .lr_nr = 2},
-			       };
+	const struct core_vote
+		good = {.weights = weight, .ranks_nr = 1},
+		wrong[] = {
+			{.weights = weight, .ranks_nr = 2},
+			{.weights = weight, .ranks_nr = 0},
+			{.ranks_nr = 1},
+			{.weights = weight, .ranks_nr = 1, .lr_nr = 1},
+			{.weights = weight, .ranks_nr = 1, .lr = lr, .lr_nr = 2},
+			{.weights = weight, .ranks_nr = 1, .values_nr = CORE_VALUES_NR},
+			{.weights = weight, .ranks_nr = 1, .values = weight, .values_nr = 3},
+		};
 	struct lone l;
 
 	(void)state;
@@ -250,6 +303,7 @@ int main(void)
 		cmocka_unit_test(test_question_is_answered),
 		cmocka_unit_test(test_question_is_repeated),
 		cmocka_unit_test(test_other_lr),
+		cmocka_unit_test(test_values_are_summed),
 		cmocka_unit_test(test_wrong_ranks),
 		cmocka_unit_test(test_link_ends),
 	};

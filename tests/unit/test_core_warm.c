@@ -14,6 +14,7 @@
 
 #include "base/rng.h"
 #include "lib/duo.h"
+#include <math.h>
 #include <stdlib.h>
 
 enum { MUTATIONS = 30000 };
@@ -237,7 +238,7 @@ static void test_coordinator(void **state)
  * the trainers gave, their weights and their wish to skip. */
 static void test_votes(void **state)
 {
-	const double lr = 0.25;
+	const double lr = 0.25, values[2][CORE_VALUES_NR] = {{1.5, [15] = 3}, {2.5, (double)NAN}};
 	struct duo p;
 	struct record got;
 
@@ -253,18 +254,24 @@ static void test_votes(void **state)
 						      .id = p.id[n],
 						      .lr = &lr,
 						      .lr_nr = 1,
+						      .values = values[n],
 						      .skip = skip && n});
 			duo_drain(&p);
 		}
 		staged(&p, 0);
 		staged(&p, 1);
 		duo_dies(&p, 1);
+		/* Who asks for what its rank gave is told again. */
+		assert_memory_equal((double *)core_at(p.core[1], p.core[1]->at_values) +
+					    CORE_VALUES_NR,
+				    values[1], sizeof(values[1]));
 		duo_dies(&p, 0);
 		duo_link(&p);
 		persisted(&p);
 		got = record(&p, 1);
 		assert_int_equal(got.id.step, 5);
 		assert_true(got.lr == 0.25 && got.weight_sum == 6);
+		assert_true(got.values[0] == 4 && isnan(got.values[1]) && got.values[15] == 3);
 		assert_int_equal(got.outcome, skip ? RECORD_SKIP : RECORD_APPLIED);
 		duo_deinit(&p);
 	}
@@ -295,7 +302,9 @@ static void sign(struct warm *w)
 {
 	const double *sumsq = (const double *)(const void *)(w + 1);
 
-	w->sum = warm_sum(w, sumsq, (const uint8_t *)(sumsq + w->held_nr));
+	const uint8_t *finite = (const uint8_t *)(sumsq + w->held_nr);
+
+	w->sum = warm_sum(w, sumsq, finite, finite + w->held_nr);
 }
 
 static void prepared(struct duo *p, struct warm **w) /* Starts b. *w is what b saved last. */
@@ -351,6 +360,8 @@ static void test_refused(void **state)
 	REFUSED(w->id.attempt = 0);
 	REFUSED(w->aborted = w->id);
 	REFUSED(w->lr_nr = 1; w->lr_rank = 2);
+	REFUSED(w->ranks_nr = 0);
+	REFUSED(w->ranks_nr = 2);
 	REFUSED(w->world.size = 0);
 	REFUSED(w->world.size = CORE_RANKS_MAX + 1);
 	REFUSED(w->world.rank[0].node = 2);
@@ -363,7 +374,7 @@ static void test_refused(void **state)
 	((uint8_t *)(w + 1))[sizeof(double)] = 1;
 	sign(w);
 	assert_non_null(duo_warm(&p, 1, w));
-	for (size_t i = 0; i < sizeof(*w) + sizeof(double) + 1; i += 1 + i % 7) {
+	for (size_t i = 0; i < sizeof(*w) + sizeof(double) + 1 + VALUES_BYTES; i += 1 + i % 7) {
 		if (i == offsetof(struct warm, sum))
 			i += sizeof(w->sum);
 		((uint8_t *)w)[i] ^= 1;
@@ -427,6 +438,7 @@ static void test_mutated(
 				(uint8_t)(rng_below(&rng, 2) ? rng_next(&rng) : rng_below(&rng, 4));
 		}
 		w->held_nr = was->held_nr;
+		w->ranks_nr %= CORE_RANKS_MAX + 1;
 		sign(w);
 		if (duo_warm(&p, 1, w)) {
 			taken++;

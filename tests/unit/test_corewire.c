@@ -595,6 +595,78 @@ static void test_answer(void **state)
 	assert_memory_equal(back.answer, &answer, sizeof(answer));
 }
 
+/* What ranks gave travels without the zeros behind the last number. What comes has equally many of
+ * each rank, and at most as many as there are. */
+static void test_values(void **state)
+{
+	static const struct {
+		uint16_t op;
+		size_t given, ranks, sent;
+		bool good;
+	} cases[] = {
+		{CORE_VOTE, 1, 2, 1, true},   {CORE_VOTE, 0, 2, 0, true},
+		{CORE_VOTE, 16, 2, 16, true}, {CORE_VOTE, 1, 2, 17, false},
+		{CORE_RANKS, 3, 2, 6, true},  {CORE_RANKS, 16, 2, 32, true},
+		{CORE_RANKS, 3, 2, 7, false}, {CORE_RANKS, 3, 2, 34, false},
+		{CORE_RANKS, 1, 0, 0, true},  {CORE_RANKS, 1, 0, 1, false},
+	};
+	double values[2 * CORE_VALUES_NR], sent[34] = {0};
+	const double weights[2] = {1, 2}, sumsq = 1;
+	const uint8_t finite = 1;
+	static struct fixture f;
+	struct core_msg m, back;
+	struct wire_head h;
+	Shard__Core wire;
+
+	(void)state;
+	for (size_t i = 0; i < NR(cases); i++) {
+		size_t rows = cases[i].op == CORE_RANKS ? cases[i].ranks : 1;
+
+		arena_init(&f.arena, f.memory, sizeof(f.memory));
+		memset(values, 0, sizeof(values));
+		/* The number that counts is of the last rank, and it may be -0. */
+		if (cases[i].given > 0 && rows > 0)
+			values[(rows - 1) * CORE_VALUES_NR + cases[i].given - 1] = -0.0;
+		m = (struct core_msg){.op = (enum core_op)cases[i].op,
+				      .vote = {.sumsq = &sumsq,
+					       .finite = &finite,
+					       .chunks_nr = 1,
+					       .weights = weights,
+					       .ranks_nr = (uint32_t)cases[i].ranks,
+					       .values = values,
+					       .values_nr = (uint32_t)rows * CORE_VALUES_NR}};
+		assert_int_equal(corewire_pack(&m, 0, &f.arena, &h, &wire), SHARD_OK);
+		if (cases[i].good)
+			assert_int_equal(wire.vote->n_values, cases[i].sent);
+		if (!cases[i].good) {
+			wire.vote->n_values = cases[i].sent;
+			wire.vote->values = sent;
+		}
+		assert_int_equal(corewire_unpack(&h, &wire, &limits, &f.arena, &back, &f.e),
+				 cases[i].good ? SHARD_OK : SHARD_PROTOCOL);
+		if (!cases[i].good) {
+			assert_non_null(strstr(f.e.text, "each gives equally many, and at most"));
+			continue;
+		}
+		assert_int_equal(back.vote.values_nr, rows * CORE_VALUES_NR);
+		assert_memory_equal(back.vote.values, values,
+				    rows * CORE_VALUES_NR * sizeof(values[0]));
+	}
+	pack(&f);
+	f.view.restoring = false;
+	f.view.sealed = true;
+	f.view.record = (struct record){.id.generation = 2, .groups_nr = 1, .world.size = 1};
+	f.view.record.values[1] = 2.5;
+	assert_int_equal(corewire_pack_view(&f.view, 0, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(f.wire.record->n_values, 2);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_memory_equal(&f.view.record, &f.back.record, sizeof(f.view.record));
+	f.wire.record->n_values = 17;
+	f.wire.record->values = sent;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+}
+
 /* A core says the same to several nodes: it is packed once. Whatever differs is packed anew. */
 static void test_same(void **state)
 {
@@ -633,23 +705,16 @@ static void test_same(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_view),
-					   cmocka_unit_test(test_small),
-					   cmocka_unit_test(test_refused),
-					   cmocka_unit_test(test_content),
-					   cmocka_unit_test(test_answer),
-					   cmocka_unit_test(test_members),
-					   cmocka_unit_test(test_names),
-					   cmocka_unit_test(test_placement),
-					   cmocka_unit_test(test_learns),
-					   cmocka_unit_test(test_generation),
-					   cmocka_unit_test(test_tables),
-					   cmocka_unit_test(test_tables_stay),
-					   cmocka_unit_test(test_tables_refused),
-					   cmocka_unit_test(test_runs_refused),
-					   cmocka_unit_test(test_moves),
-					   cmocka_unit_test(test_tables_small),
-					   cmocka_unit_test(test_same)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_view),           cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused),        cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),         cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),          cmocka_unit_test(test_placement),
+		cmocka_unit_test(test_learns),         cmocka_unit_test(test_generation),
+		cmocka_unit_test(test_tables),         cmocka_unit_test(test_tables_stay),
+		cmocka_unit_test(test_tables_refused), cmocka_unit_test(test_runs_refused),
+		cmocka_unit_test(test_moves),          cmocka_unit_test(test_tables_small),
+		cmocka_unit_test(test_same),           cmocka_unit_test(test_values)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -350,6 +350,46 @@ static void test_tune(void **state)
 	assert_true(d.r.lr != 0.5);
 }
 
+static uint64_t bits(double x)
+{
+	uint64_t b;
+
+	memcpy(&b, &x, sizeof(b));
+	return b;
+}
+
+/* Ranks are added in their order, one alone keeps its bits, and every NaN is the same. They do no
+ * harm to the step, and a step that is skipped has them, too. */
+static void test_values(void **state)
+{
+	double ranks[3 * CORE_VALUES_NR] = {0}, sum[CORE_VALUES_NR];
+	uint64_t odd = 0xfff4000000000123;
+	struct decided d;
+
+	(void)state;
+	ranks[0] = 1e16;
+	ranks[CORE_VALUES_NR] = 1;
+	ranks[2 * CORE_VALUES_NR] = -1e16;
+	ranks[1] = -0.0;
+	memcpy(&ranks[2], &odd, sizeof(odd));
+	ranks[3] = (double)INFINITY;
+	record_values(sum, ranks, 1);
+	assert_true(sum[0] == 1e16 && bits(sum[1]) == bits(-0.0));
+	assert_true(bits(sum[2]) == 0x7ff8000000000000 && sum[3] == (double)INFINITY);
+	record_values(sum, ranks, 3);
+	assert_true(sum[0] == (1e16 + 1) - 1e16 && sum[0] != 1);
+	assert_true(bits(sum[1]) == 0 && bits(sum[2]) == 0x7ff8000000000000);
+	decided_init(&d);
+	d.votes.values = sum;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_APPLIED);
+	assert_memory_equal(d.r.values, sum, sizeof(sum));
+	d.votes.skip = true;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_SKIP);
+	assert_memory_equal(d.r.values, sum, sizeof(sum));
+}
+
 static void decide_skip(struct decided *d, bool skips, bool diverges)
 {
 	d->votes.skip = skips;
@@ -414,6 +454,7 @@ int main(void)
 		cmocka_unit_test(test_pure),          cmocka_unit_test(test_skips),
 		cmocka_unit_test(test_limits),        cmocka_unit_test(test_order),
 		cmocka_unit_test(test_tune),          cmocka_unit_test(test_resume),
+		cmocka_unit_test(test_values),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 #define CORE_NODES_MAX   3
 #define CORE_RANKS_MAX   3
 #define CORE_GROUPS_MAX  1
+#define CORE_VALUES_NR   1
 #define CORE_TEXTS_BYTES 1024
 #include "core/attempt.c"
 #include "core/copies.c"
@@ -97,12 +98,23 @@ static void violated(struct search *q, const char *what)
 		q->failed = what;
 }
 
+static double value_of(uint16_t node) /* What the trainer there gives with each attempt. */
+{
+	return 1.5 * (node + 1);
+}
+
 static void committed(struct search *q, struct state *s, const struct record *r)
 {
+	double sum = 0;
+
 	if (r->id.step != FIRST_STEP || r->outcome == RECORD_SEAL)
 		return;
 	if (s->has_committed && core_id_cmp(&s->committed, &r->id))
 		violated(q, "two attempts of one step are committed");
+	for (uint32_t i = 0; i < r->world.size; i++)
+		sum += value_of(r->world.rank[i].node);
+	if (r->values[0] != sum)
+		violated(q, "an attempt is committed with other values than its ranks gave");
 	if (q->shape.lr_differs && r->id.attempt == 1)
 		violated(q, "an attempt is committed whose trainers differ in lr");
 	for (uint16_t n = 1; n < q->shape.nodes_nr && !s->has_committed; n++) {
@@ -257,7 +269,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 		.id = c->step.id, .sumsq = 4, .finite = true, .bad_tensor = -1, .weight = 1};
 	const uint8_t *staged = core_at(c, c->at_staged);
 	int32_t rank = core_rank_of(&c->step.world, n, session(s, n));
-	double lr = c->step.id.attempt == 1 ? n : 1;
+	double lr = c->step.id.attempt == 1 ? n : 1, value = value_of(n);
 
 	if (what < q->shape.chunks_nr) {
 		if (c->step.part != CORE_STAGING || q->shape.owner[what] != n ||
@@ -272,6 +284,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 		e.session = session(s, n);
 		e.lr = &lr;
 		e.lr_nr = q->shape.lr_differs;
+		e.values = &value;
 	} else if (what == 3) {
 		if (c->step.part != CORE_APPLYING)
 			return false;

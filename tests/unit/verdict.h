@@ -9,8 +9,8 @@
 #define MESSAGES_MAX 256
 #define DEPTH_MAX    200
 #define STATES_MAX   6000000
-#define CORE_ROOM    11264
-#define WARM_ROOM    1536
+#define CORE_ROOM    11520
+#define WARM_ROOM    1600
 
 struct shape {
 	uint16_t nodes_nr;
@@ -45,6 +45,7 @@ struct message {
 	struct core_view view;
 	struct core_answer answer;
 	double sumsq[2], weights[2], lr, answer_sumsq[2], answer_weights[2], answer_lr;
+	double values[2], answer_values[2];
 	uint8_t finite[2], answer_finite[2];
 	char why[CORE_WHY_BYTES];
 	uint64_t hash;

@@ -7,7 +7,7 @@
 #include "unit/verdict.h"
 
 static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights,
-		      double *lr)
+		      double *lr, double *values)
 {
 	for (uint32_t i = 0; i < v->chunks_nr; i++) {
 		sumsq[i] = v->sumsq[i];
@@ -21,6 +21,9 @@ static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, doubl
 	if (v->lr_nr)
 		*lr = v->lr[0];
 	v->lr = lr;
+	for (uint32_t i = 0; i < v->values_nr; i++)
+		values[i] = v->values[i];
+	v->values = values;
 }
 
 static void put_message(struct search *q, struct state *s, const struct core_msg *m)
@@ -70,13 +73,13 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 		q->message[i].msg.view = &q->message[i].view;
 	}
 	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite,
-		  q->message[i].weights, &q->message[i].lr);
+		  q->message[i].weights, &q->message[i].lr, q->message[i].values);
 	if (m->answer) {
 		q->message[i].answer = *m->answer;
 		q->message[i].msg.answer = &q->message[i].answer;
 		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq,
 			  q->message[i].answer_finite, q->message[i].answer_weights,
-			  &q->message[i].answer_lr);
+			  &q->message[i].answer_lr, q->message[i].answer_values);
 	}
 	core_copy_text(q->message[i].why, sizeof(q->message[i].why), m->why);
 	q->message[i].msg.why = m->why ? q->message[i].why : NULL;

@@ -59,8 +59,10 @@ def test_it_trains_as_adamw_says(address):
         for i, n in enumerate((N, 7)):
             at(s.arena(i), n)[:] = gradient(t, n)
             s.push(i, n, lib.F32)
-        r = s.commit()
+        r = s.commit(values=[t, 0.5, math.nan])
         assert r.applied and r.step == t and r.world_size == 1
+        assert r.values[:2] == (t, 0.5) and math.isnan(r.values[2])
+        assert r.values[3:] == (0.0,) * 13
         norm = math.sqrt(sum(float((gradient(t, n).astype(np.float64) ** 2).sum()) for n in (N, 7)))
         assert r.grad_norm == pytest.approx(norm, rel=1e-6)
         s.wait(s.pull(0, N, t, None, lib.F32))
@@ -89,6 +91,8 @@ def test_statuses_are_exceptions(address):
         s.push(0, N, lib.F32)
     with pytest.raises(shardd.Error, match="b"):
         s.commit()  # The other tensor is missing.
+    with pytest.raises(shardd.Error, match="17 values: at most 16"):
+        s.commit(values=[0.0] * 17)
     s.abandon("a test")
     with pytest.raises(shardd.Error) as e:
         s.push_none(0)

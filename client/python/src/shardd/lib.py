@@ -41,6 +41,8 @@ OK, AGAIN, TIMEOUT, INTERRUPTED, WORLD_CHANGED, ROLLED_BACK = 0, 1, 2, 3, 10, 11
  EXISTS, BUSY, UNSUPPORTED, SYSTEM, DIVERGED) = range(20, 36)
 UNREACHABLE, CLOSED, VERSION, PROTOCOL, LOST, FORKED = range(60, 66)
 
+VALUES = 16  # The most numbers that a trainer gives with a step.
+
 
 class Sized(C.Structure):
     """A struct whose first field is its size, as SHARD_INIT() makes it."""
@@ -87,7 +89,8 @@ class BeginOpts(Sized):
 
 
 class CommitOpts(Sized):
-    _fields_ = [("size", size_t), ("lr", C.POINTER(double))]
+    _fields_ = [("size", size_t), ("lr", C.POINTER(double)), ("values", C.POINTER(double)),
+                ("values_nr", u32)]
 
 
 class SaveOpts(Sized):
@@ -110,7 +113,7 @@ class StepResult(Sized):
                 ("next_loss_scale", double), ("lr", double), ("bad_tensor", i64),
                 ("bad_rank", i32), ("wait_ns", u64), ("reduce_ns", u64), ("apply_ns", u64),
                 ("pushed_bytes", u64), ("pulled_bytes", u64), ("world_size", u32),
-                ("slowest_rank", u32)]
+                ("slowest_rank", u32), ("values", double * VALUES)]
 
 
 STRUCTS = {  # The name of each in shard.h.

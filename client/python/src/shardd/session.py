@@ -63,6 +63,7 @@ class Result(NamedTuple):
     bad_rank       the first rank that pushed it, or -1
     wait_ms        how long this trainer's calls waited, in milliseconds
     applied_steps  how many steps have changed the weights so far: the t of Adam's bias correction
+    values         16 numbers: what the ranks gave to commit(), each summed in rank order
     """
 
     applied: bool
@@ -80,6 +81,7 @@ class Result(NamedTuple):
     bad_rank: int
     wait_ms: float
     applied_steps: int
+    values: tuple[float, ...] = (0.0,) * _c.VALUES
 
 
 def share(global_batch: int, rank: int, world_size: int) -> range:
@@ -273,14 +275,18 @@ class Session:
         else:
             _c.check(self.lib.shard_push_none_range(self._model, tensor, first, count))
 
-    def commit(self, lr: Sequence[float] | None = None) -> Result:
+    def commit(self, lr: Sequence[float] | None = None,
+               values: Sequence[float] | None = None) -> Result:
         """Says that the gradients of this trainer are complete, and waits for the decision.
 
         lr: one learning rate per group, equal on all ranks. None: the model's schedule.
+        values: up to 16 numbers, as loss and tokens. Result.values has them summed over the ranks.
         """
         which, r, opts = _c.ticket(), _c.StepResult(), _c.CommitOpts()
         if lr is not None:
             opts.lr = (_c.double * len(lr))(*lr)
+        if values is not None:
+            opts.values, opts.values_nr = (_c.double * len(values))(*values), len(values)
         _c.check(self.lib.shard_commit_opts(self._model, C.byref(opts), C.byref(which)))
         _c.patiently(self._client, self.timeout, lambda ms: self.lib.shard_result(
             self._model, which, ms, C.byref(r)))
@@ -289,7 +295,7 @@ class Session:
         slowest = -1 if r.slowest_rank == 0xffffffff else r.slowest_rank
         return Result(r.outcome == _c.APPLIED, reason, r.step, r.grad_norm, r.clip_factor,
                       r.weight_sum, r.loss_scale, r.next_loss_scale, r.lr, r.world_size, slowest,
-                      r.bad_tensor, r.bad_rank, r.wait_ns / 1e6, r.applied)
+                      r.bad_tensor, r.bad_rank, r.wait_ns / 1e6, r.applied, tuple(r.values))
 
     def abandon(self, why: str) -> None:
         """Gives up the attempt: all ranks make the next one at the same step."""
