@@ -947,23 +947,26 @@ SHARD_CALL void shard_detach(shard_model **model);
 SHARD_API enum shard_status shard_drop(shard_client *client, const char *name, int force);
 
 /*
- * shard_set - change the learning rate or the clip of a model
+ * shard_set - change the learning rate, the clip or a hyper-parameter of a model
  *
  * DESCRIPTION
- * Holds from the next step on, for all trainers, and is recorded with the step.
+ * Holds from the next step on, for all trainers, and is recorded with the step. Checkpoints have
+ * it. The call waits for the step in hand, so a trainer that has to commit that step makes it from
+ * another thread or before it joins.
  *
  * ARGUMENTS
  * model: the model.
- * key: "lr" or "clip".
+ * key: "lr" or "clip"; or a hyper-parameter that the optimizer has: "beta1", "beta2", "eps",
+ *   "weight_decay" or "momentum", of all groups; "GROUP/beta1" and so on is of that group alone.
  * value: a number as text, or "default", which takes the setting of the model again.
  *
  * ERRORS
- * SHARD_BAD_ARG: key is another one, or value is no number that it can have.
- * SHARD_BAD_STATE: a schedule sets the learning rate.
- * SHARD_DENIED: the `mode` of the model does not let the caller change it.
- * SHARD_BUSY: too many changes wait already, or the model is being dropped.
- * SHARD_UNREACHABLE: a node is down. If the text says that the change stays wanted, it holds when
- *   the node is back.
+ * SHARD_BAD_ARG: key is another one, there is no such group, or value is no number that it can
+ * have. SHARD_BAD_STATE: a schedule sets the learning rate, or moves beta1 or the momentum.
+ * SHARD_UNSUPPORTED: a hyper-parameter, and a node is of a release that does not know that it can
+ * be set. The text names it. SHARD_DENIED: the `mode` of the model does not let the caller change
+ * it. SHARD_BUSY: too many changes wait already, or the model is being dropped. SHARD_UNREACHABLE:
+ * a node is down. If the text says that the change stays wanted, it holds when the node is back.
  * Also the errors of a model, and of a call that waits.
  *
  * THREADS

@@ -238,6 +238,8 @@ static void print_model(const json_t *m, const json_t *root)
 	       ctl_text(root, "node"));
 	print_tuned(tuned, "lr");
 	print_tuned(tuned, "clip");
+	json_object_foreach(json_object_get(tuned, "hyper"), node, v)
+		print_tuned(json_object_get(tuned, "hyper"), node);
 	printf("settings:\n");
 	/* No value contains a blank. */
 	for (const char *at = ctl_text(m, "settings"); *at; at += strspn(at, " ")) {

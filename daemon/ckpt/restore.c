@@ -167,6 +167,29 @@ static bool as_loaded(const struct ckpt_op *op)
 	return true;
 }
 
+static struct core_tune tune_of(const struct model *m, const struct manifest *c)
+{
+	const struct optim_row *optim = m->set.optim;
+	struct core_tune t = {.paused = c->tune.paused,
+			      .has_lr = c->tune.has_lr,
+			      .has_clip = c->tune.has_clip,
+			      .lr = c->tune.lr,
+			      .clip = c->tune.clip};
+
+	for (uint32_t k = 0; k < c->tune.hyper_nr; k++) {
+		const struct manifest_hyper *h = &c->tune.hyper[k];
+		uint32_t i = optim_hyper_named(optim, h->key);
+
+		/* An import may be of another optimizer. */
+		if (i == HYPER_NR || h->group >= m->set.groups_nr)
+			continue;
+		t.set[h->group] |= 1u << i;
+		t.hyper[h->group][i] = h->value;
+	}
+	CHECK(tune_hyper_ok(&t, m->set.groups_nr));
+	return t;
+}
+
 /* Seals within this call or not at all, so that the view in force is of the nodes that have read.
  * Once the core has taken the seal, nothing here undoes it. The nodes keep what they have
  * confirmed, whatever becomes of their links. */
@@ -181,8 +204,7 @@ static void restore_written(struct ckpt_op *op)
 		.skipped_in_row = c->skipped_in_row,
 		.scaler = {c->scaler.scale, c->scaler.hysteresis, c->scaler.last_overflow,
 			   c->scaler.iter},
-		.tune = {c->tune.paused, c->tune.has_lr, c->tune.has_clip, c->tune.lr, c->tune.clip,
-			 0, 0},
+		.tune = tune_of(m, c),
 	};
 
 	CHECK(op->phase == CKPT_SEALING);

@@ -189,6 +189,22 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 	return SHARD_OK;
 }
 
+static void save_hyper(const struct model *m, const struct core_tune *t, struct manifest *c)
+{
+	for (uint32_t g = 0; g < m->set.groups_nr; g++)
+		for (uint32_t i = 0; i < HYPER_NR; i++) {
+			struct manifest_hyper *h = &c->tune.hyper[c->tune.hyper_nr];
+
+			if (!(t->set[g] >> i & 1))
+				continue;
+			CHECK(c->tune.hyper_nr < MANIFEST_HYPER_MAX);
+			h->group = g;
+			snprintf(h->key, sizeof(h->key), "%s", m->set.optim->hyper[i].name);
+			h->value = t->hyper[g][i];
+			c->tune.hyper_nr++;
+		}
+}
+
 /* Fills everything in the manifest but the files, which come with the shares. */
 static enum shard_status describe(struct ckpt_op *op, const struct record *r, struct err *e)
 {
@@ -217,6 +233,7 @@ static enum shard_status describe(struct ckpt_op *op, const struct record *r, st
 	c->tune.has_clip = core.tune.has_clip;
 	c->tune.lr = core.tune.lr;
 	c->tune.clip = core.tune.clip;
+	save_hyper(m, &core.tune, c);
 	c->owner_known = owner != NULL && owner->known;
 	c->owner_uid = owner != NULL ? owner->uid : 0;
 	c->owner_gid = owner != NULL ? owner->gid : 0;

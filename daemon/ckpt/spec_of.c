@@ -192,6 +192,22 @@ enum shard_status ckpt_restore_compare(const struct model *m, const struct manif
 	return st;
 }
 
+static bool hyper_ok(const struct manifest *c)
+{
+	const struct optim_row *optim = optim_find(c->optimizer);
+	uint32_t groups_nr = c->groups_nr > 0 ? c->groups_nr : 1;
+
+	for (uint32_t k = 0; k < c->tune.hyper_nr; k++) {
+		const struct manifest_hyper *h = &c->tune.hyper[k];
+		uint32_t i = optim != NULL ? optim_hyper_named(optim, h->key) : HYPER_NR;
+
+		if (i == HYPER_NR || !(TUNE_HYPERS >> i & 1) || h->group >= groups_nr ||
+		    !optim_hyper_in_range(optim, i, h->value))
+			return false;
+	}
+	return true;
+}
+
 enum shard_status ckpt_counters_check(const struct manifest *c, const char *path, struct err *e)
 {
 	const char *what = NULL;
@@ -202,6 +218,8 @@ enum shard_status ckpt_counters_check(const struct manifest *c, const char *path
 	else if ((c->tune.has_lr && !(c->tune.lr >= 0)) ||
 		 (c->tune.has_clip && !(c->tune.clip >= 0)))
 		what = "lr or clip below 0";
+	else if (!hyper_ok(c))
+		what = "hyper-parameters that nobody could set";
 	else if (c->step > INT64_MAX / 2 || c->applied > c->step || c->skipped_in_row > c->step)
 		what = "steps that cannot be";
 	return what == NULL

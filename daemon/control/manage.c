@@ -101,7 +101,8 @@ static enum shard_status drop(const struct ask *a, struct err *e)
 static bool same(const struct core_tune *x, const struct core_tune *y)
 {
 	return x->paused == y->paused && x->has_lr == y->has_lr && x->has_clip == y->has_clip &&
-	       (!x->has_lr || x->lr == y->lr) && (!x->has_clip || x->clip == y->clip);
+	       (!x->has_lr || x->lr == y->lr) && (!x->has_clip || x->clip == y->clip) &&
+	       tune_same_hyper(x, y);
 }
 
 /* The tune that is in force, with the changes that are still on their way. */
@@ -144,6 +145,100 @@ static enum shard_status tune(const struct ask *a, const struct core_tune *to, b
 	return SHARD_OK;
 }
 
+/* A node of an older release would go on without it, should it coordinate. */
+static enum shard_status may_set_hyper(const struct ask *a, struct err *e)
+{
+	for (uint16_t n = 0; n < a->s->nodes_nr; n++) {
+		const struct peer *p = a->s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows_values(p))
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "%.60s of \"%s\": node %s (release %s) does not know that "
+				       "it can be set: install %s there",
+				       a->body->key, a->m->name, members_name(a->s, n), p->release,
+				       SHARD_RELEASE);
+	}
+	return SHARD_OK;
+}
+
+/* The keys of the optimizer that can be set, as " or KEY" each. */
+static void hyper_names(const struct optim_row *optim, char names[128])
+{
+	size_t used = 0;
+
+	names[0] = 0;
+	for (uint32_t i = 0; i < HYPER_NR; i++)
+		if (TUNE_HYPERS >> i & 1 && optim->hyper[i].name != NULL)
+			used += (size_t)snprintf(names + used, 128 - used, " or %s",
+						 optim->hyper[i].name);
+}
+
+/* Which groups GROUP/KEY is for: the one, or all if it is a KEY alone. *key: the KEY. */
+static enum shard_status set_groups(const struct ask *a, const char **key, uint32_t *first,
+				    uint32_t *end, struct err *e)
+{
+	const Shard__Spec *spec = a->m->spec->spec;
+	const char *slash = strchr(a->body->key, '/');
+	size_t bytes = slash != NULL ? (size_t)(slash - a->body->key) : 0;
+
+	*key = slash != NULL ? slash + 1 : a->body->key;
+	*first = 0;
+	*end = a->m->set.groups_nr;
+	if (slash == NULL)
+		return SHARD_OK;
+	for (uint32_t g = 0; g < spec->n_groups; g++)
+		if (strlen(spec->groups[g]->name) == bytes &&
+		    memcmp(spec->groups[g]->name, a->body->key, bytes) == 0) {
+			*first = g;
+			*end = g + 1;
+			return SHARD_OK;
+		}
+	return err_set(e, SHARD_BAD_ARG, "%.60s: \"%s\" has no group of that name", a->body->key,
+		       a->m->name);
+}
+
+static enum shard_status set_hyper(const struct ask *a, struct core_tune *to, struct err *e)
+{
+	const struct model_settings *own = &a->m->set;
+	const char *key, *value = a->body->value;
+	bool given = strcmp(value, "default") != 0;
+	double x = 0, h[HYPER_NR], moved;
+	uint32_t g, end, i;
+	char names[128];
+	struct err why;
+
+	if (set_groups(a, &key, &g, &end, e) != SHARD_OK)
+		return e->status;
+	i = optim_hyper_named(own->optim, key);
+	hyper_names(own->optim, names);
+	if (i == HYPER_NR || !(TUNE_HYPERS >> i & 1))
+		return err_set(e, SHARD_BAD_ARG,
+			       "%.60s cannot be set while a model with optimizer %s exists: choose "
+			       "lr or clip%s",
+			       a->body->key, own->optim->name, names);
+	if ((i == HYPER_BETA1 || i == HYPER_MOMENTUM) && given &&
+	    schedule_momentum(&own->schedule, 1, &moved))
+		return err_set(e, SHARD_BAD_STATE,
+			       "%s of \"%s\" comes from schedule = %s: define it without "
+			       "cycle_momentum to set it",
+			       key, a->m->name, schedule_row(own->schedule.id)->name);
+	if (given && (settings_check(key, value, true, e) != SHARD_OK || !value_double(value, &x)))
+		return e->status != SHARD_OK ? e->status
+					     : err_set(e, SHARD_BAD_ARG,
+						       "%s = %.60s: choose a number", key, value);
+	if (given && may_set_hyper(a, e) != SHARD_OK)
+		return e->status;
+	for (; g < end; g++) {
+		to->set[g] = given ? to->set[g] | 1u << i : to->set[g] & ~(1u << i);
+		to->hyper[g][i] = given ? x : 0;
+		memcpy(h, own->hyper[g], sizeof(h));
+		tune_hyper(to, g, h);
+		if (optim_hyper_check(own->optim, h, &why) != SHARD_OK)
+			return err_set(e, SHARD_BAD_ARG, "%.60s: %.300s", a->body->key, why.text);
+	}
+	return SHARD_OK;
+}
+
 static enum shard_status set(const struct ask *a, struct err *e)
 {
 	struct core_tune to = wanted(a->m);
@@ -152,8 +247,7 @@ static enum shard_status set(const struct ask *a, struct err *e)
 	double x = 0;
 
 	if (!lr && strcmp(key, "clip") != 0)
-		return err_set(e, SHARD_BAD_ARG,
-			       "%.60s cannot be set while a model exists: choose lr or clip", key);
+		return set_hyper(a, &to, e) == SHARD_OK ? tune(a, &to, false, e) : e->status;
 	if (given && (settings_check(key, value, false, e) != SHARD_OK || !value_double(value, &x)))
 		return e->status != SHARD_OK ? e->status
 					     : err_set(e, SHARD_BAD_ARG,

@@ -120,8 +120,45 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* Adds in
 	return sum;
 }
 
+void tune_hyper(const struct core_tune *tune, uint32_t group, double h[HYPER_NR])
+{
+	CHECK(group < CORE_GROUPS_MAX);
+	for (uint32_t i = 0; i < HYPER_NR; i++) {
+		if (tune->set[group] >> i & 1)
+			h[i] = tune->hyper[group][i];
+	}
+}
+
+bool tune_hyper_ok(const struct core_tune *tune, uint32_t groups_nr)
+{
+	for (uint32_t g = 0; g < CORE_GROUPS_MAX; g++) {
+		if (tune->set[g] & ~TUNE_HYPERS || (tune->set[g] && g >= groups_nr))
+			return false;
+		for (uint32_t i = 0; i < HYPER_NR; i++) {
+			if (tune->set[g] >> i & 1
+				    ? !(tune->hyper[g][i] >= 0) || isinf(tune->hyper[g][i])
+				    : tune->hyper[g][i] != 0)
+				return false;
+		}
+	}
+	return true;
+}
+
+bool tune_same_hyper(const struct core_tune *a, const struct core_tune *b)
+{
+	return !memcmp(a->set, b->set, sizeof(a->set)) &&
+	       !memcmp(a->hyper, b->hyper, sizeof(a->hyper));
+}
+
+bool tune_has_hyper(const struct core_tune *tune)
+{
+	const struct core_tune none = {0};
+
+	return !tune_same_hyper(tune, &none);
+}
+
 /* Fills in the hyper-parameters of group g in applied step t. Learning rates of the trainers come
- * first, then that of an operator. */
+ * first, then what an operator set. */
 static void hyper_at(double h[HYPER_NR], const struct record_conf *conf,
 		     const struct record_votes *votes, uint32_t g, uint64_t t)
 {
@@ -129,6 +166,8 @@ static void hyper_at(double h[HYPER_NR], const struct record_conf *conf,
 	double momentum;
 
 	memcpy(h, conf->hyper[g], HYPER_NR * sizeof(h[0]));
+	if (votes->tune)
+		tune_hyper(votes->tune, g, h);
 	if (lr)
 		h[HYPER_LR] = lr[g];
 	else if (votes->tune && votes->tune->has_lr)

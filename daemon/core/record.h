@@ -86,7 +86,16 @@ struct core_tune {
 	/* The last resume: a record up to resumed_step does not pause the model, and resumed_skips
 	 * were skipped in a row until then. */
 	uint64_t resumed_step, resumed_skips;
+	/* [group] A bit of .set for each enum optim_hyper that .hyper has in place of the settings.
+	 * A momentum or beta1 that a schedule moves comes before it. What is not set is 0. */
+	uint32_t set[CORE_GROUPS_MAX];
+	double hyper[CORE_GROUPS_MAX][HYPER_NR];
 };
+
+/* What can be set for a group. The learning rate has a field of its own. */
+#define TUNE_HYPERS                                                                                \
+	(1u << HYPER_BETA1 | 1u << HYPER_BETA2 | 1u << HYPER_EPS | 1u << HYPER_WEIGHT_DECAY |      \
+	 1u << HYPER_MOMENTUM)
 
 struct record_conf {
 	const struct optim_row *optim;
@@ -116,6 +125,14 @@ struct record_votes {        /* The votes of all members, merged. */
 	int64_t bad_tensor;
 	int32_t bad_rank;
 };
+
+/* Puts what is set for the group into h. */
+void tune_hyper(const struct core_tune *tune, uint32_t group, double h[HYPER_NR]);
+/* Of a tune that came from elsewhere: can an operator have given this to a model of so many
+ * groups? */
+bool tune_hyper_ok(const struct core_tune *tune, uint32_t groups_nr);
+bool tune_same_hyper(const struct core_tune *a, const struct core_tune *b);
+bool tune_has_hyper(const struct core_tune *tune);
 
 /* Returns what is wrong with a world that came in a message, or NULL. It may have at most max_world
  * ranks, and local_world of them on one node. 0: no limit of its own. */

@@ -244,7 +244,8 @@ static bool warm_view_ok(const struct core *c, const struct warm *w, const struc
 	bool sealed = w->flags & WARM_SEALED;
 
 	if (w->flags & ~(uint32_t)WARM_FLAGS_ALL || !bool_ok(&w->tune.paused) ||
-	    !bool_ok(&w->tune.has_lr) || !bool_ok(&w->tune.has_clip))
+	    !bool_ok(&w->tune.has_lr) || !bool_ok(&w->tune.has_clip) ||
+	    !tune_hyper_ok(&w->tune, w->groups_nr))
 		return false;
 	if (w->promised < w->term || sealed != ((w->flags & WARM_RECORD) != 0) ||
 	    (sealed && w->flags & (WARM_RESTORING | WARM_LOST)) || !w->term != !w->generation ||

@@ -77,7 +77,7 @@ bool peer_takes_client(const struct peer *p);  /* Of files of trainers in a chec
 bool peer_knows_images(const struct peer *p);  /* Of tensors with an image dtype of their own? */
 bool peer_knows_empty(const struct peer *p);   /* Of tensors without elements? */
 bool peer_knows_groups(const struct peer *p);  /* Of more than 16 groups of a model? */
-bool peer_knows_values(const struct peer *p);  /* Of values that ranks give with a step? */
+bool peer_knows_values(const struct peer *p);  /* Of what ranks give and operators set? */
 /* Has the node been away for lost_timeout, as far as this process knows? */
 bool peer_given_up(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.

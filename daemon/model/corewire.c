@@ -293,7 +293,31 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 	return SHARD_OK;
 }
 
-static void pack_tune(Shard__Tune *out, const struct core_tune *t)
+static bool pack_hyper(Shard__Tune *out, const struct core_tune *t, struct arena *a)
+{
+	Shard__Hyper *hyper;
+	size_t nr = 0;
+
+	for (uint32_t g = 0; g < CORE_GROUPS_MAX; g++)
+		nr += (size_t)__builtin_popcount(t->set[g]);
+	hyper = take(a, nr + 1, sizeof(*hyper));
+	out->hyper = take(a, nr + 1, sizeof(*out->hyper));
+	if (hyper == NULL || out->hyper == NULL)
+		return false;
+	for (uint32_t g = 0; g < CORE_GROUPS_MAX; g++)
+		for (uint32_t i = 0; i < HYPER_NR; i++) {
+			if (!(t->set[g] >> i & 1))
+				continue;
+			shard__hyper__init(hyper);
+			hyper->group = g;
+			hyper->key = i;
+			hyper->value = t->hyper[g][i];
+			out->hyper[out->n_hyper++] = hyper++;
+		}
+	return true;
+}
+
+static bool pack_tune(Shard__Tune *out, const struct core_tune *t, struct arena *a)
 {
 	shard__tune__init(out);
 	out->paused = t->paused;
@@ -303,9 +327,11 @@ static void pack_tune(Shard__Tune *out, const struct core_tune *t)
 	out->clip = t->clip;
 	out->resumed_step = t->resumed_step;
 	out->resumed_skips = t->resumed_skips;
+	return pack_hyper(out, t, a);
 }
 
-static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in, struct err *e)
+static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in, uint32_t groups_nr,
+				     struct err *e)
 {
 	if (!isfinite(in->lr) || !isfinite(in->clip) || in->lr < 0 || in->clip < 0)
 		return err_set(
@@ -321,6 +347,19 @@ static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in,
 		.resumed_step = in->resumed_step,
 		.resumed_skips = in->resumed_skips,
 	};
+	for (size_t i = 0; i < in->n_hyper; i++) {
+		const Shard__Hyper *h = in->hyper[i];
+
+		if (h->group >= groups_nr || h->key >= HYPER_NR || !(TUNE_HYPERS >> h->key & 1) ||
+		    !(h->value >= 0) || isinf(h->value))
+			return err_set(e, SHARD_PROTOCOL,
+				       "a view with hyper-parameter %u of group %u at %g: nobody "
+				       "could set that",
+				       h->key, h->group, h->value);
+		t->set[h->group] |= 1u << h->key;
+		t->hyper[h->group][h->key] = h->value;
+	}
+	CHECK(tune_hyper_ok(t, groups_nr));
 	return SHARD_OK;
 }
 
@@ -465,7 +504,8 @@ enum shard_status corewire_pack_view(const struct core_view *v, uint64_t defined
 	out->lost = v->lost;
 	if ((out->tune = take(a, 1, sizeof(*out->tune))) == NULL)
 		return SHARD_AGAIN;
-	pack_tune(out->tune, &v->tune);
+	if (!pack_tune(out->tune, &v->tune, a))
+		return SHARD_AGAIN;
 	if (v->sealed && (out->record = corewire_pack_record(&v->record, a)) == NULL)
 		return SHARD_AGAIN;
 	return SHARD_OK;
@@ -585,7 +625,7 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 	if (in->sealed && (in->restoring || in->lost))
 		return err_set(e, SHARD_PROTOCOL, "a view that is sealed and %s",
 			       in->restoring ? "restoring" : "lost");
-	if (in->tune != NULL && (st = unpack_tune(&v->tune, in->tune, e)) != SHARD_OK)
+	if (in->tune != NULL && (st = unpack_tune(&v->tune, in->tune, l->groups_nr, e)) != SHARD_OK)
 		return st;
 	v->term = in->term;
 	v->seq = in->seq;

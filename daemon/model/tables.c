@@ -273,11 +273,19 @@ bool tables_may_send(struct model *m, uint16_t node, const struct core_view *vie
 	struct server *s = m->server;
 	struct peer *p = s->peer[node];
 
-	if (view == NULL || view->place.sum == m->tables.defined.sum || hello_can_move(p))
+	bool moved, tuned;
+
+	if (view == NULL)
+		return true;
+	moved = view->place.sum != m->tables.defined.sum && !hello_can_move(p);
+	tuned = tune_has_hyper(&view->tune) && !peer_knows_values(p);
+	if (!moved && !tuned)
 		return true;
 	log_limited(s->log, &p->bucket, clock_ns(), LOG_LEVEL_ERROR,
 		    "event=view_not_sent model=%s node=%s why=%s", m->name, members_name(s, node),
-		    "the release there is older and cannot take a view whose chunks have moved: "
-		    "upgrade that node");
+		    moved ? "the release there is older and cannot take a view whose chunks have "
+			    "moved: upgrade that node"
+			  : "the release there is older and cannot take hyper-parameters that were "
+			    "set: upgrade that node");
 	return false;
 }

@@ -419,6 +419,26 @@ static void owner_json(json_t *o, const struct model *m)
 	json_object_set_new(o, "mode", json_string(mode));
 }
 
+/* What operators set for groups, by the keys that they gave: KEY, or GROUP/KEY in a model with
+ * named groups. */
+static json_t *hyper_json(const struct model *m, const struct core_tune *t)
+{
+	const Shard__Spec *spec = m->spec->spec;
+	json_t *o = json_object();
+	char key[96];
+
+	for (uint32_t g = 0; g < m->set.groups_nr; g++)
+		for (uint32_t i = 0; i < HYPER_NR; i++) {
+			if (!(t->set[g] >> i & 1))
+				continue;
+			snprintf(key, sizeof(key), "%s%s%s",
+				 g < spec->n_groups ? spec->groups[g]->name : "",
+				 g < spec->n_groups ? "/" : "", m->set.optim->hyper[i].name);
+			json_object_set_new(o, key, json_real(t->hyper[g][i]));
+		}
+	return o;
+}
+
 /* The owner, and what operators changed since the definition. */
 static void life_json(json_t *o, const struct model *m, const struct core_state *c)
 {
@@ -430,9 +450,10 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 	json_object_set_new(o, "paused", json_boolean(c->tune.paused));
 	json_object_set_new(o, "diverged", json_boolean(c->paused && !c->tune.paused));
 	json_object_set_new(o, "tuned",
-			    json_pack("{s:o, s:o}", "lr",
+			    json_pack("{s:o, s:o, s:o}", "lr",
 				      c->tune.has_lr ? json_real(c->tune.lr) : json_null(), "clip",
-				      c->tune.has_clip ? json_real(c->tune.clip) : json_null()));
+				      c->tune.has_clip ? json_real(c->tune.clip) : json_null(),
+				      "hyper", hyper_json(m, &c->tune)));
 	json_object_set_new(o, "tensors", json_integer((json_int_t)m->layout->tensors_nr));
 	json_object_set_new(o, "groups", groups);
 }

@@ -99,10 +99,25 @@ void optim_defaults(const struct optim_row *row, double h[HYPER_NR])
 		h[i] = row->hyper[i].name ? row->hyper[i].fallback : 0;
 }
 
+uint32_t optim_hyper_named(const struct optim_row *row, const char *name)
+{
+	uint32_t i = 0;
+
+	while (i < HYPER_NR && (!row->hyper[i].name || strcmp(row->hyper[i].name, name)))
+		i++;
+	return i;
+}
+
 static bool in_range(const struct optim_range *r, double x)
 {
 	return x >= r->min && (r->below_max ? x < r->max : x <= r->max) &&
 	       (!r->whole || x == floor(x));
+}
+
+bool optim_hyper_in_range(const struct optim_row *row, uint32_t hyper, double x)
+{
+	CHECK(hyper < HYPER_NR);
+	return in_range(&row->hyper[hyper], x);
 }
 
 enum shard_status optim_hyper_check(const struct optim_row *row, const double h[HYPER_NR],

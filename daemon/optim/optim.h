@@ -15,7 +15,8 @@ enum optim_id { OPTIM_ADAMW, OPTIM_ADAM, OPTIM_SGD, OPTIM_ADAGRAD, OPTIM_LION, O
 
 enum { OPTIM_STATES_MAX = 2 };
 
-/* An index into an array of HYPER_NR doubles. Each tensor group has such an array. */
+/* An index into an array of HYPER_NR doubles. Each tensor group has such an array. Hyper of
+ * shard.proto has these numbers, too. */
 enum optim_hyper {
 	HYPER_LR,
 	HYPER_BETA1,
@@ -81,6 +82,9 @@ struct optim_row {
 const struct optim_row *optim_row(enum optim_id id);  /* CHECKs id. */
 const struct optim_row *optim_find(const char *name); /* NULL: the name is unknown. */
 
+/* The enum optim_hyper of that name in the settings. HYPER_NR: the optimizer has none. */
+uint32_t optim_hyper_named(const struct optim_row *row, const char *name);
+bool optim_hyper_in_range(const struct optim_row *row, uint32_t hyper, double x);
 /* Parameters that the row lacks become 0. */
 void optim_defaults(const struct optim_row *row, double h[HYPER_NR]);
 /* Checks ranges and combinations. SHARD_BAD_ARG: the text names the parameter, the value and the

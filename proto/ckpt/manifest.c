@@ -41,6 +41,13 @@ static json_t *tune_of(const struct manifest *m)
 		json_object_set_new(tune, "lr", json_real(m->tune.lr));
 	if (m->tune.has_clip)
 		json_object_set_new(tune, "clip", json_real(m->tune.clip));
+	if (m->tune.hyper_nr > 0)
+		json_object_set_new(tune, "hyper", json_array());
+	for (uint32_t i = 0; i < m->tune.hyper_nr; i++)
+		json_array_append_new(
+			json_object_get(tune, "hyper"),
+			json_pack("{s:I, s:s, s:f}", "group", (json_int_t)m->tune.hyper[i].group,
+				  "key", m->tune.hyper[i].key, "value", m->tune.hyper[i].value));
 	return tune;
 }
 

@@ -14,9 +14,16 @@
 #define MANIFEST_BYTES_MAX (64u << 20)
 enum {
 	MANIFEST_GROUPS_MAX = 256,
+	MANIFEST_HYPER_MAX = 5 * MANIFEST_GROUPS_MAX,
 	MANIFEST_TENSORS_MAX = 1 << 24,
 	MANIFEST_BLOBS_MAX = 1 << 16,
 	MANIFEST_SETTINGS_MAX = (256 << 10) - 1
+};
+
+struct manifest_hyper { /* One hyper-parameter that an operator set for a group. */
+	uint32_t group;
+	char key[16]; /* Its name in the settings. */
+	double value;
 };
 
 struct manifest_blob {
@@ -42,6 +49,8 @@ struct manifest {
 	struct { /* What operators changed. */
 		bool paused, has_lr, has_clip;
 		double lr, clip;
+		struct manifest_hyper hyper[MANIFEST_HYPER_MAX];
+		uint32_t hyper_nr;
 	} tune;
 	/* Read from files of another user, who then is the owner, whatever the manifest says. */
 	bool foreign;

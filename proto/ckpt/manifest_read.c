@@ -202,6 +202,26 @@ static void take_run(struct reader *r, struct manifest_run *run, const json_t *r
 		wrong(r, "", "line", "is no 16 hexadecimal digits, or all of them are 0");
 }
 
+/* Keys that operators set for groups. An older release wrote none. */
+static void take_hyper(struct reader *r, struct manifest *m, const json_t *list)
+{
+	size_t i;
+	json_t *o;
+
+	if (list != NULL && (!json_is_array(list) || json_array_size(list) > MANIFEST_HYPER_MAX)) {
+		wrong(r, "tune", "hyper", "is no list of what can be set");
+		return;
+	}
+	json_array_foreach(list, i, o) {
+		struct manifest_hyper *h = &m->tune.hyper[m->tune.hyper_nr++];
+
+		h->group = take_u32(r, o, "tune.hyper", "group");
+		snprintf(h->key, sizeof(h->key), "%s",
+			 take_text(r, o, "tune.hyper", "key", sizeof(h->key) - 1));
+		h->value = take_double(r, o, "tune.hyper", "value");
+	}
+}
+
 static void take_counters(struct reader *r, struct manifest *m, const json_t *root)
 {
 	const json_t *scaler = json_object_get(root, "scaler"),
@@ -232,6 +252,7 @@ static void take_counters(struct reader *r, struct manifest *m, const json_t *ro
 	m->tune.has_clip = json_object_get(tune, "clip") != NULL;
 	m->tune.lr = m->tune.has_lr ? take_double(r, tune, "tune", "lr") : 0;
 	m->tune.clip = m->tune.has_clip ? take_double(r, tune, "tune", "clip") : 0;
+	take_hyper(r, m, json_object_get(tune, "hyper"));
 	m->owner_known = owner != NULL;
 	if (owner) {
 		m->owner_uid = take_u32(r, owner, "owner", "uid");

@@ -113,7 +113,8 @@ static void test_set_refused(void **state)
 	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK);
 	pair_fails(shard_set(m, "lr", "0.5"), SHARD_BAD_STATE,
 		   "lr of \"m\" comes from schedule = WarmupLR");
-	pair_fails(shard_set(m, "beta1", "0.5"), SHARD_BAD_ARG, "choose lr or clip");
+	pair_fails(shard_set(m, "beta1", "0.5"), SHARD_BAD_ARG,
+		   "choose lr or clip or weight_decay or momentum");
 	pair_fails(shard_set(m, "clip", "-1"), SHARD_BAD_ARG, "clip = -1");
 	pair_fails(shard_set(m, "clip", "many"), SHARD_BAD_ARG, "clip = many");
 	pair_fails(shard_set(m, NULL, "1"), SHARD_BAD_ARG, "lr or clip");

@@ -26,6 +26,22 @@ static void orders_tune(struct sim *s, struct core_tune t, const struct record *
 	node_event(s, s->lead, &e);
 }
 
+/* It draws nothing, so that seeds stay what they were before there was this. */
+static void orders_hyper(const struct sim *s, struct core_tune *t)
+{
+	memset(t->set, 0, sizeof(t->set));
+	memset(t->hyper, 0, sizeof(t->hyper));
+	for (uint32_t g = 0; g < s->m->conf.groups_nr; g++) {
+		uint64_t h = sim_mix(s->m->orders.tunes_nr, g);
+
+		t->set[g] = (uint32_t)h & TUNE_HYPERS;
+		for (uint32_t i = 0; i < HYPER_NR; i++) {
+			if (t->set[g] >> i & 1)
+				t->hyper[g][i] = (double)(h >> 40 & 255) / 1024 + 1e-9 * i;
+		}
+	}
+}
+
 static void orders_change(struct sim *s, const struct core_state *st)
 {
 	static const double clips[] = {0, 1e-7, 0.5, 1e3};
@@ -35,6 +51,7 @@ static void orders_change(struct sim *s, const struct core_state *st)
 	t.has_clip = sim_chance(s, 500);
 	t.clip = clips[sim_between(s, 0, NR(clips) - 1)];
 	t.paused = sim_chance(s, 200);
+	orders_hyper(s, &t);
 	orders_tune(s, t, NULL);
 }
 

@@ -14,7 +14,9 @@
 static bool same_order(const struct core_tune *a, const struct core_tune *b)
 {
 	return a->paused == b->paused && a->has_lr == b->has_lr && a->has_clip == b->has_clip &&
-	       !memcmp(&a->lr, &b->lr, 8) && !memcmp(&a->clip, &b->clip, 8);
+	       !memcmp(&a->lr, &b->lr, 8) && !memcmp(&a->clip, &b->clip, 8) &&
+	       !memcmp(a->set, b->set, sizeof(a->set)) &&
+	       !memcmp(a->hyper, b->hyper, sizeof(a->hyper));
 }
 
 static bool same_tune(const struct core_tune *a, const struct core_tune *b)

@@ -81,7 +81,8 @@ static double pure_divisor(const struct sim *s, const struct record *prev, const
 }
 
 /* The trainer's own rate comes before the schedule, the schedule before the operator's rate, and
- * that before the settings. The last three are multiplied by the group's factor. */
+ * that before the settings. The same holds for what else an operator sets for a group. The last
+ * three are multiplied by the group's factor. */
 static void pure_hyper(const struct sim *s, const struct record *r, const struct core_tune *tune,
 		       uint32_t g, double h[HYPER_NR])
 {
@@ -90,6 +91,10 @@ static void pure_hyper(const struct sim *s, const struct record *r, const struct
 	uint64_t t = r->outcome == RECORD_APPLIED ? r->applied : r->applied + 1;
 
 	memcpy(h, conf->hyper[g], HYPER_NR * sizeof(h[0]));
+	for (uint32_t i = 0; i < HYPER_NR; i++) {
+		if (tune->set[g] & 1u << i)
+			h[i] = tune->hyper[g][i];
+	}
 	if (tune->has_lr)
 		h[HYPER_LR] = tune->lr * conf->lr_factor[g];
 	if (conf->schedule.id != SCHEDULE_NONE)

@@ -314,6 +314,9 @@ static void check_double(double v)
 	m.tune.has_lr = m.tune.has_clip = true;
 	m.scaler.scale = m.tune.lr = v;
 	m.tune.clip = -v;
+	m.tune.hyper[0] = (struct manifest_hyper){3, "weight_decay", v};
+	m.tune.hyper[1] = (struct manifest_hyper){0, "beta1", 0.1};
+	m.tune.hyper_nr = 2;
 	m.scaler.last_overflow = INT64_MIN + 1;
 	m.step = m.applied = INT64_MAX;
 	ckpts_folder(dir);
@@ -321,6 +324,8 @@ static void check_double(double v)
 	MUST(manifest_read(dir, &back, &e));
 	assert_memory_equal(&m.scaler, &back->scaler, sizeof(m.scaler));
 	assert_memory_equal(&m.tune.lr, &back->tune.lr, 2 * sizeof(double));
+	assert_memory_equal(m.tune.hyper, back->tune.hyper, sizeof(m.tune.hyper));
+	assert_int_equal(back->tune.hyper_nr, 2);
 	assert_true(back->step == m.step && back->applied == m.applied && back->sum == m.sum);
 	assert_string_equal(m.settings, back->settings);
 	assert_true(back->run.id[0] == 0 && back->run.id[1] == 0 && back->run.line == back->sum);
@@ -401,12 +406,16 @@ static void test_doubles(void **state)
 /* A manifest with the right checksum may still hold numbers that no daemon writes. */
 static void test_numbers(void **state)
 {
-	const struct manifest good = {.kinds_nr = 3,
-				      .step = 9,
-				      .applied = 8,
-				      .scaler.scale = 1,
-				      .tune = {.has_lr = true, .lr = 1}};
-	struct manifest bad[7], *back;
+	char optimizer[] = "sgd";
+	const struct manifest good = {
+		.kinds_nr = 3,
+		.optimizer = optimizer,
+		.groups_nr = 2,
+		.step = 9,
+		.applied = 8,
+		.scaler.scale = 1,
+		.tune = {.has_lr = true, .lr = 1, .hyper_nr = 1, .hyper = {{1, "momentum", 0.5}}}};
+	struct manifest bad[11], *back;
 	struct err e = {.text = ""};
 	char dir[64], path[128];
 
@@ -420,6 +429,10 @@ static void test_numbers(void **state)
 	bad[4].step = INT64_MAX;
 	bad[5].applied = 10;
 	bad[6].skipped_in_row = 10;
+	bad[7].tune.hyper[0].group = 2;
+	bad[8].tune.hyper[0].value = -1;
+	snprintf(bad[9].tune.hyper[0].key, 16, "beta1"); /* Of another optimizer. */
+	snprintf(bad[10].tune.hyper[0].key, 16, "lr");
 	MUST(ckpt_counters_check(&good, "/p", &e));
 	for (size_t i = 0; i < NR(bad); i++)
 		if (ckpt_counters_check(&bad[i], "/p", &e) != SHARD_PROTOCOL)

@@ -370,6 +370,10 @@ static void test_refused(void **state)
 	REFUSED(w->record.world.size = 1u << 31);
 	REFUSED(*(unsigned char *)&w->record.diverged = 2);
 	REFUSED(*(unsigned char *)&w->tune.has_lr = 2);
+	REFUSED(w->tune.set[0] = 1u << HYPER_LR);
+	REFUSED(w->tune.set[1] = 1u << HYPER_BETA1);
+	REFUSED(w->tune.hyper[0][HYPER_BETA1] = 0.5);
+	REFUSED(w->tune.set[0] = 1u << HYPER_EPS; w->tune.hyper[0][HYPER_EPS] = -1);
 	REFUSED(((uint8_t *)(w + 1))[sizeof(double)] = 2);
 	((uint8_t *)(w + 1))[sizeof(double)] = 1;
 	sign(w);

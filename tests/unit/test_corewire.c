@@ -44,7 +44,9 @@ static void pack(struct fixture *f)
 					  .lr = 1e-3,
 					  .clip = 0.5,
 					  .resumed_step = 40,
-					  .resumed_skips = 4};
+					  .resumed_skips = 4,
+					  .set[0] = TUNE_HYPERS,
+					  .hyper[0] = {0, 0.5, 0.25, 1e-8, 0, 0.125}};
 	assert_int_equal(corewire_pack_view(&f->view, 0, &f->arena, &f->wire), SHARD_OK);
 }
 
@@ -88,6 +90,19 @@ static void test_refused(void **state)
 		*(i % 2 ? &f.wire.tune->lr : &f.wire.tune->clip) = bad[i / 2];
 		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
 				 SHARD_PROTOCOL);
+	}
+	for (size_t i = 0; i < 2 * NR(bad); i++) {
+		pack(&f);
+		assert_int_equal(f.wire.tune->n_hyper, 5);
+		if (i < NR(bad))
+			f.wire.tune->hyper[4]->value = bad[i];
+		else if (i == NR(bad))
+			f.wire.tune->hyper[4]->group = 1;
+		else
+			f.wire.tune->hyper[4]->key = i == NR(bad) + 1 ? HYPER_LR : HYPER_NR;
+		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
+		assert_non_null(strstr(f.e.text, "nobody could set that"));
 	}
 	pack(&f);
 	f.view.sealed = true;

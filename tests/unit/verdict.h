@@ -9,8 +9,8 @@
 #define MESSAGES_MAX 256
 #define DEPTH_MAX    200
 #define STATES_MAX   6000000
-#define CORE_ROOM    11520
-#define WARM_ROOM    1600
+#define CORE_ROOM    12032
+#define WARM_ROOM    1664
 
 struct shape {
 	uint16_t nodes_nr;
