@@ -58,9 +58,11 @@ struct shard_model {
 	uint64_t committed_no;   /* The newest attempt that was committed or voted to skip. */
 	uint64_t committed_step; /* Its step. The daemon may overwrite images before it. */
 	struct verdict verdicts[MODEL_VERDICTS];
-	double weight;               /* Of the step in hand. */
-	bool lr_given;               /* shard_begin() gave learning rates. */
-	double *lr;                  /* [spec.groups_nr] the given rates. Made at the first use. */
+	double weight;   /* Of the step in hand. */
+	bool lr_given;   /* shard_begin() gave learning rates. */
+	double *lr;      /* [spec.groups_nr] the given rates. Made at the first use. */
+	bool clip_given; /* shard_commit_opts() gave a clip. */
+	double clip;
 	double values[SHARD_VALUES]; /* What READY brings with the step. */
 	uint32_t values_nr;
 	uint64_t wait_ns; /* How long calls have waited since shard_begin(). */

@@ -200,6 +200,8 @@ static enum shard_status send_ready(struct shard_model *m)
 	r.why = m->ready_why;
 	r.n_lr = m->lr_given ? m->spec.groups_nr : 0;
 	r.lr = m->lr;
+	r.has_clip = m->clip_given;
+	r.clip = m->clip_given ? m->clip : 0;
 	r.n_values = m->values_nr;
 	r.values = m->values;
 	blob_ready(m, &r);

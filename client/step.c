@@ -101,19 +101,23 @@ static enum shard_status check_lr(struct shard_model *m, const char *what, const
 	return SHARD_OK;
 }
 
-static enum shard_status check_values(const struct shard_model *m,
-				      const struct shard_commit_opts *o)
+static enum shard_status check_commit(struct shard_model *m, const struct shard_commit_opts *o)
 {
 	if (o->values_nr > SHARD_VALUES || (o->values_nr > 0 && o->values == NULL))
 		return text_fail(SHARD_BAD_ARG,
 				 "shard_commit_opts(): %u values%s: at most %d of them",
 				 o->values_nr, o->values == NULL ? " at NULL" : "", SHARD_VALUES);
-	if (o->values_nr > 0 && m->client->wire_minor < 6)
+	if (o->clip != NULL && (!(*o->clip >= 0) || *o->clip > 1e300))
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_commit_opts(): clip is %g: a finite number of at least 0 "
+				 "is needed",
+				 *o->clip);
+	if ((o->values_nr > 0 || o->clip != NULL) && m->client->wire_minor < 6)
 		return text_fail(SHARD_UNSUPPORTED,
-				 "shard_commit_opts(): values, which the release of shardd at %s "
-				 "does not know: upgrade it",
-				 m->client->address);
-	return SHARD_OK;
+				 "shard_commit_opts(): %s, which the release of shardd at %s does "
+				 "not know: upgrade it",
+				 o->clip != NULL ? "clip" : "values", m->client->address);
+	return check_lr(m, "shard_commit_opts()", o->lr);
 }
 
 static enum shard_status begin_check(struct shard_model *m, const struct shard_begin_opts *o)
@@ -237,6 +241,7 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 	m->lr_given = o->lr != NULL;
 	if (m->lr_given)
 		memcpy(m->lr, o->lr, m->spec.groups_nr * sizeof(*m->lr));
+	m->clip_given = false;
 	m->values_nr = 0;
 	m->why[0] = 0;
 	verdict_open(m, m->begun.no);
@@ -342,9 +347,7 @@ enum shard_status shard_commit_opts(shard_model *m, const struct shard_commit_op
 	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
 		return rc;
 	if ((rc = step_open(m, "shard_commit()")) == SHARD_OK)
-		rc = check_lr(m, "shard_commit_opts()", o.lr);
-	if (rc == SHARD_OK)
-		rc = check_values(m, &o);
+		rc = check_commit(m, &o);
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
 		rc = m->adds.micro_steps > 1
 			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text,
@@ -362,6 +365,9 @@ enum shard_status shard_commit_opts(shard_model *m, const struct shard_commit_op
 			m->lr_given = true;
 			memcpy(m->lr, o.lr, m->spec.groups_nr * sizeof(*m->lr));
 		}
+		m->clip_given = o.clip != NULL;
+		if (o.clip != NULL)
+			m->clip = *o.clip;
 		m->values_nr = o.values_nr;
 		if (o.values_nr > 0)
 			memcpy(m->values, o.values, o.values_nr * sizeof(*m->values));

@@ -440,6 +440,10 @@ struct shard_commit_opts {
 	/* How many there are, at most SHARD_VALUES. Ranks may give different numbers of them: what
 	 * a rank does not give counts as 0. */
 	uint32_t values_nr;
+	/* The largest norm of the gradient, for this step alone, equal on all ranks. A pointer to 0
+	 * does not clip. It comes before `clip` of the settings and what shard_set() put in its
+	 * place. NULL: those. */
+	const double *clip;
 };
 
 /* A step that has begun. */
@@ -1769,7 +1773,7 @@ SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticke
  *
  * DESCRIPTION
  * As shard_commit(), with learning rates that count for this step whatever shard_begin() was given,
- * and with values that shard_result() returns summed over the ranks.
+ * with a clip for this step, and with values that shard_result() returns summed over the ranks.
  *
  * ARGUMENTS
  * model: the model.
@@ -1778,10 +1782,10 @@ SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticke
  *
  * ERRORS
  * SHARD_BAD_ARG: model is NULL, opts were not started with SHARD_INIT(), a learning rate is
- *   negative or not finite, lr is given where the model has a schedule, or there are more than
- *   SHARD_VALUES values.
- * SHARD_UNSUPPORTED: values are given, and the daemon is of a release that does not know them. If
- *   another node of the cluster is, the daemon ends the connection, and the text names that node.
+ *   negative or not finite, lr is given where the model has a schedule, clip is negative or not
+ *   finite, or there are more than SHARD_VALUES values.
+ * SHARD_UNSUPPORTED: clip or values are given, and the daemon is of a release that does not know
+ *   them. If another node of the cluster is, the daemon ends the connection, and the text names it.
  * Also the errors of shard_commit().
  *
  * THREADS
@@ -1861,7 +1865,8 @@ SHARD_API enum shard_status shard_abandon(shard_model *model, const char *why);
  * SHARD_STALE: the ticket is of no commit, or of one that is more than four commits old.
  * SHARD_DIVERGED: the step is decided, and the model is paused: the loss scale is at its floor, or
  *   max_skips steps in a row were skipped. `shardctl model resume` lets it go on.
- * SHARD_MISMATCH: the ranks gave different learning rates. The text names who differs. Begin again.
+ * SHARD_MISMATCH: the ranks gave different learning rates or clips. The text names who differs.
+ *   Begin again.
  * SHARD_WORLD_CHANGED: the attempt is over.
  * SHARD_ROLLED_BACK: the model went back to a checkpoint.
  * Also the errors of a model, and of a call that waits.

@@ -141,7 +141,8 @@ static const double no_values[CORE_VALUES_NR];
 static bool attempt_same_ranks(const struct coord *co, const struct core_vote *v,
 			       const struct core_world *w)
 {
-	if (v->skip != co->skip || v->lr_nr != co->lr_nr)
+	if (v->skip != co->skip || v->lr_nr != co->lr_nr || v->has_clip != co->has_clip ||
+	    v->clip != co->clip)
 		return false;
 	for (uint32_t i = 0; i < v->lr_nr; i++) {
 		if (v->lr[i] != co->lr[i])
@@ -168,12 +169,15 @@ static const char *attempt_take_ranks(struct core *c, uint16_t node, const struc
 			       ? NULL
 			       : core_text(c,
 					   "node %s voted with other weights, learning rates, "
-					   "values or skip of the world than the nodes before it: "
+					   "clip, values or skip of the world than the nodes "
+					   "before it: "
 					   "look at "
 					   "its memory and network",
 					   core_node_name(c, node));
 	co->has_ranks = true;
 	co->skip = v->skip;
+	co->has_clip = v->has_clip;
+	co->clip = v->clip;
 	co->lr_nr = v->lr_nr;
 	if (v->lr_nr)
 		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
@@ -249,6 +253,7 @@ void attempt_decide(struct core *c, const struct core_id *id, const struct core_
 				     .finite = core_at(c, c->at_all_finite),
 				     .chunks_nr = c->conf.chunks_nr,
 				     .lr = co->lr_nr ? co->lr : NULL,
+				     .clip = co->has_clip ? &co->clip : NULL,
 				     .values = co->values,
 				     .tune = &co->view.tune,
 				     .skip = co->skip,

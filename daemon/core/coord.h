@@ -36,8 +36,8 @@ struct coord {
 	/* attempt.c: the last decision, and the attempt that follows it. */
 	bool has_last;
 	bool undecided; /* The attempt .id is open. */
-	/* A vote has come, so the weights in .world, .skip, .lr and .values are set. Every other
-	 * vote has to say the same. */
+	/* A vote has come, so the weights in .world, .skip, .lr, .clip and .values are set. Every
+	 * other vote has to say the same. */
 	bool has_ranks;
 	bool skip;
 	uint32_t attempt;   /* The highest number used for the next step. */
@@ -55,7 +55,8 @@ struct coord {
 	struct core_world world; /* The world of the attempt, with the weights that were voted. */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr;
-	double values[CORE_VALUES_NR];
+	bool has_clip;
+	double clip, values[CORE_VALUES_NR];
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	struct core_id aborted_id;    /* The last attempt that was aborted. */

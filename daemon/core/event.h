@@ -27,8 +27,8 @@ enum core_event_type {
 	 * and .bad_rank describe it. .on: its primary said something else of it. This node then
 	 * does not vote for the attempt, but says what it found. */
 	CORE_EV_STAGED,
-	/* The local rank of .session called commit or vote_skip, with .weight, .skip, .lr and
-	 * .values. */
+	/* The local rank of .session called commit or vote_skip, with .weight, .skip, .lr,
+	 * .clip and .values. */
 	CORE_EV_READY,
 	CORE_EV_DRAINED, /* No transfer of an attempt up to .id is leaving this node any more. */
 	/* Every chunk that this node has is updated, as far as it has a copy, its image writes are
@@ -102,6 +102,7 @@ struct core_event {
 	/* [lr_nr] One learning rate for each group. lr_nr 0: those of the settings count. */
 	const double *lr;
 	uint32_t lr_nr;
+	const double *clip;   /* READY: the largest norm that it gave, or NULL. */
 	const double *values; /* [CORE_VALUES_NR] READY: what it gives with the step, or NULL. */
 	bool finite, skip;
 	int64_t bad_tensor;

@@ -23,6 +23,8 @@ struct core_vote {
 	uint32_t ranks_nr;
 	const double *lr; /* [lr_nr] One for each group, as all these ranks gave it. */
 	uint32_t lr_nr;   /* 0: they gave none. */
+	bool has_clip;    /* All these ranks gave .clip. Otherwise none did, and it is 0. */
+	double clip;      /* The largest norm, for this step alone. 0: it is not clipped. */
 	/* [values_nr] The sums of what all ranks gave with the step (record_values). RANKS has
 	 * what each rank gave, one after the other. */
 	const double *values;

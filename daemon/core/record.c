@@ -193,10 +193,13 @@ static void record_apply(struct record *r, const struct record *prev,
 			 const struct record_conf *conf, const struct record_votes *votes,
 			 double norm)
 {
-	double h[HYPER_NR],
-		clip = votes->tune && votes->tune->has_clip ? votes->tune->clip : conf->clip;
+	double h[HYPER_NR], clip = conf->clip;
 	float mult;
 
+	if (votes->clip)
+		clip = *votes->clip;
+	else if (votes->tune && votes->tune->has_clip)
+		clip = votes->tune->clip;
 	r->outcome = RECORD_APPLIED;
 	r->content = r->id.step;
 	r->applied = prev->applied + 1;

@@ -118,8 +118,10 @@ struct record_votes {        /* The votes of all members, merged. */
 	const double *sumsq; /* [chunks_nr] In chunk order. */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
-	const double *lr;     /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
-	const double *values; /* [CORE_VALUES_NR] As in struct record. NULL: zeros. */
+	const double *lr; /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
+	const double
+		*clip; /* As the trainers gave it. NULL: that of an operator, or of the settings. */
+	const double *values;         /* [CORE_VALUES_NR] As in struct record. NULL: zeros. */
 	const struct core_tune *tune; /* The tune of the view. NULL: nothing is changed. */
 	bool skip;
 	int64_t bad_tensor;

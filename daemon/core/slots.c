@@ -125,6 +125,8 @@ void slots_tell_ranks(struct ctx *x, uint16_t node)
 	m->vote.ranks_nr = nr;
 	m->vote.lr = s->lr_nr ? s->lr : NULL;
 	m->vote.lr_nr = s->lr_nr;
+	m->vote.has_clip = s->has_clip;
+	m->vote.clip = s->clip;
 	m->vote.values = values;
 	m->vote.values_nr = nr * CORE_VALUES_NR;
 	m->vote.skip = s->skip;

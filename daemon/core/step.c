@@ -90,6 +90,8 @@ void step_vote_fill(struct core *c, struct core_vote *v)
 	v->ranks_nr = s->world.size;
 	v->lr = s->lr_nr ? s->lr : NULL;
 	v->lr_nr = s->lr_nr;
+	v->has_clip = s->has_clip;
+	v->clip = s->clip;
 	v->values = s->values;
 	v->values_nr = CORE_VALUES_NR;
 	v->skip = s->skip;
@@ -466,22 +468,13 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
-/* Takes the learning rates that a rank gave. Returns a sentence if they differ from those that were
- * known before, else NULL. */
-static const char *step_take_lr(struct core *c, const double *lr, uint32_t nr, uint32_t rank)
+/* Returns a sentence if the rank gave other learning rates than the first one, else NULL. */
+static const char *step_other_lr(struct core *c, const double *lr, uint32_t nr, uint32_t rank)
 {
 	struct step *s = &c->step;
 	const char *who, *other;
 	uint32_t g = 0;
 
-	if (!s->has_lr) {
-		s->has_lr = true;
-		s->lr_nr = nr;
-		s->lr_rank = rank;
-		if (nr)
-			memcpy(s->lr, lr, nr * sizeof(s->lr[0]));
-		return NULL;
-	}
 	while (nr == s->lr_nr && g < nr && lr[g] == s->lr[g])
 		g++;
 	if (nr == s->lr_nr && g == nr)
@@ -497,6 +490,48 @@ static const char *step_take_lr(struct core *c, const double *lr, uint32_t nr, u
 	return core_text(c,
 			 "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks",
 			 g, who, lr[g], other, s->lr[g]);
+}
+
+/* The same of the clip. */
+static const char *step_other_clip(struct core *c, bool has, double clip, uint32_t rank)
+{
+	struct step *s = &c->step;
+	const char *who, *other;
+
+	if (has == s->has_clip && clip == s->clip)
+		return NULL;
+	who = core_rank_name(c, &s->world, rank);
+	other = core_rank_name(c, &s->world, s->lr_rank);
+	if (has && s->has_clip)
+		return core_text(c,
+				 "clip: %s gave %.17g, %s gave %.17g: give the same on all ranks",
+				 who, clip, other, s->clip);
+	return core_text(c,
+			 "clip: %s gave %.17g, %s gave none: give clip at shard_commit_opts() on "
+			 "all ranks, or on none",
+			 has ? who : other, has ? clip : s->clip, has ? other : who);
+}
+
+/* Takes what a rank gave and all have to give alike. Returns a sentence if it differs from what was
+ * known before, else NULL. */
+static const char *step_take_alike(struct core *c, const double *lr, uint32_t nr,
+				   const double *clip, uint32_t rank)
+{
+	struct step *s = &c->step;
+	const char *differs;
+
+	if (!s->has_lr) {
+		s->has_lr = true;
+		s->lr_nr = nr;
+		s->lr_rank = rank;
+		if (nr)
+			memcpy(s->lr, lr, nr * sizeof(s->lr[0]));
+		s->has_clip = clip;
+		s->clip = clip ? *clip : 0;
+		return NULL;
+	}
+	differs = step_other_lr(c, lr, nr, rank);
+	return differs ? differs : step_other_clip(c, clip, clip ? *clip : 0, rank);
 }
 
 static void step_all_ready(struct ctx *x) /* All ranks of this node are. */
@@ -534,7 +569,8 @@ void step_on_ranks(struct ctx *x, const struct core_msg *m)
 	    !v->weights || (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)) ||
 	    (v->values_nr && (!v->values || v->values_nr != v->ranks_nr * CORE_VALUES_NR)))
 		return;
-	differs = step_take_lr(c, v->lr, v->lr_nr, step_first_rank(s, m->from));
+	differs = step_take_alike(c, v->lr, v->lr_nr, v->has_clip ? &v->clip : NULL,
+				  step_first_rank(s, m->from));
 	if (differs) {
 		step_abandon(x, SHARD_MISMATCH, differs);
 		return;
@@ -561,7 +597,7 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 	if (!step_in_hand(s, &e->id) || rank < 0 || s->ready[rank / 64] >> (rank % 64) & 1)
 		return;
 	CHECK(!e->lr_nr || (e->lr && e->lr_nr == x->c->conf.record.groups_nr));
-	differs = step_take_lr(x->c, e->lr, e->lr_nr, (uint32_t)rank);
+	differs = step_take_alike(x->c, e->lr, e->lr_nr, e->clip, (uint32_t)rank);
 	if (differs) {
 		step_abandon(x, SHARD_MISMATCH, differs);
 		return;

@@ -54,9 +54,10 @@ struct step {
 	struct record record;     /* The last one decided here. In APPLYING it is being applied. */
 	char why[CORE_WHY_BYTES]; /* If dropped: the reason. */
 	enum shard_status status; /* If dropped: what trainers are told. */
-	/* The learning rates that the first rank gave which is known to be ready. The others must
-	 * give the same. */
-	bool has_lr;
+	/* The learning rates and the clip that the first rank gave which is known to be ready,
+	 * .lr_rank. The others must give the same. */
+	bool has_lr, has_clip;
+	double clip;
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
 	double values[CORE_VALUES_NR]; /* PREPARED: the sums of what all ranks gave. */

@@ -25,7 +25,8 @@ enum {
 	WARM_SKIP = 8,
 	WARM_LOST = 16,
 	WARM_CAUGHT = 32,
-	WARM_FLAGS_ALL = 63
+	WARM_CLIP = 64,
+	WARM_FLAGS_ALL = 127
 };
 
 /* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
@@ -46,7 +47,7 @@ struct warm {
 	int32_t bad_rank;
 	uint32_t lr_nr, lr_rank;
 	uint32_t ranks_nr; /* PREPARED: the ranks of this node, whose values follow. Else 0. */
-	double lr[CORE_GROUPS_MAX], values[CORE_VALUES_NR];
+	double lr[CORE_GROUPS_MAX], clip, values[CORE_VALUES_NR];
 	struct core_world world;
 	struct record record;
 };
@@ -127,7 +128,8 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->part = s->part;
 	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
 		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
-		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u);
+		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u) |
+		   (s->has_clip ? WARM_CLIP : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->tune = m->tune;
@@ -137,6 +139,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->lr_rank = s->lr_rank;
 	w->ranks_nr = s->part == CORE_PREPARED ? s->ranks_nr : 0;
 	memcpy(w->lr, s->lr, sizeof(w->lr));
+	w->clip = s->clip;
 	memcpy(w->values, s->values, sizeof(w->values));
 	w->world = s->world;
 	w->record = s->record;
@@ -285,6 +288,8 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	if (w->part >= CORE_PART_NR ||
 	    (w->world.size && !core_world_ok(c, &w->world, c->conf.slots)))
 		return false;
+	if (!(w->clip >= 0 && w->clip <= 1e300) || (!(w->flags & WARM_CLIP) && w->clip != 0))
+		return false;
 	if (w->ranks_nr != (w->part == CORE_PREPARED ? core_local_ranks(&w->world, w->self) : 0))
 		return false;
 	if (w->part == CORE_FREE)
@@ -327,6 +332,8 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->has_record = w->flags & WARM_RECORD;
 	s->caught = w->flags & WARM_CAUGHT;
 	s->skip = w->flags & WARM_SKIP;
+	s->has_clip = w->flags & WARM_CLIP;
+	s->clip = w->clip;
 	s->bad_tensor = w->bad_tensor;
 	s->bad_rank = w->bad_rank;
 	s->lr_nr = w->lr_nr;

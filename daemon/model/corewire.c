@@ -231,6 +231,8 @@ static Shard__Vote *pack_vote(const struct core_vote *v, struct arena *a)
 	out->weights = (double *)(uintptr_t)v->weights;
 	out->n_lr = v->lr_nr;
 	out->lr = (double *)(uintptr_t)v->lr;
+	out->has_clip = v->has_clip;
+	out->clip = v->clip;
 	out->values = pack_values(v->values, v->values_nr, a, &out->n_values);
 	if (out->values == NULL)
 		return NULL;
@@ -268,6 +270,10 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 			return err_set(e, SHARD_PROTOCOL,
 				       "a vote with learning rate %g: no trainer could give that",
 				       in->lr[i]);
+	if (!(in->clip >= 0 && in->clip <= 1e300) || (!in->has_clip && in->clip != 0))
+		return err_set(e, SHARD_PROTOCOL,
+			       "a vote with clip %g, given %d: no trainer could give that",
+			       in->clip, in->has_clip);
 	finite = take(a, in->n_sumsq + 1, 1);
 	values = take(a, rows * CORE_VALUES_NR + 1, sizeof(*values));
 	if (finite == NULL || values == NULL)
@@ -284,6 +290,8 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 		.ranks_nr = (uint32_t)in->n_weights,
 		.lr = in->lr,
 		.lr_nr = (uint32_t)in->n_lr,
+		.has_clip = in->has_clip,
+		.clip = in->clip,
 		.values = values,
 		.values_nr = (uint32_t)rows * CORE_VALUES_NR,
 		.skip = in->skip,

@@ -338,23 +338,27 @@ static enum shard_status check_lr(const struct model *m, const Shard__Ready *bod
 	return SHARD_OK;
 }
 
-/* Each node has to know of them: one that does not would vote without them. */
-static enum shard_status check_values(const struct model *m, const Shard__Ready *body,
-				      struct err *e)
+/* The clip and the values. Each node has to know of them: one that does not would vote without
+ * them. */
+static enum shard_status check_more(const struct model *m, const Shard__Ready *body, struct err *e)
 {
 	const struct server *s = m->server;
 
 	if (body->n_values > CORE_VALUES_NR)
 		return err_set(e, SHARD_BAD_ARG, "%zu values with a step: at most %d",
 			       body->n_values, CORE_VALUES_NR);
-	for (uint16_t n = 0; n < s->nodes_nr && body->n_values > 0; n++) {
+	if (!(body->clip >= 0 && body->clip <= 1e300) || (!body->has_clip && body->clip != 0))
+		return err_set(e, SHARD_BAD_ARG, "clip is %g: choose a finite number of at least 0",
+			       body->clip);
+	for (uint16_t n = 0; n < s->nodes_nr && (body->n_values > 0 || body->has_clip); n++) {
 		const struct peer *p = s->peer[n];
 
 		if (p != NULL && p->up && !peer_knows_values(p))
 			return err_set(e, SHARD_UNSUPPORTED,
-				       "values with a step, which node %s (release %s) does not "
+				       "%s with a step, which node %s (release %s) does not "
 				       "know: install %s there",
-				       members_name(s, n), p->release, SHARD_RELEASE);
+				       body->has_clip ? "clip" : "values", members_name(s, n),
+				       p->release, SHARD_RELEASE);
 	}
 	return SHARD_OK;
 }
@@ -380,8 +384,8 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 			       (unsigned long)h->step,
 			       m->contrib.local[t->local_index].chunks_pushed,
 			       m->layout->chunks_nr);
-	if ((st = check_lr(m, body, e)) != SHARD_OK ||
-	    (st = check_values(m, body, e)) != SHARD_OK || (st = blobs_check(body, e)) != SHARD_OK)
+	if ((st = check_lr(m, body, e)) != SHARD_OK || (st = check_more(m, body, e)) != SHARD_OK ||
+	    (st = blobs_check(body, e)) != SHARD_OK)
 		return st;
 	if (body->n_values > 0)
 		memcpy(values, body->values, body->n_values * sizeof(values[0]));
@@ -398,6 +402,7 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 					    .weight = body->weight,
 					    .lr = body->lr,
 					    .lr_nr = (uint32_t)body->n_lr,
+					    .clip = body->has_clip ? &body->clip : NULL,
 					    .values = values,
 					    .skip = body->skip});
 	return SHARD_OK;

@@ -97,11 +97,12 @@ AT(shard_kept, bytes, 16, 8);
 AT(shard_kept, step, 24, 8);
 AT(shard_kept, mixed, 32, 4);
 
-IS(shard_commit_opts, 32);
+IS(shard_commit_opts, 40);
 AT(shard_commit_opts, size, 0, 8);
 AT(shard_commit_opts, lr, 8, 8);
 AT(shard_commit_opts, values, 16, 8);
 AT(shard_commit_opts, values_nr, 24, 4);
+AT(shard_commit_opts, clip, 32, 8);
 
 IS(shard_result, 288);
 AT(shard_result, size, 0, 8);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tests what ranks give with a step beside their gradients: numbers that shard_result() returns
- * summed over the ranks. Real daemons, and trainers over unix sockets or tcp. One thread drives all
- * trainers, because only begin and result wait for the others. */
+/* Tests what ranks give with a commit beside their gradients: numbers that shard_result() returns
+ * summed over the ranks, and a clip for that step. Real daemons, and trainers over unix sockets or
+ * tcp. One thread drives all trainers, because only begin and result wait for the others. */
 #include "base/check.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -28,6 +28,7 @@ struct gives { /* What a rank gives with a step. */
 	const double *values;
 	uint32_t values_nr;
 	bool skip;
+	const double *clip;
 };
 
 static void define(struct trainer *t, const char *address, const char *more)
@@ -87,6 +88,7 @@ static void commit(struct trainer *t, const struct gives gives[RANKS])
 
 		o.values = gives[i].values;
 		o.values_nr = gives[i].values_nr;
+		o.clip = gives[i].clip;
 		EXPECT(SHARD_OK, gives[i].skip ? shard_vote_skip(t[i].model, "test")
 					       : shard_commit_opts(t[i].model, &o, NULL));
 	}
@@ -113,9 +115,13 @@ static void sums(void **state)
 {
 	static const double of0[] = {1e16, 0.1, 7}, of1[SHARD_VALUES] = {1, 0.2, [15] = -2.5},
 			    of2[] = {-1e16, 0.3, (double)NAN, 1e308};
-	static const struct gives all[RANKS] = {{of0, 3, false}, {of1, 16, false}, {of2, 4, false}},
+	static const struct gives all[RANKS] = {{.values = of0, .values_nr = 3},
+						{.values = of1, .values_nr = 16},
+						{.values = of2, .values_nr = 4}},
 				  none[RANKS],
-				  skip[RANKS] = {{of0, 3, false}, {.skip = true}, {of2, 2, false}};
+				  skip[RANKS] = {{.values = of0, .values_nr = 3},
+						 {.skip = true},
+						 {.values = of2, .values_nr = 2}};
 	const double zeros[SHARD_VALUES] = {0},
 		     want[SHARD_VALUES] = {sum3(1e16, 1, -1e16), sum3(0.1, 0.2, 0.3), (double)NAN,
 					   1e308, [15] = -2.5},
@@ -150,7 +156,9 @@ static void sums(void **state)
 static void after_a_recovery(void **state)
 {
 	static const double of0[] = {1e16, 0.1}, of1[] = {1, 0.2}, of2[] = {-1e16, 0.3};
-	static const struct gives all[RANKS] = {{of0, 2, false}, {of1, 2, false}, {of2, 2, false}};
+	static const struct gives all[RANKS] = {{.values = of0, .values_nr = 2},
+						{.values = of1, .values_nr = 2},
+						{.values = of2, .values_nr = 2}};
 	const double want[SHARD_VALUES] = {sum3(1e16, 1, -1e16), sum3(0.1, 0.2, 0.3)};
 	struct trainer t[RANKS];
 	char line[128], words[256], *out;
@@ -180,6 +188,69 @@ static void after_a_recovery(void **state)
 		if (strstr(out, line) == NULL)
 			fail_msg("node %d: %s is not in its history: %s", n, line, out);
 		free(out);
+	}
+	for (int i = 0; i < RANKS; i++)
+		trainer_end(&t[i]);
+	cluster_done(&cluster);
+}
+
+static float weight_of(struct trainer *t)
+{
+	uint64_t at = 0;
+	float w;
+
+	EXPECT(SHARD_OK, shard_read(t->model, SHARD_MASTER, 0, 0, 1, SHARD_F32, &w, &at));
+	return w;
+}
+
+/* The clip of a step comes before that of the settings, and is of that step alone. Ranks that give
+ * different ones, or none, end the attempt without effect, and the text names both. */
+static void clip(void **state)
+{
+	static const double norm = 0.5, other = 0.25, off = 0, bad = -1;
+	static const struct gives given[] = {{.clip = &norm}, {.clip = &norm}, {.clip = &norm}},
+				  none[RANKS],
+				  unclipped[] = {{.clip = &off}, {.clip = &off}, {.clip = &off}},
+				  odd[][RANKS] = {
+					  {{.clip = &norm}, {.clip = &norm}, {.clip = &other}},
+					  {{.clip = &norm}, {.clip = &norm}, {.clip = NULL}},
+					  {{.clip = NULL}, {.clip = NULL}, {.clip = &off}}};
+	const double whole = sqrt(9.0 * NUMEL) / 3; /* Of the mean, which is 1 everywhere. */
+	struct shard_commit_opts o = SHARD_INIT(struct shard_commit_opts);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t[RANKS];
+	float w = 0;
+
+	(void)state;
+	cluster = cluster_start(2, NULL, NULL);
+	start(t, false);
+	for (size_t i = 0; i < NR(odd); i++) {
+		begin(t);
+		commit(t, odd[i]);
+		for (int k = 0; k < RANKS; k++) {
+			EXPECT(SHARD_MISMATCH, shard_result(t[k].model, 0, pace_ms(20000), &r));
+			EXPECT_TEXT("clip: rank ");
+			EXPECT_TEXT("rank 2 (pid ");
+			EXPECT_TEXT(i == 0   ? "gave 0.25"
+				    : i == 1 ? "gave none: give clip at shard_commit_opts()"
+					     : "gave 0, rank ");
+			EXPECT(SHARD_OK, shard_world_get(t[k].model, &t[k].world));
+		}
+	}
+	assert_true(weight_of(&t[0]) == 0);
+	for (int i = 0; i < 3; i++) {
+		double factor = i == 0 ? norm / (whole + 1e-6) : 1;
+
+		begin(t);
+		o.clip = &bad;
+		EXPECT(SHARD_BAD_ARG, shard_commit_opts(t[0].model, &o, NULL));
+		EXPECT_TEXT("clip is -1");
+		commit(t, i == 0 ? given : i == 1 ? unclipped : none);
+		for (int k = 0; k < RANKS; k++)
+			EXPECT(SHARD_OK, shard_result(t[k].model, 0, pace_ms(20000), &r));
+		assert_true(r.step == (uint64_t)i + 1 && r.clip_factor == factor);
+		w = fmaf(-1, 3 * (float)(factor / 3), w);
+		assert_true(weight_of(&t[1]) == w);
 	}
 	for (int i = 0; i < RANKS; i++)
 		trainer_end(&t[i]);
@@ -263,6 +334,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(sums, put_away),
 		cmocka_unit_test_teardown(after_a_recovery, put_away),
+		cmocka_unit_test_teardown(clip, put_away),
 		cmocka_unit_test_teardown(refused, put_away),
 		cmocka_unit_test_teardown(beside_an_older_release, put_away),
 	};

@@ -93,7 +93,7 @@ struct sim_trainer {
 	uint32_t pushed;
 	struct cell arena[CHUNKS];
 	bool nan, skip;
-	double lr[GROUPS];
+	double lr[GROUPS], clip;
 	uint32_t lr_nr;
 };
 

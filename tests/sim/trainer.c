@@ -115,6 +115,10 @@ static void trainer_lr(struct sim *s, struct sim_trainer *tr)
 		tr->lr[g] = 1e-3 * (double)(1 + (tr->id.step * 3 + tr->id.attempt) % 7) * (g + 1);
 	if (s->faults && gives && sim_chance(s, s->m->careless / 2))
 		tr->lr[tr->lr_nr - 1] *= 2;
+	tr->clip = truth_clip(&tr->id);
+	/* It draws nothing, so that seeds stay what they were before there was this. */
+	if (s->faults && s->m->careless && truth_gradient(&tr->id, tr->session, 2000) % 64 == 0)
+		tr->clip = tr->clip < 0 ? 0.25 : tr->clip > 0 ? -1 : 0.5;
 }
 
 static void trainer_compute(struct sim *s, uint32_t t)
@@ -186,6 +190,7 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	ready.weight = s->faults && sim_chance(s, 30) ? 0 : 1 + t;
 	ready.lr = tr->lr;
 	ready.lr_nr = tr->lr_nr;
+	ready.clip = tr->clip < 0 ? NULL : &tr->clip;
 	ready.skip = tr->skip;
 	gave = &ses->gave[ses->gave_nr++ % GAVE];
 	gave->id = tr->id;
@@ -193,6 +198,7 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	gave->weight = ready.weight;
 	memcpy(gave->lr, tr->lr, sizeof(gave->lr));
 	gave->lr_nr = tr->lr_nr;
+	gave->clip = tr->clip;
 	for (uint32_t i = 0; i < CORE_VALUES_NR; i++)
 		gave->values[i] = truth_value(&tr->id, tr->session, i);
 	ready.values = tr->session % 5 ? gave->values : NULL;

@@ -22,6 +22,13 @@ uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chu
 		       sim_mix(session, chunk));
 }
 
+double truth_clip(const struct core_id *id)
+{
+	static const double clips[] = {-1, -1, -1, 0, 1e-7, 0.5, 1e3};
+
+	return clips[truth_gradient(id, 0, 3000) % NR(clips)];
+}
+
 /* Numbers of many sizes, so that another order gives another sum, and what no sum can be compared
  * with. Some trainers give nothing. */
 double truth_value(const struct core_id *id, uint64_t session, uint32_t i)

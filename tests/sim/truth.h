@@ -12,6 +12,7 @@ struct sim_gave { /* What a trainer gave when it was ready. */
 	uint64_t at;
 	double weight, lr[GROUPS], values[CORE_VALUES_NR];
 	uint32_t lr_nr;
+	double clip; /* Below 0: none. */
 	bool nan, skip;
 };
 
@@ -153,6 +154,8 @@ void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
 uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_args *args);
 /* One of the values that a trainer gives with an attempt. */
 double truth_value(const struct core_id *id, uint64_t session, uint32_t i);
+/* The clip that every careful trainer gives with an attempt. Below 0: none. */
+double truth_clip(const struct core_id *id);
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
 struct truth *truth_of(struct sim *s, uint32_t generation);
 void truth_end(struct sim *s);

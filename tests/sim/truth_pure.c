@@ -110,10 +110,13 @@ static void pure_hyper(const struct sim *s, const struct record *r, const struct
 static void pure_tuned(struct sim *s, const struct record *r, const struct core_tune *tune,
 		       double norm, double divisor)
 {
+	const struct sim_gave *gave = truth_gave(&s->m->session[r->world.rank[0].session], &r->id);
 	double h[HYPER_NR], factor = 1, clip = tune->has_clip ? tune->clip : s->m->conf.clip;
 	struct optim_args args;
 	char a[64];
 
+	if (gave && gave->clip >= 0)
+		clip = gave->clip;
 	pure_hyper(s, r, tune, 0, h);
 	if (!truth_bits(h[HYPER_LR], r->lr))
 		sim_fail(s, "tuned", "%s: lr %a, but it should be %a", sim_id(&r->id, a), r->lr,

@@ -80,7 +80,9 @@ void truth_votes(struct sim *s, const struct record *r, uint64_t *of)
 	}
 	nan = nan || weights <= 0;
 	if (truth_lr_differs(s, &r->id))
-		sim_fail(s, "lr_voted", "%s is committed, but its ranks gave other learning rates",
+		sim_fail(s, "lr_voted",
+			 "%s is committed, but its ranks gave other learning rates "
+			 "or clips",
 			 sim_id(&r->id, a));
 	if (r->outcome != (nan ? RECORD_NONFINITE : skip ? RECORD_SKIP : RECORD_APPLIED))
 		sim_fail(s, "nonfinite_kept", "%s: outcome %d, but nan %d skip %d",
@@ -98,11 +100,12 @@ const struct sim_gave *truth_gave(const struct sim_session *ses, const struct co
 
 static bool lr_equal(const struct sim_gave *a, const struct sim_gave *b)
 {
-	return a->lr_nr == b->lr_nr && !memcmp(a->lr, b->lr, a->lr_nr * sizeof(a->lr[0]));
+	return a->lr_nr == b->lr_nr && truth_bits(a->clip, b->clip) &&
+	       !memcmp(a->lr, b->lr, a->lr_nr * sizeof(a->lr[0]));
 }
 
 /* A trainer has committed an attempt. Notes whether another trainer of that attempt gave different
- * learning rates. */
+ * learning rates or another clip. */
 void truth_ready(struct sim *s, const struct sim_session *ses)
 {
 	const struct sim_gave *gave = &ses->gave[(ses->gave_nr - 1) % GAVE];

@@ -177,7 +177,7 @@ static void test_rank_of_a_node_that_is_gone(void **state)
 static void test_votes_that_differ(void **state)
 {
 	(void)state;
-	for (int what = 0; what < 7; what++) {
+	for (int what = 0; what < 9; what++) {
 		/* NaNs of the same bits are equal. */
 		const double sums[2][CORE_VALUES_NR] = {{1, (double)NAN}, {1, 2}};
 		struct said b = {0}, c = {0};
@@ -196,6 +196,10 @@ static void test_votes_that_differ(void **state)
 		c.answer.vote.skip = what == 2;
 		b.answer.vote.values = sums[0];
 		b.answer.vote.values_nr = CORE_VALUES_NR;
+		b.answer.vote.has_clip = true;
+		b.answer.vote.clip = 2;
+		c.answer.vote.has_clip = what != 7;
+		c.answer.vote.clip = what == 7 ? 0 : what == 8 ? 3 : 2;
 		c.answer.vote.values = sums[what == 4];
 		c.answer.vote.values_nr = what == 5   ? 0
 					  : what == 6 ? CORE_VALUES_NR - 1

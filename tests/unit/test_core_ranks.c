@@ -202,6 +202,62 @@ static void test_other_lr(void **state)
 	}
 }
 
+/* The same of the clip, also where one gave none. 0 is a clip, too. */
+static void test_other_clip(void **state)
+{
+	static const struct {
+		double own, theirs; /* Below 0: none. */
+		const char *says;
+	} cases[] = {
+		{0.5, 0.25,
+		 "clip: rank 0 (pid 0, node b) gave 0.25, rank 1 (pid 0, node c) gave 0.5"},
+		{0.5, -1, "gave 0.5, rank 0 (pid 0, node b) gave none"},
+		{-1, 0, "clip: rank 0 (pid 0, node b) gave 0, rank 1 (pid 0, node c) gave none"},
+		{0, 0, NULL},
+		{2, 2, NULL},
+	};
+	const double weight = 1;
+	const struct core_msg *m;
+	struct lone l;
+
+	(void)state;
+	for (size_t i = 0; i < NR(cases); i++) {
+		bool has = cases[i].theirs >= 0;
+
+		init(&l);
+		lone_event(&l,
+			   (struct core_event){.type = CORE_EV_READY,
+					       .session = AT_C,
+					       .weight = 1,
+					       .clip = cases[i].own < 0 ? NULL : &cases[i].own});
+		staged(&l);
+		ranks(&l, 1,
+		      (struct core_vote){.weights = &weight,
+					 .ranks_nr = 1,
+					 .has_clip = has,
+					 .clip = has ? cases[i].theirs : 0});
+		m = lone_sent(&l, cases[i].says ? CORE_ABANDON : CORE_VOTE);
+		assert_non_null(m);
+		if (cases[i].says) {
+			assert_int_equal(m->status, SHARD_MISMATCH);
+			if (!strstr(m->why, cases[i].says))
+				fail_msg("\"%s\" does not say \"%s\"", m->why, cases[i].says);
+		} else {
+			assert_true(m->vote.has_clip && m->vote.clip == cases[i].own);
+		}
+		begin(&l, 2); /* The next attempt is a new one in this, too. */
+		if (cases[i].says) {
+			lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED,
+							   .id = lone_id(5, 2, 5, 1)});
+			ready(&l, 1, NULL, false);
+			staged(&l);
+			ranks(&l, 2, (struct core_vote){.weights = &weight, .ranks_nr = 1});
+			assert_false(lone_sent(&l, CORE_VOTE)->vote.has_clip);
+		}
+		lone_deinit(&l);
+	}
+}
+
 /* The vote has the sums in the order of ranks, whoever was ready first: b has rank 0. What a rank
  * of an attempt before gave is not in them. */
 static void test_values_are_summed(void **state)
@@ -303,6 +359,7 @@ int main(void)
 		cmocka_unit_test(test_question_is_answered),
 		cmocka_unit_test(test_question_is_repeated),
 		cmocka_unit_test(test_other_lr),
+		cmocka_unit_test(test_other_clip),
 		cmocka_unit_test(test_values_are_summed),
 		cmocka_unit_test(test_wrong_ranks),
 		cmocka_unit_test(test_link_ends),

@@ -238,7 +238,8 @@ static void test_coordinator(void **state)
  * the trainers gave, their weights and their wish to skip. */
 static void test_votes(void **state)
 {
-	const double lr = 0.25, values[2][CORE_VALUES_NR] = {{1.5, [15] = 3}, {2.5, (double)NAN}};
+	const double lr = 0.25, clip = 0.125,
+		     values[2][CORE_VALUES_NR] = {{1.5, [15] = 3}, {2.5, (double)NAN}};
 	struct duo p;
 	struct record got;
 
@@ -254,6 +255,7 @@ static void test_votes(void **state)
 						      .id = p.id[n],
 						      .lr = &lr,
 						      .lr_nr = 1,
+						      .clip = &clip,
 						      .values = values[n],
 						      .skip = skip && n});
 			duo_drain(&p);
@@ -271,6 +273,7 @@ static void test_votes(void **state)
 		got = record(&p, 1);
 		assert_int_equal(got.id.step, 5);
 		assert_true(got.lr == 0.25 && got.weight_sum == 6);
+		assert_true(skip || got.clip_factor == clip / (got.grad_norm + 1e-6));
 		assert_true(got.values[0] == 4 && isnan(got.values[1]) && got.values[15] == 3);
 		assert_int_equal(got.outcome, skip ? RECORD_SKIP : RECORD_APPLIED);
 		duo_deinit(&p);
@@ -360,6 +363,9 @@ static void test_refused(void **state)
 	REFUSED(w->id.attempt = 0);
 	REFUSED(w->aborted = w->id);
 	REFUSED(w->lr_nr = 1; w->lr_rank = 2);
+	REFUSED(w->clip = 1);
+	REFUSED(w->clip = -1; w->flags |= WARM_CLIP);
+	REFUSED(w->clip = (double)NAN; w->flags |= WARM_CLIP);
 	REFUSED(w->ranks_nr = 0);
 	REFUSED(w->ranks_nr = 2);
 	REFUSED(w->world.size = 0);

@@ -625,6 +625,7 @@ static void test_values(void **state)
 		{CORE_RANKS, 3, 2, 7, false}, {CORE_RANKS, 3, 2, 34, false},
 		{CORE_RANKS, 1, 0, 0, true},  {CORE_RANKS, 1, 0, 1, false},
 	};
+	static const double clips[] = {1, -1, (double)NAN, (double)INFINITY};
 	double values[2 * CORE_VALUES_NR], sent[34] = {0};
 	const double weights[2] = {1, 2}, sumsq = 1;
 	const uint8_t finite = 1;
@@ -648,6 +649,8 @@ static void test_values(void **state)
 					       .chunks_nr = 1,
 					       .weights = weights,
 					       .ranks_nr = (uint32_t)cases[i].ranks,
+					       .has_clip = i % 2,
+					       .clip = i % 2 ? 0.5 : 0,
 					       .values = values,
 					       .values_nr = (uint32_t)rows * CORE_VALUES_NR}};
 		assert_int_equal(corewire_pack(&m, 0, &f.arena, &h, &wire), SHARD_OK);
@@ -663,9 +666,19 @@ static void test_values(void **state)
 			assert_non_null(strstr(f.e.text, "each gives equally many, and at most"));
 			continue;
 		}
+		assert_true(back.vote.has_clip == i % 2 && back.vote.clip == (i % 2 ? 0.5 : 0));
 		assert_int_equal(back.vote.values_nr, rows * CORE_VALUES_NR);
 		assert_memory_equal(back.vote.values, values,
 				    rows * CORE_VALUES_NR * sizeof(values[0]));
+	}
+	for (size_t i = 0; i < NR(clips); i++) {
+		arena_init(&f.arena, f.memory, sizeof(f.memory));
+		assert_int_equal(corewire_pack(&m, 0, &f.arena, &h, &wire), SHARD_OK);
+		wire.vote->has_clip = i > 0;
+		wire.vote->clip = clips[i];
+		assert_int_equal(corewire_unpack(&h, &wire, &limits, &f.arena, &back, &f.e),
+				 SHARD_PROTOCOL);
+		assert_non_null(strstr(f.e.text, "a vote with clip"));
 	}
 	pack(&f);
 	f.view.restoring = false;

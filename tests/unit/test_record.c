@@ -318,7 +318,7 @@ static void test_limits(void **state)
 static void test_tune(void **state)
 {
 	struct core_tune tune = {.has_lr = true, .has_clip = true, .lr = 0.5, .clip = 1e9};
-	const double own[2] = {0.25, 0.125};
+	const double own[2] = {0.25, 0.125}, off = 0;
 	struct optim_args a;
 	struct decided d;
 	double h[HYPER_NR];
@@ -341,6 +341,15 @@ static void test_tune(void **state)
 	tune.clip = 0; /* Off. */
 	decide(&d);
 	assert_true(d.r.clip_factor == 1);
+	/* The clip of the trainers comes before both, and it may be off, too. */
+	d.votes.clip = &own[0];
+	decide(&d);
+	assert_true(d.r.clip_factor == 0.25 / (d.r.grad_norm + 1e-6));
+	tune.clip = 0.125;
+	d.votes.clip = &off;
+	decide(&d);
+	assert_true(d.r.clip_factor == 1);
+	d.votes.clip = NULL;
 	tune.has_lr = tune.has_clip = false;
 	decide(&d);
 	assert_true(d.r.lr == 1e-2 && d.r.clip_factor < 1);

@@ -9,8 +9,8 @@
 #define MESSAGES_MAX 256
 #define DEPTH_MAX    200
 #define STATES_MAX   6000000
-#define CORE_ROOM    12032
-#define WARM_ROOM    1664
+#define CORE_ROOM    12288
+#define WARM_ROOM    1728
 
 struct shape {
 	uint16_t nodes_nr;

@@ -90,7 +90,7 @@ class BeginOpts(Sized):
 
 class CommitOpts(Sized):
     _fields_ = [("size", size_t), ("lr", C.POINTER(double)), ("values", C.POINTER(double)),
-                ("values_nr", u32)]
+                ("values_nr", u32), ("clip", C.POINTER(double))]
 
 
 class SaveOpts(Sized):

@@ -276,15 +276,18 @@ class Session:
             _c.check(self.lib.shard_push_none_range(self._model, tensor, first, count))
 
     def commit(self, lr: Sequence[float] | None = None,
-               values: Sequence[float] | None = None) -> Result:
+               values: Sequence[float] | None = None, clip: float | None = None) -> Result:
         """Says that the gradients of this trainer are complete, and waits for the decision.
 
         lr: one learning rate per group, equal on all ranks. None: the model's schedule.
         values: up to 16 numbers, as loss and tokens. Result.values has them summed over the ranks.
+        clip: the largest norm, for this step alone, equal on all ranks. 0: none. None: the model's.
         """
         which, r, opts = _c.ticket(), _c.StepResult(), _c.CommitOpts()
         if lr is not None:
             opts.lr = (_c.double * len(lr))(*lr)
+        if clip is not None:
+            opts.clip = C.pointer(_c.double(clip))
         if values is not None:
             opts.values, opts.values_nr = (_c.double * len(values))(*values), len(values)
         _c.check(self.lib.shard_commit_opts(self._model, C.byref(opts), C.byref(which)))
