@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Session without torch: training against numpy, statuses as exceptions, and Ctrl-C."""
 
+import concurrent.futures
 import math
 import os
 import pathlib
@@ -47,6 +48,22 @@ def adamw(w, steps, n):
         w = w * (1 - 0.01 * 0.1)
         w = w - 0.01 * (m / (1 - 0.9 ** t)) / (np.sqrt(v / (1 - 0.999 ** t)) + 1e-8)
     return w
+
+
+def test_one_without_weights_waits_for_the_definer(address):
+    def attach(wait):
+        return Session(address).define(
+            "m", [TensorSpec("w", (N,)), TensorSpec("b", (7,)), TensorSpec("none", (0, 3))], [],
+            lib.F32, lib.F32, "optimizer=adamw lr=0.01 weight_decay=0.1 ", wait)
+
+    with pytest.raises(lib.Timeout, match="the caller that holds its weights"):
+        attach(0.1)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waits = pool.submit(attach, 60)
+        s = Session(address)
+        assert define(s, tensors=(("w", (N,)), ("b", (7,)), ("none", (0, 3))))
+        assert waits.result() is False
+    assert s.layout()[2].shape == (0, 3)
 
 
 def test_it_trains_as_adamw_says(address):
