@@ -18,7 +18,15 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { TENSORS = 100000, NAME = 60, LARGE = 7 << 20, SHARE = 1024, READS = 64, PATH = 900000 };
+enum {
+	TENSORS = 100000,
+	NAME = 60,
+	LARGE = 7 << 20,
+	SHARE = 1024,
+	READS = 64,
+	PATH = 900000,
+	RESTORE = 80000, /* No less than what a restore takes beside its path. */
+};
 
 static const struct inproc_conf slow = {.cluster = "heartbeat_timeout = 20s"};
 
@@ -261,7 +269,7 @@ static void test_restores(void **state)
 	rawnode_start(&x, true, &slow, 1);
 	away(&x);
 	greet(&r, x.daemon->tcp_address);
-	for (; h.attempt <= (16 << 20) / PATH; h.attempt++)
+	for (; h.attempt <= (16 << 20) / (PATH + RESTORE); h.attempt++)
 		raw_send(&r, &h, &body.base);
 	waits(&r);
 	raw_send(&r, &h, &body.base);

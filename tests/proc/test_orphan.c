@@ -113,7 +113,7 @@ static void gone(void **state, bool applying)
 	struct drill_yard *y = *state;
 	struct cluster *c = y->cluster = cluster_make(1, NULL, NULL);
 	struct trainer t[3] = {0};
-	uint64_t by = pace_by(5);
+	uint64_t by = pace_by(30);
 	uint32_t steps = 0;
 
 	cluster_spawn(c, 0);
