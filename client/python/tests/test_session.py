@@ -184,6 +184,7 @@ print("waits", flush=True)
 s.join()
 print(s.begin(1.0), os.read(theirs[0], 9)[0] == signal.SIGUSR1, flush=True)
 assert signal.set_wakeup_fd(-1) == theirs[1]
+sys.stdin.readline()  # The other one would wait for ever for a world that it has not seen.
 s.disconnect()
 """
 
@@ -194,14 +195,14 @@ def test_a_wait_goes_on_after_a_signal(address):
     a = Session(address, timeout=60)
     define(a, settings="min_world=2 max_world=2")
     p = subprocess.Popen([sys.executable, "-c", ON_SIGNAL.format(here=here, address=address)],
-                         text=True, stdout=subprocess.PIPE)
+                         text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert p.stdout.readline() == "waits\n"
     for _ in range(3):
         until_it_waits(p)
         p.send_signal(signal.SIGUSR1)
         assert p.stdout.readline() == "heard\n"
     a.join()
-    assert p.communicate(timeout=60)[0] == "1 True\n"
+    assert p.communicate("go\n", timeout=60)[0] == "1 True\n"
     assert p.returncode == 0
     a.disconnect()
 
