@@ -76,7 +76,8 @@ def test_it_trains_as_adamw_says(address):
         for i, n in enumerate((N, 7)):
             at(s.arena(i), n)[:] = gradient(t, n)
             s.push(i, n, lib.F32)
-        r = s.commit(values=[t, 0.5, math.nan])
+        r = s.commit(values=[t, 0.5, math.nan], clip=0)
+        assert r.clip_factor == 1
         assert r.applied and r.step == t and r.world_size == 1
         assert r.values[:2] == (t, 0.5) and math.isnan(r.values[2])
         assert r.values[3:] == (0.0,) * 13
@@ -110,6 +111,8 @@ def test_statuses_are_exceptions(address):
         s.commit()  # The other tensor is missing.
     with pytest.raises(shardd.Error, match="17 values: at most 16"):
         s.commit(values=[0.0] * 17)
+    with pytest.raises(shardd.Error, match="clip is -1"):
+        s.commit(clip=-1)
     s.abandon("a test")
     with pytest.raises(shardd.Error) as e:
         s.push_none(0)
