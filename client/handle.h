@@ -62,8 +62,7 @@ struct shard_model {
 	bool lr_given;   /* shard_begin() gave learning rates. */
 	double *lr;      /* [spec.groups_nr] the given rates. Made at the first use. */
 	bool clip_given; /* shard_commit_opts() gave a clip. */
-	double clip;
-	double values[SHARD_VALUES]; /* What READY brings with the step. */
+	double clip, values[SHARD_VALUES]; /* What READY brings with the step. */
 	uint32_t values_nr;
 	uint64_t wait_ns; /* How long calls have waited since shard_begin(). */
 	/* push.c */

@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "model/placing.h"
 #include "model/corewire.h"
+#include "model/tablewire.h"
 #include "model/rooms.h"
 #include "model/tables.h"
 #include "model/watch.h"
@@ -399,8 +400,7 @@ static enum shard_status ask_nodes(struct moving *v, struct err *e)
 	struct wire_head h = {.op = OP_ROOM, .model = m->id};
 	enum shard_status st = may_ask(m->server, gain, e);
 
-	if (st == SHARD_OK &&
-	    corewire_pack_tables(&v->to, &m->server->scratch.tx, &body) != SHARD_OK)
+	if (st == SHARD_OK && tablewire_pack(&v->to, &m->server->scratch.tx, &body) != SHARD_OK)
 		st = err_set(e, SHARD_SYSTEM, "the tables of \"%s\" are too large", m->name);
 	v->state = MOVING_ROOM;
 	v->round.ops = &asks;

@@ -92,7 +92,7 @@ struct core_tune {
 	double hyper[CORE_GROUPS_MAX][HYPER_NR];
 };
 
-/* What can be set for a group. The learning rate has a field of its own. */
+/* What can be set for a group. */
 #define TUNE_HYPERS                                                                                \
 	(1u << HYPER_BETA1 | 1u << HYPER_BETA2 | 1u << HYPER_EPS | 1u << HYPER_WEIGHT_DECAY |      \
 	 1u << HYPER_MOMENTUM)
@@ -130,8 +130,7 @@ struct record_votes {        /* The votes of all members, merged. */
 
 /* Puts what is set for the group into h. */
 void tune_hyper(const struct core_tune *tune, uint32_t group, double h[HYPER_NR]);
-/* Of a tune that came from elsewhere: can an operator have given this to a model of so many
- * groups? */
+/* Of a tune that came from elsewhere: can an operator have set this? */
 bool tune_hyper_ok(const struct core_tune *tune, uint32_t groups_nr);
 bool tune_same_hyper(const struct core_tune *a, const struct core_tune *b);
 bool tune_has_hyper(const struct core_tune *tune);

@@ -47,13 +47,4 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 /* A record alone. NULL: the arena is too small. */
 Shard__Record *corewire_pack_record(const struct record *r, struct arena *a);
 
-/* The tables alone. They lie in the arena, which needs corewire_tables_bytes() for them, and every
- * number of them is checked, but for a view's members and masks. */
-enum shard_status corewire_pack_tables(const struct placement *p, struct arena *a,
-				       Shard__Tables *out);
-enum shard_status corewire_unpack_tables(const Shard__Tables *in, uint32_t chunks_nr,
-					 uint16_t nodes_nr, struct arena *a, struct placement *p,
-					 struct err *e);
-size_t corewire_tables_bytes(const Shard__Tables *in);
-
 #endif

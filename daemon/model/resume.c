@@ -19,6 +19,7 @@
 #include "data/blobs.h"
 #include "data/feed.h"
 #include "model/corewire.h"
+#include "model/tablewire.h"
 #include "model/lost.h"
 #include "warm/warm.h"
 #include "link/peer.h"
@@ -448,7 +449,7 @@ static enum shard_status read_view(struct server *s, const Shard__ModelFile *fil
 	struct corewire_limits limits = {.nodes_nr = s->nodes_nr,
 					 .groups_nr =
 						 spec->n_groups > 0 ? (uint32_t)spec->n_groups : 1};
-	size_t bytes = file->view->tables != NULL ? corewire_tables_bytes(file->view->tables) : 0;
+	size_t bytes = file->view->tables != NULL ? tablewire_bytes(file->view->tables) : 0;
 	struct arena a;
 	enum shard_status st;
 

@@ -12,6 +12,7 @@
 #include "link/hello.h"
 #include "link/peer.h"
 #include "model/corewire.h"
+#include "model/tablewire.h"
 #include "model/model.h"
 #include "model/placing.h"
 #include "model/view_file.h"
@@ -163,7 +164,7 @@ void tables_free(struct model *m)
 enum shard_status tables_read(struct model *m, const Shard__Tables *sent, struct placement *p,
 			      struct err *e)
 {
-	size_t bytes = corewire_tables_bytes(sent);
+	size_t bytes = tablewire_bytes(sent);
 	void *room = malloc(bytes);
 	enum shard_status st;
 	struct placement is;
@@ -173,7 +174,7 @@ enum shard_status tables_read(struct model *m, const Shard__Tables *sent, struct
 		return err_set(e, SHARD_SYSTEM, "no memory for tables of %u chunks",
 			       m->layout->chunks_nr);
 	arena_init(&a, room, bytes);
-	st = corewire_unpack_tables(sent, m->layout->chunks_nr, m->server->nodes_nr, &a, &is, e);
+	st = tablewire_unpack(sent, m->layout->chunks_nr, m->server->nodes_nr, &a, &is, e);
 	if (st == SHARD_OK)
 		st = tables_take(m, &is, e);
 	if (st == SHARD_OK)
@@ -263,7 +264,7 @@ Shard__Tables *tables_for_model(const struct model *m, struct arena *a, Shard__T
 {
 	const struct placement *p = m->core != NULL ? core_newest_place(m->core) : &m->place;
 
-	if (p->sum == m->tables.defined.sum || corewire_pack_tables(p, a, out) != SHARD_OK)
+	if (p->sum == m->tables.defined.sum || tablewire_pack(p, a, out) != SHARD_OK)
 		return NULL;
 	return out;
 }

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "core/msg.h"
 #include "model/corewire.h"
+#include "model/tablewire.h"
 #include "wire/control.h"
 #include "wire/ops.h"
 
@@ -58,7 +59,7 @@ static void sign(const ProtobufCMessage *in, const struct corewire_limits *l)
 	if (v == NULL || v->tables == NULL)
 		return;
 	at = memory(&a);
-	if (corewire_unpack_tables(v->tables, l->chunks_nr, l->nodes_nr, &a, &p, &e) == SHARD_OK)
+	if (tablewire_unpack(v->tables, l->chunks_nr, l->nodes_nr, &a, &p, &e) == SHARD_OK)
 		v->place = p.sum;
 	free(at);
 }

@@ -10,9 +10,8 @@ struct sim;
 struct sim_gave { /* What a trainer gave when it was ready. */
 	struct core_id id;
 	uint64_t at;
-	double weight, lr[GROUPS], values[CORE_VALUES_NR];
+	double weight, lr[GROUPS], clip, values[CORE_VALUES_NR]; /* clip below 0: none. */
 	uint32_t lr_nr;
-	double clip; /* Below 0: none. */
 	bool nan, skip;
 };
 
@@ -73,7 +72,6 @@ void truth_seal(struct sim *s, struct truth *t, const struct record *r);
 void truth_orders_end(struct sim *s);
 void truth_stragglers(struct sim *s, uint16_t n);
 
-/* truth_pure.c */
 void truth_pure(struct sim *s, const struct record *prev, const struct record *r);
 
 /* truth_votes.c */
@@ -140,7 +138,7 @@ bool lively_over(const struct sim *s);
 void truth_leads(struct sim *s, uint16_t n, const struct core_msg *m);
 
 /* truth.c: the other checkers. */
-/* Called after the core took the event and before its actions. */
+/* After the core took the event and before its actions. */
 void truth_event(struct sim *s, uint16_t n, const struct core_event *e);
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a);
 /* The view replaces the newest one. */
@@ -150,11 +148,9 @@ void truth_record(struct sim *s, const struct record *r);
 /* Checks that the sealed chunk is what was written. */
 void truth_sealed(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
 void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
-/* The weights that the optimizer makes. */
+/* The weights that the optimizer makes, and what trainers give in an attempt. */
 uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_args *args);
-/* One of the values that a trainer gives with an attempt. */
 double truth_value(const struct core_id *id, uint64_t session, uint32_t i);
-/* The clip that every careful trainer gives with an attempt. Below 0: none. */
 double truth_clip(const struct core_id *id);
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
 struct truth *truth_of(struct sim *s, uint32_t generation);

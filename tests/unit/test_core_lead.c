@@ -11,7 +11,6 @@
 
 #include "lib/lone.h"
 
-#include <math.h>
 #include <string.h>
 
 /* --- what is said to the coordinator a, which started again in term 9 over view 5.2 --- */
@@ -173,37 +172,29 @@ static void test_rank_of_a_node_that_is_gone(void **state)
 	lone_deinit(&l);
 }
 
-/* Such votes were never committed, because the coordinator compares them. */
+/* Such votes were never committed, because the coordinator compares them, NaNs bit by bit. */
 static void test_votes_that_differ(void **state)
 {
 	(void)state;
-	for (int what = 0; what < 9; what++) {
-		/* NaNs of the same bits are equal. */
-		const double sums[2][CORE_VALUES_NR] = {{1, (double)NAN}, {1, 2}};
-		struct said b = {0}, c = {0};
+	for (int what = 0; what < 8; what++) {
+		const double sums[][CORE_VALUES_NR] = {{1, __builtin_nan("")}, {1, 2}};
+		struct said b = {.lr = 0.5, .answer.world.size = 2}, c;
+		struct core_vote *v = &c.answer.vote;
 		struct lone l;
 
 		coordinator_init(&l);
-		b.answer.world.size = c.answer.world.size = 2;
-		b.answer.world.rank[1] = c.answer.world.rank[1] =
-			(struct core_rank){.session = SESSION + 1, .node = C};
-		b.lr = 0.5;
-		b.answer.vote.lr = &b.lr;
 		b.answer.vote.lr_nr = 1;
-		c.lr = what == 1 ? 0.25 : 0.5;
-		c.answer.vote.lr = &c.lr;
-		c.answer.vote.lr_nr = 1;
-		c.answer.vote.skip = what == 2;
-		b.answer.vote.values = sums[0];
 		b.answer.vote.values_nr = CORE_VALUES_NR;
-		b.answer.vote.has_clip = true;
-		b.answer.vote.clip = 2;
-		c.answer.vote.has_clip = what != 7;
-		c.answer.vote.clip = what == 7 ? 0 : what == 8 ? 3 : 2;
-		c.answer.vote.values = sums[what == 4];
-		c.answer.vote.values_nr = what == 5   ? 0
-					  : what == 6 ? CORE_VALUES_NR - 1
-						      : CORE_VALUES_NR;
+		b.answer.world.rank[1] = (struct core_rank){.session = SESSION + 1, .node = C};
+		c = b;
+		c.lr = what == 1 ? 0.25 : 0.5;
+		b.answer.vote.lr = &b.lr;
+		b.answer.vote.values = sums[0];
+		v->lr = &c.lr;
+		v->skip = what == 2;
+		v->values = sums[what == 4];
+		v->values_nr -= what == 5 ? CORE_VALUES_NR : what == 6;
+		v->has_clip = what == 7;
 		say_answer(&l, C, 9, &c, 1);
 		b.other_weight = what == 3;
 		say_answer(&l, B, 9, &b, 1);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "model/corewire.h"
+#include "model/tablewire.h"
 
 #include "base/check.h"
 #include "core/moves.h"
@@ -274,7 +275,7 @@ static void turns(struct fixture *f, const struct placement *p)
 	same_table(f->back.place.holders, p->holders, sizeof(had));
 	same_table(f->back.place.to_primary, p->to_primary, sizeof(will));
 	same_table(f->back.place.to, p->to, sizeof(has));
-	assert_true(f->arena.used <= corewire_tables_bytes(again->tables));
+	assert_true(f->arena.used <= tablewire_bytes(again->tables));
 	/* The number of chunks may be read from the file. */
 	arena_reset(&f->arena);
 	assert_int_equal(
@@ -397,7 +398,7 @@ static void test_tables_refused(void **state)
 		pack_moving(&f);
 		arena_init(&a, at, sizeof(at));
 		f.view.place = place_moving(w->primary, w->holders, w->to_primary, w->to, CHUNKS);
-		assert_int_equal(corewire_pack_tables(&f.view.place, &a, f.wire.tables), SHARD_OK);
+		assert_int_equal(tablewire_pack(&f.view.place, &a, f.wire.tables), SHARD_OK);
 		f.wire.place = f.view.place.sum;
 		refuse(&f, w->why);
 	}
@@ -420,7 +421,7 @@ static void test_runs_refused(void **state)
 		arena_init(&a, at,
 			   sizeof(at)); /* Runs that the unpacked tables do not overwrite. */
 		t = f.wire.tables;
-		assert_int_equal(corewire_pack_tables(&f.view.place, &a, t), SHARD_OK);
+		assert_int_equal(tablewire_pack(&f.view.place, &a, t), SHARD_OK);
 		if (i < 6) {
 			*(i % 2 ? &t->to_primary : &t->primary) =
 				(uint32_t *)(uintptr_t)(i / 2 == 0   ? odd
