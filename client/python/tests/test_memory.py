@@ -2,9 +2,10 @@
 """What each rank of a node costs in memory, measured as the kernel counts it.
 
 A rank has an arena for its gradients, and maps the parameters that all ranks of the node share. So
-with each rank more the sum of PSS, which divides a shared page among those who map it, grows by an
-arena and by what a process with torch takes in any case. The latter is measured by the same script
-with a model of a few parameters.
+with each rank more the sum of PSS, which divides a shared page among those who map it, grows by no
+more than an arena, half of which counts for the daemon, which maps it, too, and by what a process
+with torch takes in any case. The latter is measured by the same script with a model of a few
+parameters.
 """
 
 import pytest
@@ -67,8 +68,7 @@ def per_rank(start, n, layers, width, **env):
 def test_a_rank_more_is_an_arena_more(start):
     arena = 10 * 1024 * 1024 * 4
     more = per_rank(start, 2, 10, 1024)
-    # Of 40 MiB, 2 % are less than what two processes with torch differ by.
-    assert 0.9 * arena < more < 1.02 * arena + (6 << 20), (more / arena, more)
+    assert 0.4 * arena < more < 1.02 * arena, (more / arena, more)
 
 
 @pytest.mark.slow
@@ -78,6 +78,6 @@ def test_100_m_parameters(start, n, bf16):
     arena = 96 * 1024 * 1024 * (2 if bf16 else 4)
     more = per_rank(start, n, 96, 1024, **({"BF16": "1"} if bf16 else {}))
     print(f"memory: {n} ranks, {'bf16' if bf16 else 'fp32'}: {more / arena:.4f} arenas a rank")
-    assert 0.95 * arena < more < 1.02 * arena, more / arena
+    assert 0.4 * arena < more < 1.02 * arena, more / arena
     ddp = 12 * 96 * 1024 * 1024  # Gradients and two moments, which each of its ranks has, in fp32.
     assert more < ddp
