@@ -353,9 +353,9 @@ static void whole_image(bool tcp, const char *settings)
 			for (uint64_t s = 0; s <= step; s++)
 				pull_all(trainer[i].model, s);
 	}
+	EXPECT(SHARD_OK, shard_pull_all(trainer[0].model, 4, &all));
 	EXPECT(SHARD_OK, shard_pull_all(trainer[0].model, 5, &next));
 	EXPECT(SHARD_TIMEOUT, shard_wait(trainer[0].model, next, 0));
-	EXPECT(SHARD_OK, shard_pull_all(trainer[0].model, 4, &all));
 	EXPECT(SHARD_OK, shard_test(trainer[0].model, all));
 	EXPECT(SHARD_AGAIN, shard_test(trainer[0].model, next));
 	step_of(false, 5);
