@@ -3,7 +3,7 @@
  * of the model and the ids of the frame, and the rest is the body. What is accepted keeps to the
  * limits, can be packed, and is accepted again as the same bytes. Tables of a view get the sum that
  * they need, which no input would find, unless bit 5 of byte 1 is set. */
-// covers: daemon/model/corewire.c
+// covers: daemon/model/corewire.c daemon/model/tablewire.c
 // needs: daemon/core/*.c daemon/optim/*.c
 #include "base/check.h"
 #include "core/msg.h"
