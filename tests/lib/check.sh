@@ -165,7 +165,7 @@ pytests()
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"
+	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-1500}" "$@"
 	rc=$?
 	count() {
 		tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' |
