@@ -155,6 +155,7 @@ def test_a_folder_called_deepspeed(monkeypatch, tmp_path):
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed" / "__init__.py").write_text("")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "deepspeed", raising=False)  # Another test may have it.
     [f] = findings(doctor.deepspeed)
     assert f.level == "warn" and str(tmp_path) in f.text
     monkeypatch.setattr(sys, "path", [])
