@@ -503,11 +503,16 @@ void apply_placed(struct model *m)
 		count_lacking(m);
 	images_placed(m);
 	feed_placed(m);
-	if (m->memory.settle.on && !m->again && m->img.feed.what == FEED_SETTLE &&
-	    m->img.apply_left == 0) {
-		feed_end(m);
-		settled(m);
-	}
+	if (!m->again)
+		apply_settle_none(m);
+}
+
+void apply_settle_none(struct model *m)
+{
+	if (!m->memory.settle.on || m->img.feed.what != FEED_SETTLE || m->img.apply_left > 0)
+		return;
+	feed_end(m);
+	settled(m);
 }
 
 /* Is this a part to take now, and into which image? */

@@ -11,6 +11,8 @@ void apply_start(struct model *m, const struct record *r);
  * that is done. A decision about an earlier vote is carried out after it, so that no weight changes
  * meanwhile. */
 void apply_settle(struct model *m);
+/* Ends that where no chunk here counts, as of a node that was still fetching its first ones. */
+void apply_settle_none(struct model *m);
 /* How many of the chunks held here are done. all = 0: it is over. */
 void apply_settled(const struct model *m, uint32_t *done, uint32_t *all);
 void apply_seal(struct model *m, const struct record *r);

@@ -657,6 +657,7 @@ void resume_begin(struct server *s)
 			continue;
 		model_event(m, &(struct core_event){.type = CORE_EV_WARM});
 		m->again = false;
+		apply_settle_none(m);
 		CHECK(!m->memory.settle.on || m->img.apply_left > 0); /* Else no vote is sent. */
 	}
 }
