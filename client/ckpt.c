@@ -57,7 +57,7 @@ static enum shard_status client_known(const struct shard_client *c, const struct
 			"client folder %.300s: the daemon has to know whose the files are, "
 			"which only a unix socket says: save by a trainer that has one",
 			a->client);
-	if (c->wire_minor < 5)
+	if (c->wire_minor < WIRE_CLIENT)
 		return text_fail(
 			SHARD_UNSUPPORTED,
 			"client folder %.300s: the release of shardd at %s does not know of "

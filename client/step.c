@@ -112,7 +112,7 @@ static enum shard_status check_commit(struct shard_model *m, const struct shard_
 				 "shard_commit_opts(): clip is %g: a finite number of at least 0 "
 				 "is needed",
 				 *o->clip);
-	if ((o->values_nr > 0 || o->clip != NULL) && m->client->wire_minor < 6)
+	if ((o->values_nr > 0 || o->clip != NULL) && m->client->wire_minor < WIRE_VALUES)
 		return text_fail(SHARD_UNSUPPORTED,
 				 "shard_commit_opts(): %s, which the release of shardd at %s does "
 				 "not know: upgrade it",

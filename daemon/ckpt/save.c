@@ -571,7 +571,7 @@ enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h
 		return save_here(s, &a, &body, e);
 	if (lead_known(s, e) != SHARD_OK)
 		return e->status;
-	if (body.client[0] != 0 && !peer_takes_client(s->peer[server_coordinator(s)]))
+	if (body.client[0] != 0 && !peer_knows(s->peer[server_coordinator(s)], WIRE_CLIENT))
 		return err_set(
 			e, SHARD_UNSUPPORTED,
 			"client folder %.300s: node %s coordinates, and its release does not "

@@ -68,6 +68,7 @@ static enum shard_status may_add(const struct server *s, struct err *e)
 {
 	const char *why;
 	const struct config_node *next = nodes_next(s, &why);
+	const struct peer *older = peer_older(s, WIRE_JOINS);
 
 	if (s->nodes_nr == 1 && (strcmp(s->node[0].address.host, "0.0.0.0") == 0 ||
 				 strcmp(s->node[0].address.host, "::") == 0))
@@ -84,12 +85,11 @@ static enum shard_status may_add(const struct server *s, struct err *e)
 	if (s->admits.adding || next != NULL)
 		return err_set(e, SHARD_BUSY, "node %s takes in node %s now",
 			       members_name(s, s->self), next != NULL ? next->name : "another");
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && s->peer[n]->up && !peer_takes_nodes(s->peer[n]))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "node %s runs release %s, which cannot take nodes in: "
-				       "upgrade it first",
-				       members_name(s, n), s->peer[n]->release);
+	if (older != NULL)
+		return err_set(e, SHARD_UNSUPPORTED,
+			       "node %s runs release %s, which cannot take nodes in: upgrade it "
+			       "first",
+			       members_name(s, older->node), older->release);
 	return SHARD_OK;
 }
 
@@ -162,7 +162,7 @@ static enum shard_status pass(struct server *s, const struct config_node *n, str
 
 	if (s->admits.asking)
 		return SHARD_OK;
-	if (s->peer[to]->up && !peer_takes_nodes(s->peer[to]))
+	if (s->peer[to]->up && !peer_knows(s->peer[to], WIRE_JOINS))
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s, which coordinates, runs release %s, which cannot take "
 			       "nodes in: upgrade it first",

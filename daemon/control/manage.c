@@ -148,17 +148,15 @@ static enum shard_status tune(const struct ask *a, const struct core_tune *to, b
 /* A node of an older release would go on without it, should it coordinate. */
 static enum shard_status may_set_hyper(const struct ask *a, struct err *e)
 {
-	for (uint16_t n = 0; n < a->s->nodes_nr; n++) {
-		const struct peer *p = a->s->peer[n];
+	const struct peer *older = peer_older(a->s, WIRE_HYPER);
 
-		if (p != NULL && p->up && !peer_knows_values(p))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "%.60s of \"%s\": node %s (release %s) does not know that "
-				       "it can be set: install %s there",
-				       a->body->key, a->m->name, members_name(a->s, n), p->release,
-				       SHARD_RELEASE);
-	}
-	return SHARD_OK;
+	if (older == NULL)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "%.60s of \"%s\": node %s (release %s) does not know that it can be set: "
+		       "install %s there",
+		       a->body->key, a->m->name, members_name(a->s, older->node), older->release,
+		       SHARD_RELEASE);
 }
 
 /* The keys of the optimizer that can be set, as " or KEY" each. */

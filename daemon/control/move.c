@@ -11,7 +11,6 @@
 #include "control/moving.h"
 #include "link/call.h"
 #include "link/caller.h"
-#include "link/hello.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "link/session.h"
@@ -86,7 +85,7 @@ static void tell_capacity(struct server *s)
 
 	body.capacity = server_capacity(s);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && s->peer[n]->up && hello_can_move(s->peer[n]))
+		if (s->peer[n] != NULL && s->peer[n]->up && peer_knows(s->peer[n], WIRE_MOVES))
 			peer_tell(s, n, &h, &body.base);
 }
 
@@ -193,7 +192,7 @@ enum shard_status move_request(struct session *t, const struct wire_head *h,
 		return e->status;
 	if (to == s->self)
 		return move_here(s, &from, body, e);
-	if (drains(body) && s->peer[to]->up && !hello_can_move(s->peer[to]))
+	if (drains(body) && s->peer[to]->up && !peer_knows(s->peer[to], WIRE_MOVES))
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s runs release %s, which cannot be drained: upgrade it first",
 			       members_name(s, to), s->peer[to]->release);

@@ -12,7 +12,6 @@
 #include "control/control.h"
 #include "data/catchup.h"
 #include "link/call.h"
-#include "link/hello.h"
 #include "link/peer.h"
 #include "model/lead.h"
 #include "model/model.h"
@@ -380,7 +379,7 @@ static enum shard_status may_ask(const struct server *s, uint64_t gain, struct e
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 
-		if (p != NULL && p->up && !hello_can_move(p))
+		if (p != NULL && p->up && !peer_knows(p, WIRE_MOVES))
 			return err_set(e, SHARD_UNSUPPORTED,
 				       "node %s runs release %s, which cannot move chunks: upgrade "
 				       "it first",

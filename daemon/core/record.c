@@ -152,9 +152,10 @@ bool tune_same_hyper(const struct core_tune *a, const struct core_tune *b)
 
 bool tune_has_hyper(const struct core_tune *tune)
 {
-	const struct core_tune none = {0};
-
-	return !tune_same_hyper(tune, &none);
+	for (uint32_t g = 0; g < CORE_GROUPS_MAX; g++)
+		if (tune->set[g])
+			return true;
+	return false;
 }
 
 /* Fills in the hyper-parameters of group g in applied step t. Learning rates of the trainers come

@@ -69,16 +69,6 @@ uint32_t hello_capacity(const Shard__Hello *theirs)
 	return capacity < CONFIG_CAPACITY_MAX ? capacity : CONFIG_CAPACITY_MAX;
 }
 
-bool hello_has_history(const struct peer *p)
-{
-	return p->wire_minor >= 3;
-}
-
-bool hello_can_move(const struct peer *p)
-{
-	return p->wire_minor >= 2;
-}
-
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,
 				      struct err *e)
 {

@@ -26,11 +26,6 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 		enum wire_role role, uint32_t connection);
 /* The node's [daemon] capacity. 1 if its release does not say. */
 uint32_t hello_capacity(const Shard__Hello *theirs);
-/* Does the release of the node take views whose tables are not those of the definition? While it
- * does not, no chunk may move to it or away from it. Asked of a node that was linked. */
-struct peer;
-bool hello_can_move(const struct peer *p);
-bool hello_has_history(const struct peer *p); /* Does it take HISTORY? */
 /* Compares only versions. Nothing else may be compared before the proof, because an error text
  * names values of this node. */
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,

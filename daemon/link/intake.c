@@ -41,7 +41,7 @@ static void tell_nodes(const struct nodes *l, uint64_t to, uint16_t nr, const ch
 	body.why = (char *)(uintptr_t)why;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (to >> n & 1 && s->peer[n] != NULL && s->peer[n]->up &&
-		    peer_takes_nodes(s->peer[n]))
+		    peer_knows(s->peer[n], WIRE_JOINS))
 			peer_tell(s, n, &h, &body.base);
 	free(t);
 }

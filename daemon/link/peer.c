@@ -216,39 +216,17 @@ bool peer_op_of_chunk(uint16_t op)
 	       op == OP_IMAGE_DATA;
 }
 
-bool peer_takes_nodes(const struct peer *p)
+bool peer_knows(const struct peer *p, enum wire_since what)
 {
-	return p->wire_minor >= 3;
+	return p->wire_minor >= (uint32_t)what;
 }
 
-bool peer_knows_members(const struct peer *p)
+const struct peer *peer_older(const struct server *s, enum wire_since what)
 {
-	return p->wire_minor >= 4;
-}
-
-bool peer_takes_client(const struct peer *p)
-{
-	return p->wire_minor >= 5;
-}
-
-bool peer_knows_images(const struct peer *p)
-{
-	return p->wire_minor >= 5;
-}
-
-bool peer_knows_empty(const struct peer *p)
-{
-	return p->wire_minor >= 6;
-}
-
-bool peer_knows_groups(const struct peer *p)
-{
-	return p->wire_minor >= 6;
-}
-
-bool peer_knows_values(const struct peer *p)
-{
-	return p->wire_minor >= 6;
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && s->peer[n]->up && !peer_knows(s->peer[n], what))
+			return s->peer[n];
+	return NULL;
 }
 
 bool peer_given_up(const struct peer *p, uint64_t now_ns)

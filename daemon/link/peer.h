@@ -71,13 +71,9 @@ void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Ov
 struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
 /* Does a frame of this op travel on the connection of its chunk, or by RDMA? */
 bool peer_op_of_chunk(uint16_t op);
-bool peer_takes_nodes(const struct peer *p);   /* Does its release know of nodes that join? */
-bool peer_knows_members(const struct peer *p); /* Of models that began without some nodes? */
-bool peer_takes_client(const struct peer *p);  /* Of files of trainers in a checkpoint? */
-bool peer_knows_images(const struct peer *p);  /* Of tensors with an image dtype of their own? */
-bool peer_knows_empty(const struct peer *p);   /* Of tensors without elements? */
-bool peer_knows_groups(const struct peer *p);  /* Of more than 16 groups of a model? */
-bool peer_knows_values(const struct peer *p);  /* Of what ranks give and operators set? */
+bool peer_knows(const struct peer *p, enum wire_since what); /* Asked of a node that was linked. */
+/* The first linked node whose release does not know that. NULL: all do. */
+const struct peer *peer_older(const struct server *s, enum wire_since what);
 /* Has the node been away for lost_timeout, as far as this process knows? */
 bool peer_given_up(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.

@@ -343,6 +343,7 @@ static enum shard_status check_lr(const struct model *m, const Shard__Ready *bod
 static enum shard_status check_more(const struct model *m, const Shard__Ready *body, struct err *e)
 {
 	const struct server *s = m->server;
+	const struct peer *older;
 
 	if (body->n_values > CORE_VALUES_NR)
 		return err_set(e, SHARD_BAD_ARG, "%zu values with a step: at most %d",
@@ -350,17 +351,13 @@ static enum shard_status check_more(const struct model *m, const Shard__Ready *b
 	if (!(body->clip >= 0 && body->clip <= 1e300) || (!body->has_clip && body->clip != 0))
 		return err_set(e, SHARD_BAD_ARG, "clip is %g: choose a finite number of at least 0",
 			       body->clip);
-	for (uint16_t n = 0; n < s->nodes_nr && (body->n_values > 0 || body->has_clip); n++) {
-		const struct peer *p = s->peer[n];
-
-		if (p != NULL && p->up && !peer_knows_values(p))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "%s with a step, which node %s (release %s) does not "
-				       "know: install %s there",
-				       body->has_clip ? "clip" : "values", members_name(s, n),
-				       p->release, SHARD_RELEASE);
-	}
-	return SHARD_OK;
+	if ((body->n_values == 0 && !body->has_clip) ||
+	    (older = peer_older(s, WIRE_VALUES)) == NULL)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "%s with a step, which node %s (release %s) does not know: install %s there",
+		       body->has_clip ? "clip" : "values", members_name(s, older->node),
+		       older->release, SHARD_RELEASE);
 }
 
 enum shard_status join_ready(struct session *who, const struct wire_head *h,

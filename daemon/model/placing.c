@@ -29,11 +29,11 @@ uint64_t placing_members(const struct server *s)
 {
 	uint64_t all = UINT64_MAX >> (64 - s->nodes_nr), members = all, now_ns = clock_ns();
 
+	if (peer_older(s, WIRE_MEMBERS) != NULL)
+		return all;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 
-		if (p != NULL && p->up && !peer_knows_members(p))
-			return all;
 		if (p != NULL && peer_given_up(p, now_ns))
 			members &= ~(1ull << n);
 	}

@@ -310,11 +310,11 @@ static bool empty(const Shard__Spec *spec, const Shard__Tensor *in)
 /* What nodes of older releases cannot have. */
 static const struct later {
 	bool (*has)(const Shard__Spec *spec, const Shard__Tensor *t);
-	bool (*known)(const struct peer *p);
+	enum wire_since since;
 	const char *what;
 } later[] = {
-	{own_image, peer_knows_images, "has an image dtype of its own"},
-	{empty, peer_knows_empty, "has a dimension of 0"},
+	{own_image, WIRE_IMAGES, "has an image dtype of its own"},
+	{empty, WIRE_EMPTY, "has a dimension of 0"},
 };
 
 static const char *tensor_with(const Shard__Spec *spec, const struct later *l)
@@ -328,34 +328,30 @@ static const char *tensor_with(const Shard__Spec *spec, const struct later *l)
 static enum shard_status groups_may_travel(const struct server *s, const Shard__Spec *spec,
 					   struct err *e)
 {
-	for (uint16_t n = 0; n < s->nodes_nr && spec->n_groups > GROUPS_MAX_BEFORE; n++) {
-		const struct peer *p = s->peer[n];
+	const struct peer *older =
+		spec->n_groups > GROUPS_MAX_BEFORE ? peer_older(s, WIRE_GROUPS) : NULL;
 
-		if (p != NULL && p->up && !peer_knows_groups(p))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "%zu tensor groups, and node %s (release %s) knows at most "
-				       "%d: install %s there",
-				       spec->n_groups, members_name(s, n), p->release,
-				       GROUPS_MAX_BEFORE, SHARD_RELEASE);
-	}
-	return SHARD_OK;
+	if (older == NULL)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "%zu tensor groups, and node %s (release %s) knows at most %d: install %s "
+		       "there",
+		       spec->n_groups, members_name(s, older->node), older->release,
+		       GROUPS_MAX_BEFORE, SHARD_RELEASE);
 }
 
 enum shard_status spec_may_travel(const struct server *s, const Shard__Spec *spec, struct err *e)
 {
 	for (size_t i = 0; i < NR(later); i++) {
-		const char *tensor = tensor_with(spec, &later[i]);
+		const struct peer *older = peer_older(s, later[i].since);
+		const char *tensor = older != NULL ? tensor_with(spec, &later[i]) : NULL;
 
-		for (uint16_t n = 0; n < s->nodes_nr && tensor != NULL; n++) {
-			const struct peer *p = s->peer[n];
-
-			if (p != NULL && p->up && !later[i].known(p))
-				return err_set(e, SHARD_UNSUPPORTED,
-					       "tensor \"%.200s\" %s, which node %s (release %s) "
-					       "does not know: install %s there",
-					       tensor, later[i].what, members_name(s, n),
-					       p->release, SHARD_RELEASE);
-		}
+		if (tensor != NULL)
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "tensor \"%.200s\" %s, which node %s (release %s) does not "
+				       "know: install %s there",
+				       tensor, later[i].what, members_name(s, older->node),
+				       older->release, SHARD_RELEASE);
 	}
 	return groups_may_travel(s, spec, e);
 }

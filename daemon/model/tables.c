@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "core/moves.h"
-#include "link/hello.h"
 #include "link/peer.h"
 #include "model/corewire.h"
 #include "model/tablewire.h"
@@ -273,13 +272,12 @@ bool tables_may_send(struct model *m, uint16_t node, const struct core_view *vie
 {
 	struct server *s = m->server;
 	struct peer *p = s->peer[node];
-
 	bool moved, tuned;
 
 	if (view == NULL)
 		return true;
-	moved = view->place.sum != m->tables.defined.sum && !hello_can_move(p);
-	tuned = tune_has_hyper(&view->tune) && !peer_knows_values(p);
+	moved = view->place.sum != m->tables.defined.sum && !peer_knows(p, WIRE_MOVES);
+	tuned = tune_has_hyper(&view->tune) && !peer_knows(p, WIRE_HYPER);
 	if (!moved && !tuned)
 		return true;
 	log_limited(s->log, &p->bucket, clock_ns(), LOG_LEVEL_ERROR,

@@ -737,7 +737,7 @@ enum shard_status history_request(struct session *t, const struct wire_head *h,
 	/* dispatch.c has looked whether the asker may read the model that is here. */
 	if (model_by_name(s, body->name) == NULL)
 		return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\" here", body->name);
-	if (s->peer[to]->up && !hello_has_history(s->peer[to]))
+	if (s->peer[to]->up && !peer_knows(s->peer[to], WIRE_JOINS))
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s runs release %s, which keeps no history: upgrade it first",
 			       members_name(s, to), s->peer[to]->release);

@@ -19,6 +19,19 @@
 #ifndef WIRE_MINOR
 #define WIRE_MINOR 6u
 #endif
+/* The WIRE_MINOR from which a node, or a daemon for its trainers, knows what. README.md has each.
+ */
+enum wire_since {
+	WIRE_MOVES = 2,   /* Views whose chunks have moved. */
+	WIRE_JOINS = 3,   /* Nodes that join, and HISTORY. */
+	WIRE_MEMBERS = 4, /* Models that began without some nodes. */
+	WIRE_CLIENT = 5,  /* Files of trainers in a checkpoint. */
+	WIRE_IMAGES = 5,  /* Tensors with an image dtype of their own. */
+	WIRE_EMPTY = 6,   /* Tensors without elements. */
+	WIRE_GROUPS = 6,  /* More than 16 groups of a model. */
+	WIRE_VALUES = 6,  /* Values and a clip that ranks give with a step. */
+	WIRE_HYPER = 6,   /* Hyper-parameters that an operator sets. */
+};
 #define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u
