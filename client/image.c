@@ -449,10 +449,31 @@ static bool pull_all_ready(struct shard_model *m, const struct ticket *t, uint32
 	return image_holds(m, 0, m->layout->elems, t->step, chunk);
 }
 
+/* A ticket for what `what` says of weights, step and place. Enters and leaves with the lock. */
+static enum shard_status pull_ask(struct shard_model *m, ticket_ready_fn ready,
+				  const struct ticket *what, shard_ticket *ticket)
+{
+	struct ticket *t = ticket_new(m, ready);
+
+	if (t == NULL)
+		return text_fail(SHARD_AGAIN,
+				 "%u tickets of \"%s\" are waiting: shard_wait() for one first",
+				 m->tickets_nr, m->spec.name);
+	t->kind = TICKET_PULL;
+	t->tensor = what->tensor;
+	t->first = what->first;
+	t->count = what->count;
+	t->step = what->step;
+	t->dst = what->dst;
+	t->dtype = what->dtype;
+	*ticket = t->no;
+	ticket_settle(m);
+	return SHARD_OK;
+}
+
 enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ticket)
 {
 	enum shard_status rc;
-	struct ticket *t;
 
 	if (ticket == NULL)
 		return text_fail(SHARD_BAD_ARG, "shard_pull_all: nobody can wait without a ticket: "
@@ -460,17 +481,9 @@ enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ti
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	rc = pull_check(m, 0, 0, m->layout->tensor[0].numel, NULL, SHARD_F32);
-	if (rc == SHARD_OK && (t = ticket_new(m, pull_all_ready)) == NULL)
-		rc = text_fail(SHARD_AGAIN,
-			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
-			       m->tickets_nr, m->spec.name);
-	if (rc == SHARD_OK) {
-		t->kind = TICKET_PULL;
-		t->count = m->layout->elems;
-		t->step = step;
-		*ticket = t->no;
-		ticket_settle(m);
-	}
+	if (rc == SHARD_OK)
+		rc = pull_ask(m, pull_all_ready,
+			      &(struct ticket){.count = m->layout->elems, .step = step}, ticket);
 	client_leave(m->client);
 	return rc;
 }
@@ -478,8 +491,13 @@ enum shard_status shard_pull_all(shard_model *m, uint64_t step, shard_ticket *ti
 enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count,
 			     uint64_t step, void *dst, enum shard_dtype dtype, shard_ticket *ticket)
 {
+	const struct ticket what = {.tensor = tensor,
+				    .first = first,
+				    .count = count,
+				    .step = step,
+				    .dst = dst,
+				    .dtype = dtype};
 	enum shard_status rc;
-	struct ticket *t;
 
 	if (ticket == NULL)
 		return text_fail(SHARD_BAD_ARG,
@@ -487,26 +505,10 @@ enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, ui
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	rc = pull_check(m, tensor, first, count, dst, dtype);
-	if (rc == SHARD_OK && count == 0) { /* Of a tensor without elements. */
+	if (rc == SHARD_OK && count == 0) /* Of a tensor without elements. */
 		*ticket = ticket_done_now(m);
-		goto out;
-	}
-	if (rc == SHARD_OK && (t = ticket_new(m, pull_ready)) == NULL)
-		rc = text_fail(SHARD_AGAIN,
-			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
-			       m->tickets_nr, m->spec.name);
-	if (rc == SHARD_OK) {
-		t->kind = TICKET_PULL;
-		t->tensor = tensor;
-		t->first = first;
-		t->count = count;
-		t->step = step;
-		t->dst = dst;
-		t->dtype = dtype;
-		*ticket = t->no;
-		ticket_settle(m);
-	}
-out:
+	else if (rc == SHARD_OK)
+		rc = pull_ask(m, pull_ready, &what, ticket);
 	client_leave(m->client);
 	return rc;
 }

@@ -505,9 +505,34 @@ static void neighbours_are_one_copy(void **state)
 
 /* --- what goes wrong --- */
 
-static void wrong_arguments(void **state)
+/* A second handle of a model that has one, and what no handle can have. */
+static void wrong_opens(shard_model *m)
 {
 	struct shard_cuda_opts o = SHARD_INIT(struct shard_cuda_opts);
+	shard_cuda *cu;
+
+	CUDA(SHARD_BAD_ARG, shard_cuda_open(NULL, m, NULL));
+	CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, NULL, NULL));
+	CUDA(SHARD_BAD_STATE, shard_cuda_open(&cu, m, NULL));
+	CUDA_TEXT("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED");
+	CUDA_TEXT("close the other handle");
+	o.flags = 2;
+	CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, m, &o));
+	o.flags = 0;
+	o.device = 1;
+	CUDA(SHARD_UNSUPPORTED, shard_cuda_open(&cu, m, &o));
+	CUDA_TEXT("CUDA_VISIBLE_DEVICES");
+	o.piece_bytes = 5;
+	CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, m, &o));
+	CHECK(gpu.set_current(NULL) == 0);
+	CUDA(SHARD_BAD_STATE, shard_cuda_open(&cu, m, NULL));
+	CUDA_TEXT("torch.cuda.set_device");
+	CHECK(gpu.set_current(gpu.ctx) == 0);
+	assert_null(cu);
+}
+
+static void wrong_arguments(void **state)
+{
 	struct shard_cuda_pull pull = {0};
 	struct CUstream_st *captured;
 	struct rig r;
@@ -517,28 +542,7 @@ static void wrong_arguments(void **state)
 	rig_open(&r, cluster->node[0].unix_address, "wrong", SHARD_F32, SHARD_F32,
 		 "optimizer=sgd lr=1", NULL);
 	dev = r.gradient[0];
-	CUDA(SHARD_BAD_ARG, shard_cuda_open(NULL, r.t.model, NULL));
-	{
-		shard_cuda *cu;
-
-		CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, NULL, NULL));
-		CUDA(SHARD_BAD_STATE, shard_cuda_open(&cu, r.t.model, NULL));
-		CUDA_TEXT("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED");
-		CUDA_TEXT("close the other handle");
-		o.flags = 2;
-		CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, r.t.model, &o));
-		o.flags = 0;
-		o.device = 1;
-		CUDA(SHARD_UNSUPPORTED, shard_cuda_open(&cu, r.t.model, &o));
-		CUDA_TEXT("CUDA_VISIBLE_DEVICES");
-		o.piece_bytes = 5;
-		CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, r.t.model, &o));
-		CHECK(gpu.set_current(NULL) == 0);
-		CUDA(SHARD_BAD_STATE, shard_cuda_open(&cu, r.t.model, NULL));
-		CUDA_TEXT("torch.cuda.set_device");
-		CHECK(gpu.set_current(gpu.ctx) == 0);
-		assert_null(cu);
-	}
+	wrong_opens(r.t.model);
 	CUDA(SHARD_BAD_STATE, shard_cuda_push(r.cu, 0, 0, 3000, dev, SHARD_F32, 0, NULL, NULL));
 	CUDA_TEXT("shard_cuda_begin()");
 	CUDA(SHARD_OK, shard_cuda_begin(r.cu, NULL, &r.t.step));

@@ -253,6 +253,38 @@ static void replay(void)
 
 /* --- tests --- */
 
+/* The truth anew, up to that step: `set` came after step 2, and weight decay went before the last.
+ */
+static void truth_until(uint64_t late, const struct hyper set[2])
+{
+	truth_init();
+	while (truth.step < late) {
+		if (truth.step == 2) {
+			truth.of[W] = set[0];
+			truth.of[B] = set[1];
+		}
+		if (truth.step == late - 1)
+			truth.of[B].weight_decay = 0;
+		truth_step();
+	}
+}
+
+static void kill_each(struct trainer *t)
+{
+	for (int n = 0; n < 3; n++) { /* One of them coordinates, and one has the trainer. */
+		cluster_kill(cluster, n);
+		cluster_spawn(cluster, n);
+		cluster_ready(cluster, n);
+		if (n == 0) {
+			trainer_end(t);
+			attach(t, 0);
+			join(t);
+		}
+		train(t, 2);
+		check(t);
+	}
+}
+
 static void exact(void **state)
 {
 	static const struct hyper one[] = {{0.5, 0.75, 0.125, 0.3}, {0.25, 0.9, 1e-3, 0.1}},
@@ -274,18 +306,7 @@ static void exact(void **state)
 	change(&t, &one[0], &one[1]);
 	train(&t, 2);
 	check(&t);
-	for (int n = 0; n < 3; n++) { /* One of them coordinates, and one has the trainer. */
-		cluster_kill(cluster, n);
-		cluster_spawn(cluster, n);
-		cluster_ready(cluster, n);
-		if (n == 0) {
-			trainer_end(&t);
-			attach(&t, 0);
-			join(&t);
-		}
-		train(&t, 2);
-		check(&t);
-	}
+	kill_each(&t);
 	snprintf(words, sizeof(words), "model show set -a %s", cluster->node[0].unix_address);
 	tool_expect(0, "tuned:      bias/weight_decay = 0.1", "shardctl", words);
 	trainer_end(&t);
@@ -306,16 +327,7 @@ static void exact(void **state)
 	snprintf(words, sizeof(words), "restore %s --tag late --name set --force --address %s",
 		 keep.dir, cluster->node[1].unix_address);
 	tool_expect(0, "", "shardctl", words);
-	truth_init();
-	while (truth.step < late) {
-		if (truth.step == 2) {
-			truth.of[W] = one[0];
-			truth.of[B] = one[1];
-		}
-		if (truth.step == late - 1)
-			truth.of[B].weight_decay = 0;
-		truth_step();
-	}
+	truth_until(late, one);
 	attach(&t, 0);
 	check(&t);
 	join(&t);

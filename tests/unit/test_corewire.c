@@ -626,7 +626,6 @@ static void test_values(void **state)
 		{CORE_RANKS, 3, 2, 7, false}, {CORE_RANKS, 3, 2, 34, false},
 		{CORE_RANKS, 1, 0, 0, true},  {CORE_RANKS, 1, 0, 1, false},
 	};
-	static const double clips[] = {1, -1, (double)NAN, (double)INFINITY};
 	double values[2 * CORE_VALUES_NR], sent[34] = {0};
 	const double weights[2] = {1, 2}, sumsq = 1;
 	const uint8_t finite = 1;
@@ -672,6 +671,25 @@ static void test_values(void **state)
 		assert_memory_equal(back.vote.values, values,
 				    rows * CORE_VALUES_NR * sizeof(values[0]));
 	}
+}
+
+static void test_clips(void **state)
+{
+	static const double clips[] = {1, -1, (double)NAN, (double)INFINITY}, weights[2] = {1, 2},
+			    sumsq = 1;
+	static const uint8_t finite = 1;
+	static struct fixture f;
+	struct core_msg m = {.op = CORE_VOTE,
+			     .vote = {.sumsq = &sumsq,
+				      .finite = &finite,
+				      .chunks_nr = 1,
+				      .weights = weights,
+				      .ranks_nr = 2}},
+			back;
+	struct wire_head h;
+	Shard__Core wire;
+
+	(void)state;
 	for (size_t i = 0; i < NR(clips); i++) {
 		arena_init(&f.arena, f.memory, sizeof(f.memory));
 		assert_int_equal(corewire_pack(&m, 0, &f.arena, &h, &wire), SHARD_OK);
@@ -681,6 +699,14 @@ static void test_values(void **state)
 				 SHARD_PROTOCOL);
 		assert_non_null(strstr(f.e.text, "a vote with clip"));
 	}
+}
+
+static void test_values_of_a_record(void **state)
+{
+	static double sent[17];
+	static struct fixture f;
+
+	(void)state;
 	pack(&f);
 	f.view.restoring = false;
 	f.view.sealed = true;
@@ -743,7 +769,8 @@ int main(void)
 		cmocka_unit_test(test_tables),         cmocka_unit_test(test_tables_stay),
 		cmocka_unit_test(test_tables_refused), cmocka_unit_test(test_runs_refused),
 		cmocka_unit_test(test_moves),          cmocka_unit_test(test_tables_small),
-		cmocka_unit_test(test_same),           cmocka_unit_test(test_values)};
+		cmocka_unit_test(test_same),           cmocka_unit_test(test_values),
+		cmocka_unit_test(test_clips),          cmocka_unit_test(test_values_of_a_record)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
