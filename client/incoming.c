@@ -27,11 +27,13 @@ static enum shard_status on_ping(struct shard_client *c, struct shard_model *m,
 				 const struct wire_head *h, const void *body, struct err *e)
 {
 	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
-	enum shard_status rc = stream_send_control(c->stream, &pong, NULL);
 
-	/* If the queue is full, the frames in it are a sign of life, too. */
+	/* If the queue is full, the frames in it are a sign of life, too. If nothing can be sent
+	 * any more, the next write says so. What the daemon said after this PING is still to be
+	 * read. */
 	(void)m, (void)body, (void)e;
-	return rc == SHARD_AGAIN || rc == SHARD_OK ? SHARD_OK : rc;
+	(void)stream_send_control(c->stream, &pong, NULL);
+	return SHARD_OK;
 }
 
 static enum shard_status on_pong(struct shard_client *c, struct shard_model *m,

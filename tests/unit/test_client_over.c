@@ -192,6 +192,36 @@ static void test_end_in_step(void **state)
 	fake_stop(f);
 }
 
+/* The daemon asks for a sign of life, says why it ends the connection, and ends it. The library
+ * finds that it cannot send before it has read any of this. It still says why. */
+static void test_last_words_after_ping(void **state)
+{
+	struct fake *f = start(false);
+	struct wire_head ping = {.op = OP_PING}, error = {.op = OP_ERROR};
+	Shard__Error x = SHARD__ERROR__INIT;
+	enum shard_status rc;
+	struct trainer t;
+
+	(void)state;
+	trainer_join(&t, f->address, SHARD_F32, SHARD_F32);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	x.status = SHARD_CLOSED;
+	x.text = (char *)(uintptr_t) "dropped by the test";
+	fake_lock(f);
+	fake_control(f, &ping, NULL);
+	fake_control(f, &error, &x.base);
+	end_now(f);
+	fake_unlock(f);
+	rc = shard_commit(t.model, NULL);
+	while (rc == SHARD_OK)
+		rc = shard_progress(t.client);
+	assert_int_equal(rc, SHARD_CLOSED);
+	EXPECT_TEXT("dropped by the test");
+	shard_disconnect(&t.client);
+	fake_stop(f);
+}
+
 /* A model is lost in the middle of a step. Its calls say so, and its memory stays until the handle
  * is detached. */
 static void test_lost_in_step(void **state)
@@ -433,7 +463,7 @@ int main(void)
 		cmocka_unit_test(test_begin_and_end),  OVER_BOTH(test_end_in_step),
 		OVER_BOTH(test_lost_in_step),          cmocka_unit_test(test_join_and_end),
 		cmocka_unit_test(test_step_moves_on),  cmocka_unit_test(test_read_by_another),
-		cmocka_unit_test(test_keep_in_update),
+		cmocka_unit_test(test_keep_in_update), cmocka_unit_test(test_last_words_after_ping),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
