@@ -401,9 +401,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 
 const char *server_failed(const struct server *s)
 {
-	if (s->fault[0] != 0)
-		return s->fault;
-	return lead_failed(s) ? "the membership source has failed, as was logged" : NULL;
+	return s->fault[0] != 0 ? s->fault : NULL;
 }
 
 void server_on_fault(struct server *s, void (*cb)(void *arg, const char *why), void *arg)

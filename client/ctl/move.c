@@ -32,7 +32,9 @@ const struct argp_option ctl_drain_options[] = {
 
 /* --- the request --- */
 
-static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t **out)
+/* refused: gets the sentence, and nothing is printed then. NULL: it is printed. */
+static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t **out,
+			     struct err *refused)
 {
 	struct ckpt_ask a = {.name = "a move", .timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS)};
 	shard_client *c = NULL;
@@ -44,9 +46,13 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 	pthread_mutex_lock(&c->lock);
 	rc = saves_ask_json(c, OP_MOVE, &q->base, &a, out);
 	pthread_mutex_unlock(&c->lock);
+	if (rc != SHARD_OK && refused != NULL)
+		(void)err_set(refused, rc, "%.400s", shard_error());
 	shard_disconnect(&c);
-	return rc == SHARD_OK ? CTL_OK
-			      : ctl_fail(ctl_exit_of(rc), "%s: %s", shard_name(rc), shard_error());
+	if (rc == SHARD_OK)
+		return CTL_OK;
+	return refused != NULL ? ctl_exit_of(rc)
+			       : ctl_fail(ctl_exit_of(rc), "%s: %s", shard_name(rc), shard_error());
 }
 
 /* --- until it is so --- */
@@ -96,21 +102,34 @@ static bool as_planned(const json_t *status, const json_t *plan)
 	return true;
 }
 
-/* Asks the coordinator whether it would move anything now. A model that it cannot plan for counts
- * as one that does not move. */
-static enum ctl_exit would_move(const struct ctl_options *o, bool *would)
+/* Asks the coordinator whether it would move anything now, and why it has not: only the coordinator
+ * knows that before a view has begun the move. A model that it cannot plan for counts as one that
+ * does not move. */
+static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t bytes, bool *would)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
+	struct err e = {.status = SHARD_OK};
 	json_t *plan = NULL, *m;
 	enum ctl_exit exit;
-	size_t i;
+	size_t i, used = 0;
 
 	q.action = PLAN;
 	*would = false;
-	if ((exit = request(o, &q, &plan)) != CTL_OK)
+	text[0] = 0;
+	if ((exit = request(o, &q, &plan, &e)) != CTL_OK) {
+		snprintf(text, bytes, "%s: %s", status_name(e.status), e.text);
 		return exit;
-	json_array_foreach(json_object_get(plan, "models"), i, m)
+	}
+	json_array_foreach(json_object_get(plan, "models"), i, m) {
+		const char *why = ctl_text(m, "trouble");
+
 		*would = *would || ctl_whole(m, "copies") > 0 || ctl_whole(m, "primaries") > 0;
+		if (why[0] == 0)
+			why = ctl_text(m, "error");
+		if (why[0] != 0 && used < bytes)
+			used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s",
+						 used > 0 ? "; " : "", ctl_text(m, "name"), why);
+	}
 	json_decref(plan);
 	return CTL_OK;
 }
@@ -134,7 +153,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 				json_t **status)
 {
 	uint64_t changed = clock_ns(), moved = changed, still = STILL_NS;
-	char last[1024] = "", now[1024];
+	char last[1024] = "", now[1024], held_up[1024] = "";
 	const struct timespec look = {.tv_nsec = LOOK_NS};
 	struct err e;
 
@@ -154,13 +173,17 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		if (!any && (node != NULL ? nr == 0 : plan != NULL && as_planned(*status, plan)))
 			return CTL_OK;
 		/* Another plan may have taken the place of this one, because nodes came or went. */
-		if (!any && node == NULL && clock_ns() - moved > SETTLE_NS) {
-			enum ctl_exit exit = would_move(o, &any);
+		if (!any && clock_ns() - moved > SETTLE_NS) {
+			enum ctl_exit exit = would_move(o, held_up, sizeof(held_up), &any);
 
-			if (exit != CTL_OK || !any)
-				return exit;
+			if (node == NULL && exit != CTL_OK)
+				return ctl_fail(exit, "%s", held_up);
+			if (node == NULL && !any)
+				return CTL_OK;
 			moved = clock_ns();
 		}
+		if (now[0] == 0)
+			snprintf(now, sizeof(now), "%s", held_up);
 		if (strcmp(now, last) != 0) {
 			changed = clock_ns();
 			snprintf(last, sizeof(last), "%s", now);
@@ -215,7 +238,7 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 	q.action = dry ? PLAN : REBALANCE;
 	if (o->words_nr > 0)
 		q.name = o->words[0];
-	if ((exit = request(o, &q, &plan)) != CTL_OK)
+	if ((exit = request(o, &q, &plan, NULL)) != CTL_OK)
 		return exit;
 	if (o->json)
 		saves_print(json_incref(plan));
@@ -242,7 +265,7 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 
 	q.action = undo ? DRAIN_END : DRAIN;
 	q.node = o->words[0];
-	if ((exit = request(o, &q, &answer)) != CTL_OK)
+	if ((exit = request(o, &q, &answer, NULL)) != CTL_OK)
 		return exit;
 	if (o->value[NO_WAIT] == NULL)
 		exit = wait_moved(o, undo ? NULL : q.node, NULL, &status);

@@ -35,6 +35,8 @@ static json_t *model_json(struct model *m)
 	struct moving_plan p;
 	struct err e;
 
+	if (moving_trouble(m)[0] != 0)
+		json_object_set_new(o, "trouble", json_string(moving_trouble(m)));
 	if (moving_plan(m, &p, &e) != SHARD_OK) {
 		json_object_set_new(o, "error", json_string(e.text));
 		json_decref(nodes);

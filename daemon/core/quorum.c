@@ -68,8 +68,8 @@ static void on_you(struct quorum *q, struct quorum_peer *p, const struct quorum_
 	    quorum_above(m->accepted, m->seq, q->disk.term, q->disk.value.seq))
 		quorum_fail(q,
 			    "another node remembers a promise of this one that its state folder "
-			    "does not "
-			    "have: the folder was put back from a copy, or its disk lost a write",
+			    "does not have: the folder was put back from a copy, or its disk lost "
+			    "a write. Start it with the newer folder, or with an empty one",
 			    out);
 }
 

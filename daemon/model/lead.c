@@ -24,11 +24,9 @@
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #define SAY_NS (5 * NS_PER_SEC)
 
@@ -309,9 +307,14 @@ static void on_view(void *arg, const struct member_view *v)
 static void on_failed(void *arg, const char *text)
 {
 	struct lead *l = arg;
+	struct server *s = l->s;
 
-	l->failed = true; /* The beat ends the process, when it can be ended in order. */
-	log_line(l->s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
+	l->failed = true;
+	log_line(s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
+	if (s->fault[0] == 0) /* The beat ends the process, when it can be ended in order. */
+		snprintf(s->fault, sizeof(s->fault), "the membership source has failed: %.340s",
+			 text);
+	server_wake(s, 0);
 }
 
 static void on_leading(void *arg, uint64_t term, const struct member_view *v)
@@ -623,21 +626,12 @@ static void say_who_is_missing(struct lead *l)
 	}
 }
 
-bool lead_failed(const struct server *s)
-{
-	return s->lead != NULL && s->lead->failed;
-}
-
 void lead_beat(struct server *s)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL || l->stopping)
+	if (l == NULL || l->stopping || l->failed)
 		return;
-	if (l->failed) {
-		(void)kill(getpid(), SIGTERM);
-		return;
-	}
 	say_who_is_missing(l);
 	if (l->may_found)
 		found(l);

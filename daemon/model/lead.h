@@ -31,9 +31,6 @@ void lead_stop(struct server *s);
 bool lead_ended(const struct server *s);
 void lead_free(struct server *s);
 void lead_beat(struct server *s);
-/* The source cannot keep its promises any more, which was logged. The next beat ends the process.
- */
-bool lead_failed(const struct server *s);
 
 /* Does this node vote in elections, as far as is known here? */
 bool lead_votes(const struct server *s, uint16_t node);

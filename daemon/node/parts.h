@@ -111,8 +111,8 @@ struct server_scratch {
 struct server_stopping {
 	bool on, conns_closed, pool_open, http_closing, all;
 	uint64_t by_ns;
-	char why[128];  /* Why this daemon stops. */
-	char text[320]; /* What that means for the models, in words. */
+	char why[400];  /* Why this daemon stops. */
+	char text[640]; /* What that means for the models, in words. */
 	void (*done)(void *arg);
 	void *arg;
 	unsigned closing; /* Handles that are still to be closed. */

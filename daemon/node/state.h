@@ -50,8 +50,8 @@ struct server {
 	const struct data_events *data;           /* Events of data/. */
 	const struct model_watch *const *watches; /* Events of models. Ends with NULL. */
 	void (*on_beat)(struct server *s, uint64_t now_ns);
-	/* Owner: model/odd.c. Why this process must end. Empty: it need not. on_fault() is called
-	 * once then, and NULL if nobody wants to know. */
+	/* Why this process must end: model/odd.c or model/lead.c says so, whoever is first. Empty:
+	 * it need not. on_fault() is called once then, and NULL if nobody wants to know. */
 	char fault[400];
 	void (*on_fault)(void *arg, const char *why);
 	void *fault_arg;

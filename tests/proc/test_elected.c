@@ -2,7 +2,7 @@
 /* Three real daemons that elect their coordinator (membership = quorum), with a crew that trains.
  * The coordinator is killed -9 again and again. Another node coordinates then, and training goes on
  * when all chunks are there again. No step is lost or done twice: weights, moments and image equal
- * the reference bit by bit. */
+ * the reference bit by bit. A node that is started with an older folder says so and ends. */
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/pace.h"
@@ -228,6 +228,60 @@ static void test_stops_without_majority(void **state)
 	free(c);
 }
 
+static void folder(int node, const char *how)
+{
+	char command[700];
+
+	snprintf(command, sizeof(command), "cd '%s' && %s", cluster->node[node].state, how);
+	assert_int_equal(system(command), 0);
+}
+
+/* A node that votes is started with an older copy of its folder. It ends by itself, with status 1,
+ * and what the others hear of it is why. With an empty folder it comes back, as another node. */
+static void test_older_folder(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	int a, victim;
+	uint64_t last;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_start(3, NULL, QUORUM);
+	a = leader();
+	victim = (a + 1) % 3;
+	crew_add(c, cluster->node[a].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 3);
+	cluster_kill(cluster, victim);
+	folder(victim, "rm -rf ../older && cp -r . ../older");
+	cluster_spawn(cluster, victim);
+	cluster_wait_log(cluster, victim, "event=learned", 1);
+	more(c, 3);
+	cluster_kill(cluster, victim);
+	folder(victim, "rm -rf ./* && cp -r ../older/. .");
+	cluster_spawn(cluster, victim);
+	assert_int_equal(cluster_wait(cluster, victim, 20000), 1 << 8);
+	assert_true(cluster_logged(cluster, victim, "or with an empty one") > 0);
+	assert_int_equal(cluster_logged(cluster, victim, "SIGTERM"), 0);
+	assert_in_range(
+		cluster_logged(cluster, a, " stops: the membership source has failed: another") +
+			cluster_logged(cluster, 3 - a - victim,
+				       " stops: the membership source has failed: another"),
+		1, 8);
+	folder(victim, "rm -rf ./*");
+	cluster_spawn(cluster, victim);
+	cluster_wait_log(cluster, victim, "event=learned", 2);
+	more(c, 3);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -242,6 +296,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_cold_leader, teardown),
 		cmocka_unit_test_teardown(test_leader_without_memory, teardown),
 		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
+		cmocka_unit_test_teardown(test_older_folder, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

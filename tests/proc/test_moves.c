@@ -526,6 +526,10 @@ static void test_too_few(void **state)
 	snprintf(words, sizeof(words), "drain b --timeout 3 --address %s",
 		 cluster->node[0].unix_address);
 	tool_expect(1, "add a node first", "shardctl", words);
+	/* So it is at a node that does not coordinate. */
+	snprintf(words, sizeof(words), "drain b --timeout 8 --address %s",
+		 cluster->node[1].unix_address);
+	tool_expect(1, "add a node first", "shardctl", words);
 	assert_true(of_moving(0, "since_s") > 0); /* Over all tries that were refused. */
 	m = model_at(0);
 	assert_string_equal(
