@@ -137,6 +137,22 @@ static void resign(struct lead *l)
 
 static void propose(struct lead *l);
 
+/* The disk of this node refused a proposal. It is tried again, but training waits for it: after a
+ * while a node that has room shall lead. Returns whether this one goes on. */
+static bool may_try_again(struct lead *l)
+{
+	uint64_t now = clock_ns();
+
+	if (l->refused_ns == 0)
+		l->refused_ns = now;
+	if (l->s->conf->membership != CONFIG_MEMBERSHIP_QUORUM ||
+	    now - l->refused_ns < l->s->conf->heartbeat_timeout_ns)
+		return true;
+	log_line(l->s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s",
+		 (unsigned long)l->term, "its disk refuses the views of models");
+	return false;
+}
+
 static void proposed(void *arg, enum member_done how, const struct member_view *current)
 {
 	static const char *const words[] = {[MEMBER_OK] = "it is",
@@ -158,6 +174,7 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 		if (l->value != NULL)
 			shard__register__free_unpacked(l->value, NULL);
 		l->value = value;
+		l->refused_ns = 0;
 		answer(&l->proposed, NULL);
 		propose(l);
 		return;
@@ -166,7 +183,7 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 		shard__register__free_unpacked(value, NULL);
 	log_line(l->s->log, LOG_LEVEL_WARN, "event=views_not_durable term=%lu seq=%lu why=%s",
 		 (unsigned long)l->term, (unsigned long)l->seq, words[how]);
-	if (how == MEMBER_NOSPACE) { /* The beat tries again, in the same order. */
+	if (how == MEMBER_NOSPACE && may_try_again(l)) { /* The beat does, in the same order. */
 		move(&l->proposed, &l->waiting);
 		move(&l->waiting, &l->proposed);
 		return;
@@ -342,6 +359,7 @@ static void on_leading(void *arg, uint64_t term, const struct member_view *v)
 	}
 	s->term = l->term = term;
 	l->leads_ns = clock_ns();
+	l->refused_ns = 0;
 	/* Terms grow by more than one and belong to one node, and so do the numbers of models. */
 	s->next_model = (uint32_t)(term * 64 % INT32_MAX);
 	log_line(s->log, LOG_LEVEL_INFO, "event=leading term=%lu seq=%lu models=%zu",

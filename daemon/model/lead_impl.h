@@ -38,6 +38,7 @@ struct lead {
 	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
 	uint64_t next_term;     /* In which it was. */
 	bool changing;          /* Another voter is proposed. */
+	uint64_t refused_ns;    /* Since when the disk refuses what is proposed. 0: it does not. */
 	struct voters voters;
 	struct list waiting;                             /* Saves that no proposal has yet. */
 	struct list proposed;                            /* Those of the proposal in hand. */

@@ -2,7 +2,8 @@
 /* Three real daemons that elect their coordinator (membership = quorum), with a crew that trains.
  * The coordinator is killed -9 again and again. Another node coordinates then, and training goes on
  * when all chunks are there again. No step is lost or done twice: weights, moments and image equal
- * the reference bit by bit. A node that is started with an older folder says so and ends. */
+ * the reference bit by bit. A node that is started with an older folder says so and ends, and a
+ * coordinator whose disk is full gives the lead away. */
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/pace.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -282,6 +284,54 @@ static void test_older_folder(void **state)
 	free(c);
 }
 
+/* The process may write nothing more into files, its log included. */
+static void room(int node, bool is)
+{
+	pid_t pid = cluster->node[node].pid;
+	struct rlimit limit;
+
+	assert_int_equal(prlimit(pid, RLIMIT_FSIZE, NULL, &limit), 0);
+	limit.rlim_cur = is ? limit.rlim_max : 16;
+	assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+/* The disk of the coordinator refuses the view that the death of another node makes due. A node
+ * whose disk takes it leads, and training goes on. */
+static void test_full_disk(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint32_t before;
+	uint64_t last;
+	int a, dead;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	signal(SIGXFSZ, SIG_IGN); /* The daemons inherit it: the limit plays a full disk. */
+	cluster = cluster_start(3, NULL, QUORUM);
+	a = leader();
+	before = led();
+	dead = (a + 1) % 3;
+	crew_add(c, cluster->node[a].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 3);
+	room(a, false);
+	cluster_kill(cluster, dead);
+	cluster_spawn(cluster, dead);
+	await_leader(before);
+	assert_int_not_equal(leader(), a);
+	cluster_wait_log(cluster, dead, "event=learned", 1);
+	more(c, 3);
+	room(a, true);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -289,7 +339,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_warm_leader, teardown),
@@ -297,7 +347,10 @@ int main(void)
 		cmocka_unit_test_teardown(test_leader_without_memory, teardown),
 		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
 		cmocka_unit_test_teardown(test_older_folder, teardown),
+		cmocka_unit_test_teardown(test_full_disk, teardown),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
