@@ -57,7 +57,7 @@ static json_t *members_of(const json_t *status)
 {
 	static const char *const keys[] = {"name",     "address", "state", "why",     "coordinator",
 					   "capacity", "votes",   "uuid",  "release", "wire_minor"};
-	json_t *list = json_array(), *n;
+	json_t *list = json_array(), *nobody = json_object_get(status, "no_coordinator"), *out, *n;
 	size_t i;
 
 	json_array_foreach((json_t *)(uintptr_t)json_object_get(status, "nodes"), i, n) {
@@ -71,7 +71,10 @@ static json_t *members_of(const json_t *status)
 			models_of(json_object_get(status, "models"), ctl_text(n, "name")));
 		json_array_append_new(list, o);
 	}
-	return json_pack("{s:o}", "members", list);
+	out = json_pack("{s:o}", "members", list);
+	if (nobody != NULL)
+		json_object_set(out, "no_coordinator", nobody);
+	return out;
 }
 
 static void print_member(const json_t *n)
@@ -118,6 +121,8 @@ enum ctl_exit ctl_members(const struct ctl_options *o)
 		       "CAPACITY", "VOTES", "RELEASE", "UUID");
 		json_array_foreach(json_object_get(members, "members"), i, n)
 			print_member(n);
+		if (ctl_text(members, "no_coordinator")[0] != 0)
+			printf("%s\n", ctl_text(members, "no_coordinator"));
 	}
 	json_decref(members);
 	return CTL_OK;

@@ -176,6 +176,8 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	}
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));
+	if (ctl_text(root, "no_coordinator")[0] != 0)
+		printf("%s\n", ctl_text(root, "no_coordinator"));
 	models = json_object_get(root, "models");
 	json_array_foreach((json_t *)(uintptr_t)models, i, m)
 		print_model(m);

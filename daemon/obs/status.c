@@ -97,6 +97,7 @@ static void next_json(json_t *list, const struct server *s)
 
 static json_t *nodes_json(const struct server *s)
 {
+	bool known = lead_known(s, NULL) == SHARD_OK;
 	json_t *list = json_array();
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
@@ -106,7 +107,8 @@ static json_t *nodes_json(const struct server *s)
 				      p == NULL ? "self"
 				      : p->up   ? "up"
 						: "down",
-				      "coordinator", n == server_coordinator(s), "incarnation",
+				      "coordinator", known && n == server_coordinator(s),
+				      "incarnation",
 				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
 				      "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
@@ -330,12 +332,13 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 }
 
 /* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
- * far as this node knows. The coordinator's text follows if it names more. Empty: nobody is
- * known. */
+ * far as this node knows. The coordinator's text follows if it names more, or that there is none.
+ * Empty: nobody is known. */
 void status_waits(const struct model *m, char *out, size_t bytes)
 {
 	const char *word;
 	struct core_state c;
+	struct err e;
 	uint32_t named = 0, chunk;
 	size_t used = 0;
 	uint64_t step;
@@ -372,6 +375,8 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 	if (named == 0 && images_awaited(m, &chunk, &step))
 		used += image_words(m, out, bytes);
 	word = c.waits[0] != 0 ? c.waits : m->waits;
+	if (lead_known(m->server, &e) != SHARD_OK) /* What the last one said is over. */
+		word = e.text;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
 		snprintf(out + used, bytes - used, "%s%s", used > 0 ? "; on all nodes: " : "",
 			 word);
@@ -598,6 +603,7 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 {
 	json_t *models = json_array(), *o;
 	uint64_t refused, copied;
+	struct err e;
 	char *text;
 
 	models_json(models, &s->models, who);
@@ -613,6 +619,8 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 		      (json_int_t)s->budget.queues, "connections",
 		      (int)(s->conns.sessions_nr + s->conns.openings_nr), "refused_frames",
 		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
+	if (o != NULL && lead_known(s, &e) != SHARD_OK)
+		json_object_set_new(o, "no_coordinator", json_string(e.text));
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;

@@ -284,6 +284,42 @@ static void test_older_folder(void **state)
 	free(c);
 }
 
+/* Two of three nodes are dead. Status and members of the third one name no coordinator, and say
+ * what is missing, and so does a command that waits for chunks to move. */
+static void test_nobody_coordinates(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	char words[300], *out;
+	int a, left;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	c->extra = "replicas=2";
+	cluster = cluster_start(3, NULL, QUORUM);
+	a = leader();
+	left = (a + 1) % 3;
+	crew_add(c, cluster->node[left].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 3);
+	(void)crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		if (n != left)
+			cluster_kill(cluster, n);
+	cluster_says(cluster, left, "\"no_coordinator\":\"no node coordinates now: one is");
+	cluster_says(cluster, left, "\"waits\":\"no node coordinates now: one is elected");
+	snprintf(words, sizeof(words), "members --address %s", cluster->node[left].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_null(strstr(out, "  coordinates"));
+	assert_non_null(strstr(out, "no node coordinates now"));
+	free(out);
+	snprintf(words, sizeof(words), "drain --undo %s --timeout 8 --address %s",
+		 cluster->node[left].name, cluster->node[left].unix_address);
+	tool_expect(1, "no node coordinates now", "shardctl", words);
+	cluster_done(&cluster);
+	free(c);
+}
+
 /* The process may write nothing more into files, its log included. */
 static void room(int node, bool is)
 {
@@ -348,6 +384,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
 		cmocka_unit_test_teardown(test_older_folder, teardown),
 		cmocka_unit_test_teardown(test_full_disk, teardown),
+		cmocka_unit_test_teardown(test_nobody_coordinates, teardown),
 	};
 
 	if (argc > 1)
