@@ -497,9 +497,17 @@ static bool settled(const struct model *m)
 	       (v == NULL || v->state == MOVING_IDLE || m->place.to != NULL);
 }
 
+/* A sum of what a plan is made of, and of which links stand since when: a node that refused, or was
+ * away, may have come back with more memory. */
 static uint64_t seen_sum(const struct model *m, const uint64_t *capacity)
 {
-	return xxh_sum(capacity, CORE_NODES_MAX * sizeof(*capacity), m->place.sum) | 1;
+	uint64_t since[CORE_NODES_MAX] = {0};
+	uint64_t sum = xxh_sum(capacity, CORE_NODES_MAX * sizeof(*capacity), m->place.sum);
+
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		if (m->server->peer[n] != NULL)
+			since[n] = m->server->peer[n]->since_ns;
+	return xxh_sum(since, sizeof(since), sum) | 1;
 }
 
 static void note_since(struct model *m, uint64_t now_ns)

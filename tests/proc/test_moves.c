@@ -462,6 +462,50 @@ static void test_started_without_room(void **state)
 	ends(true);
 }
 
+/* The need of that model on that node, as its daemon has logged. */
+static unsigned long long need_of(int node)
+{
+	char *log = cluster_log(cluster, node), *at = strstr(log, " event=model model=moved ");
+	unsigned long long bytes = 0;
+
+	assert_non_null(at);
+	assert_non_null(at = strstr(at, " bytes="));
+	assert_int_equal(sscanf(at, " bytes=%llu", &bytes), 1);
+	free(log);
+	return bytes;
+}
+
+/* A node that joins has no room for chunks. It is started again with more memory, and gets them at
+ * once. */
+static void test_more_memory(void **state)
+{
+	char conf[100];
+	uint64_t step;
+	int d, e;
+
+	(void)state;
+	begin(&(struct moved_plan){.nodes = 2, .conf = BEAT, .extra = "replicas=2", .scale = 12});
+	d = cluster_joiner(cluster, 1, "[daemon]\ncapacity = 0\n");
+	cluster_spawn(cluster, d);
+	cluster_wait_log(cluster, d, " event=model model=moved ", 1);
+	snprintf(conf, sizeof(conf), "[daemon]\nmemory = %lluKiB\n",
+		 (need_of(d) + (64 << 10)) * 16 / 15 / 1024);
+	e = cluster_joiner(cluster, 1, conf);
+	cluster_spawn(cluster, e);
+	cluster_wait_log(cluster, 0, "event=not_moved model=moved", 1);
+	cluster_kill(cluster, e);
+	setenv("SHARD_MEMORY", "256MiB", 1);
+	cluster_spawn(cluster, e);
+	unsetenv("SHARD_MEMORY");
+	cluster_wait_log(cluster, e, " event=model model=moved ", 2);
+	step = crew_step(crew);
+	wait_held(0, e, 1, 1000);
+	/* Without a reason to, a node that refused is asked again after 15 s, which are some 1,100
+	 * steps. */
+	assert_in_range(crew_step(crew) - step, 0, 300);
+	ends(true);
+}
+
 /* The next table is wanted before the step in hand is over, at whose end the move to the first one
  * begins. */
 static void test_changed_early(void **state)
@@ -671,6 +715,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_coordinator_killed, cleanup),
 		cmocka_unit_test_teardown(test_led_without_room, cleanup),
 		cmocka_unit_test_teardown(test_started_without_room, cleanup),
+		cmocka_unit_test_teardown(test_more_memory, cleanup),
 		cmocka_unit_test_teardown(test_changed_early, cleanup),
 		cmocka_unit_test_teardown(test_saved, cleanup),
 		cmocka_unit_test_teardown(test_too_few, cleanup),
