@@ -148,8 +148,8 @@ static bool may_try_again(struct lead *l)
 	if (l->s->conf->membership != CONFIG_MEMBERSHIP_QUORUM ||
 	    now - l->refused_ns < l->s->conf->heartbeat_timeout_ns)
 		return true;
-	log_line(l->s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s",
-		 (unsigned long)l->term, "its disk refuses the views of models");
+	log_line(l->s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s", (unsigned long)l->term,
+		 "its disk refuses the views of models");
 	return false;
 }
 

@@ -102,15 +102,15 @@ static json_t *nodes_json(const struct server *s)
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
-		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
-				      "address", s->node[n].address.text, "state",
-				      p == NULL ? "self"
-				      : p->up   ? "up"
-						: "down",
-				      "coordinator", known && n == server_coordinator(s),
-				      "incarnation",
-				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
-				      "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
+		json_t *o =
+			json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
+				  "address", s->node[n].address.text, "state",
+				  p == NULL ? "self"
+				  : p->up   ? "up"
+					    : "down",
+				  "coordinator", known && n == server_coordinator(s), "incarnation",
+				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
+				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		member_json(o, s, n);
 		if (p != NULL && !p->up)
