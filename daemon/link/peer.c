@@ -522,8 +522,11 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 			       "`node` on both",
 			       hello->node, members_name(s, s->self));
 	if ((st = hello_check_node(s, hello, e)) != SHARD_OK ||
-	    (st = check_nodes(s, hello, e)) != SHARD_OK)
+	    (st = check_nodes(s, hello, e)) != SHARD_OK) {
+		if (!p->up) /* This says more than how its last link ended. */
+			snprintf(p->why, sizeof(p->why), "%s", e->text);
 		return st;
+	}
 	if (hello->connection >= p->conns_nr)
 		return err_set(e, SHARD_MISMATCH,
 			       "[net] connections is %u on node %s, at least %u on node %s",
