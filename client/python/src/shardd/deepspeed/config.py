@@ -201,11 +201,15 @@ KEYS: dict[str, Key] = {
         "sync_after_allgather", "keep_int_input_tensors", "keep_all_input_tensors",
         "deepcompile_moe")},
     "activation_checkpointing": _c("deepspeed.checkpointing", inside=True),
-    "activation_checkpointing.partition_activations": _n("there is no model parallel group", bool),
-    "activation_checkpointing.cpu_checkpointing": _c("saved activations go to host memory", bool),
-    **{f"activation_checkpointing.{k}": _n("torch.utils.checkpoint decides") for k in (
-        "contiguous_memory_optimization", "number_checkpoints", "synchronize_checkpoint_boundary",
-        "profile")},
+    "activation_checkpointing.partition_activations": _c(
+        "checkpoint() keeps a part on each rank of the group of configure(mpu)", bool),
+    "activation_checkpointing.cpu_checkpointing": _c("checkpoint() keeps them in host memory",
+                                                     bool),
+    "activation_checkpointing.synchronize_checkpoint_boundary": _c(
+        "torch.cuda.synchronize() before and after checkpoint()", bool),
+    "activation_checkpointing.profile": _c("checkpoint() logs the time of forward", bool),
+    **{f"activation_checkpointing.{k}": _n("torch's allocator does not fragment by it") for k in (
+        "contiguous_memory_optimization", "number_checkpoints")},
     "checkpoint": _m("save_checkpoint()", inside=True),
     "checkpoint.tag_validation": _m("Ignore, Warn or Fail", str),
     "checkpoint.load_universal": _n("each checkpoint of shardd fits each number of trainers", bool),

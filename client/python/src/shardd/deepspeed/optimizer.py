@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import params as _p
-from ..checkpoint import Initial
+from ..checkpoints import Initial
 from ..optimizer import Optimizer
 from ..settings import taken_over
 from . import comm

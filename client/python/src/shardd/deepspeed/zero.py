@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deepspeed.zero, deepspeed.utils.safe_* and deepspeed.checkpointing.
+"""deepspeed.zero and deepspeed.utils.safe_*.
 
 Parameters are whole in every process here: on the CPU they are the node's shared image, which costs
 a process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one
@@ -310,34 +310,3 @@ def get_z3_leaf_modules(model) -> list:
 def z3_leaf_module(model) -> bool:
     """Whether a module is marked."""
     return getattr(model, "_z3_leaf", False)
-
-
-# --- checkpointing of activations ---
-
-_activations = {"cpu": False}
-
-
-def configure(mpu_, deepspeed_config=None, partition_activations=None,
-              contiguous_checkpointing=None, num_checkpoints=None, checkpoint_in_cpu=None,
-              synchronize=None, profile=None) -> None:
-    """Says how checkpoint() keeps what it saves. Only checkpoint_in_cpu has an effect."""
-    block = (load(deepspeed_config).get("activation_checkpointing") or {}) \
-        if deepspeed_config is not None else {}
-    _activations["cpu"] = bool(block.get("cpu_checkpointing")
-                               if checkpoint_in_cpu is None else checkpoint_in_cpu)
-
-
-def is_configured() -> bool:
-    """True: there is nothing that needs to be."""
-    return True
-
-
-def checkpoint(function, *args):
-    """function(*args), whose activations are computed again in backward."""
-    from torch.utils.checkpoint import checkpoint as again
-    if _activations["cpu"]:
-        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
-            return again(function, *args, use_reentrant=False)
-    return again(function, *args, use_reentrant=False)
-
-
