@@ -11,6 +11,7 @@ The copies were tested with a driver library that behaves as CUDA's does, and no
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import functools
 import logging
@@ -25,6 +26,7 @@ from . import params as _p
 from .gradients import Gradients
 from .image import Image
 from .session import Result, Session, World
+from .stage3 import FetchedImage
 
 log = logging.getLogger("shardd")
 
@@ -182,6 +184,11 @@ class Copies:
             number = call()
         return number
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return not self._handle
+
     def wait(self, ticket: int = 0) -> None:
         """Waits for a ticket and all before it; 0: for all."""
         self._sliced(lambda ms: self.lib.shard_cuda_wait(self._handle, ticket, ms))
@@ -200,7 +207,7 @@ class TorchDevice:
     """A device of torch.cuda: all that is needed of it."""
 
     def __init__(self, index: int):
-        self.index = index
+        self.index, self.where = index, torch.device("cuda", index)
 
     def __str__(self) -> str:
         return f"cuda:{self.index}"
@@ -212,6 +219,14 @@ class TorchDevice:
     def address(self, x: torch.Tensor) -> int:
         """Where the elements of a contiguous tensor are."""
         return x.data_ptr()
+
+    def allocate(self, p: torch.nn.Parameter) -> None:
+        """Gives the storage of a parameter its memory again."""
+        p.untyped_storage().resize_(p.numel() * p.element_size())
+
+    def free(self, p: torch.nn.Parameter) -> None:
+        """Takes it away, for work that is put on the current stream afterwards."""
+        p.untyped_storage().resize_(0)
 
     def used_by(self, x: torch.Tensor, stream: int) -> None:
         """The allocator gives the memory of x to nobody before the stream is past this point."""
@@ -324,12 +339,65 @@ class DeviceImage(Image):
         self.followed = True
 
 
-def device_of(rows: Iterable[_p.Row]) -> TorchDevice | None:
+class FetchedDeviceImage(FetchedImage):
+    """Parameters in memory of the device's own while they are used."""
+
+    def __init__(self, *of_host, device, **more):
+        super().__init__(*of_host, where=device.where, **more)
+        self._device = device
+        # By the id of a parameter: the copy that is under way, and where it goes.
+        self._late: dict[int, tuple[Copies, int, torch.Tensor]] = {}
+
+    def _look(self, s: CudaSession, step: int) -> None:
+        self._session, self._step = s, step  # Each copy waits for the step by itself.
+
+    def allocate(self, p: torch.nn.Parameter) -> None:
+        self._device.allocate(p)
+
+    def free(self, p: torch.nn.Parameter) -> None:
+        self._device.free(p)
+
+    def fetch(self, params: list[torch.nn.Parameter], wait: bool) -> None:
+        """Queues copies from the image, as one: parameters of a unit lie together in the image."""
+        params = sorted(params, key=lambda p: self._row[id(p)])
+        to = [p.detach() if p.is_contiguous() else
+              torch.empty(p.size(), dtype=p.dtype, device=p.device) for p in params]
+        copies = self._session.copies
+        with self._or_by_torch(params):
+            ticket = copies.pull(self._step, [(self._row[id(p)], p.numel(), self._device.address(x))
+                                              for p, x in zip(params, to)], self._device.stream())
+            self._late.update({id(p): (copies, ticket, x) for p, x in zip(params, to)})
+            if wait:
+                self.arrived(params)
+
+    def arrived(self, params: list[torch.nn.Parameter]) -> None:
+        """Work that is put on the current stream from now on finds the parameters."""
+        for p in params:
+            copies, ticket, x = self._late.pop(id(p), (None, 0, None))
+            if copies is None or copies.closed:
+                continue  # Copied by torch; or nobody computes with it any more.
+            with self._or_by_torch([p]):
+                copies.order(ticket, self._device.stream())
+                if x.data_ptr() != p.data_ptr():
+                    self._device.used_by(x, copies.stream)
+                    p.data.copy_(x)
+
+    @contextlib.contextmanager
+    def _or_by_torch(self, params: list[torch.nn.Parameter]):
+        """When the world changes the library copies no more, and the image is still there. What is
+        computed with it is dropped by step(), and until then has the right numbers."""
+        try:
+            yield
+        except (_c.WorldChanged, _c.RolledBack, _c.Closed):
+            super().fetch(params, True)
+
+
+def device_of(rows: Iterable[_p.Row], where: torch.device | None = None) -> TorchDevice | None:
     """The device that parameters are on, or None if they are on none or copies have to be torch's.
 
-    Raises TypeError where they are on several.
+    where: the device that they will be on. Raises TypeError where they are on several.
     """
-    devices = {r.param.device for r in rows}
+    devices = {r.param.device if where is None else where for r in rows}
     if {d.type for d in devices} != {"cuda"}:
         return None
     if len(devices) > 1:
@@ -341,10 +409,12 @@ def device_of(rows: Iterable[_p.Row]) -> TorchDevice | None:
     except ImportError as e:
         log.warning("%s: gradients and parameters are copied by torch, which waits for each", e)
         return None
-    return TorchDevice(next(iter(devices)).index)
+    index = next(iter(devices)).index
+    return TorchDevice(torch.cuda.current_device() if index is None else index)
 
 
-def parts(device) -> tuple:
-    """What an Optimizer uses in place of Session, Image and Gradients."""
+def parts(device, fetched: bool) -> tuple:
+    """What an Optimizer uses in place of Session, Image and Gradients. fetched: for stage 3."""
+    image = FetchedDeviceImage if fetched else DeviceImage
     return tuple(functools.partial(cls, device=device)
-                 for cls in (CudaSession, DeviceImage, DeviceGradients))
+                 for cls in (CudaSession, image, DeviceGradients))

@@ -82,14 +82,11 @@ def is_configured() -> bool:
 
 def checkpoint(function, *args, **kwargs):
     """function(*args, **kwargs), whose activations are computed again in backward."""
-    def run(*args, **kwargs):  # Keywords are all the function's.
-        return function(*args, **kwargs)
-
     begun = time.monotonic()
     _boundary()
-    out = _checkpoint(run, *args, cpu=_now.cpu, context_fn=_trackers,
+    out = _checkpoint(lambda args, kwargs: function(*args, **kwargs), args, kwargs, cpu=_now.cpu,
                       partition=_now.group if _now.partition and _now.group is not None else False,
-                      **kwargs)
+                      context_fn=_trackers)
     _boundary()
     if _now.profile:
         log.info("forward of a checkpointed function: %.3f ms", 1000 * (time.monotonic() - begun))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """deepspeed.zero and deepspeed.utils.safe_*.
 
-Parameters are whole in every process here: on the CPU they are the node's shared image, which costs
-a process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one
-rank writes is the same everywhere. What changes masters or moments from outside is rare, and is
+On the CPU parameters are whole in every process: they are the node's shared image, which costs a
+process nothing. On a GPU, in stage 3, shardd.stage3 fetches them. GatheredParameters has them be in
+memory, and sees to it that what one rank writes is the same everywhere. What changes masters or moments from outside is rare, and is
 done by making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
 """
 
@@ -84,34 +84,38 @@ class GatheredParameters:
 
     def __enter__(self):
         self._engines: dict[int, DeepSpeedOptimizer] = {}
-        if self._rank is None:
-            return
+        self._held = contextlib.ExitStack()
         for p in self._params:
             with contextlib.suppress(KeyError):
                 opt = optimizer_of(p)
                 self._engines[id(opt)] = opt
-                row = opt._row_of[id(p)]
-                if opt._image.is_view(row):
+        for opt in self._engines.values():
+            self._held.enter_context(opt.gather(*self._params))
+            for p in self._params if self._rank is not None else ():
+                row = opt._row_of.get(id(p))
+                if row is not None and opt._image.is_view(row):
                     p.data = p.data.clone()
 
     def __exit__(self, kind, value, trace):
-        if self._rank is None or kind is not None:
-            return False
-        if comm.is_initialized() and comm.world_size() > 1:
-            for p in self._params:
-                comm.broadcast(p.data, self._rank)
+        with self._held:
+            if self._rank is None or kind is not None:
+                return False
+            if comm.is_initialized() and comm.world_size() > 1:
+                for p in self._params:
+                    comm.broadcast(p.data, self._rank)
+            written = {id(p): p.detach().float().cpu().clone() for p in self._params}
         for opt in self._engines.values():
             numbers = opt.numbers()
             for p in self._params:
                 row = opt._row_of.get(id(p))
                 if row is not None:
-                    numbers.masters[row.name] = p.detach().float().clone()
+                    numbers.masters[row.name] = written[id(p)]
             opt.again(numbers)
         return False
 
 
 def register_external_parameter(module, parameter) -> None:
-    """Nothing: a parameter is whole wherever it is used."""
+    """Nothing: a parameter is fetched wherever it is looked up."""
     if not isinstance(module, torch.nn.Module) or not isinstance(parameter, torch.nn.Parameter):
         raise RuntimeError("Parameter is not a torch.nn.Parameter")
 
@@ -272,11 +276,11 @@ def safe_set_local_grad(param, value):
     safe_set_full_grad(param, _whole(param, value))
 
 
-# --- leaf modules: they say how DeepSpeed fetches, and nothing is fetched ---
+# --- leaf modules: fetched as a whole, where parameters are fetched ---
 
 
 def set_z3_leaf_modules(model, leaf_modules, raise_if_not_found: bool = True) -> list:
-    """Marks the modules of these classes. The mark has no effect on the CPU."""
+    """Marks the modules of these classes, before initialize()."""
     names = [c for c in leaf_modules if isinstance(c, str)]
     classes = tuple(c for c in leaf_modules if not isinstance(c, str))
     found = [m for m in model.modules()
