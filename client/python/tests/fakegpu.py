@@ -76,6 +76,7 @@ class Device:
     def __init__(self):
         self.gpu = Gpu()
         self._at: dict[int, int] = {}  # Where a tensor inside is on the device.
+        self._kept: list[torch.Tensor] = []
         self.pushed = 0
 
     def __str__(self):
@@ -94,6 +95,12 @@ class Device:
         p.untyped_storage().resize_(p.numel() * p.element_size())
         p.data.fill_(float("nan"))
         self._at[p.data_ptr()] = self.gpu.lib.fake_cuda_adopt(p.data_ptr(), p.nbytes)
+
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        x = torch.full(like.size(), float("nan"), dtype=like.dtype)
+        self._at[x.data_ptr()] = self.gpu.lib.fake_cuda_adopt(x.data_ptr(), x.nbytes)
+        self._kept.append(x)
+        return x
 
     def free(self, p: torch.Tensor):
         """Ends the process if a copy into it is under way."""

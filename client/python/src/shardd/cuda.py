@@ -224,6 +224,10 @@ class TorchDevice:
         """Gives the storage of a parameter its memory again."""
         p.untyped_storage().resize_(p.numel() * p.element_size())
 
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of the same size."""
+        return torch.empty(like.size(), dtype=like.dtype, device=like.device)
+
     def free(self, p: torch.nn.Parameter) -> None:
         """Takes it away, for work that is put on the current stream afterwards."""
         p.untyped_storage().resize_(0)
@@ -326,8 +330,7 @@ class DeviceImage(Image):
     def follow(self, s: CudaSession, step: int) -> None:
         """Waits until the image has the weights of `step`, and queues their copies. Work that is
         put on the current stream afterwards finds them."""
-        to = [r.param.detach() if r.param.is_contiguous() else
-              torch.empty(r.param.size(), dtype=self._dtype, device=r.param.device)
+        to = [r.param.detach() if r.param.is_contiguous() else self._device.empty(r.param)
               for r in self._rows]
         s.pull_to(step, [(i, r.numel, self._device.address(x))
                          for i, (r, x) in enumerate(zip(self._rows, to))], self._device.stream())
@@ -360,8 +363,7 @@ class FetchedDeviceImage(FetchedImage):
     def fetch(self, params: list[torch.nn.Parameter], wait: bool) -> None:
         """Queues copies from the image, as one: parameters of a unit lie together in the image."""
         params = sorted(params, key=lambda p: self._row[id(p)])
-        to = [p.detach() if p.is_contiguous() else
-              torch.empty(p.size(), dtype=p.dtype, device=p.device) for p in params]
+        to = [p.detach() if p.is_contiguous() else self._device.empty(p) for p in params]
         copies = self._session.copies
         with self._or_by_torch(params):
             ticket = copies.pull(self._step, [(self._row[id(p)], p.numel(), self._device.address(x))
