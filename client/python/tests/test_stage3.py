@@ -8,6 +8,8 @@ import random
 import pytest
 import torch
 
+import models
+import shardd
 from shardd import lib
 from shardd.stage3 import Fetcher, Scheduler, Source, Todo
 
@@ -203,7 +205,7 @@ def test_training_as_with_all_in_memory(settings):
 # --- in an Optimizer ---
 
 TRAIN = """
-    import torch, shardd, sys, hashlib, models
+    import torch, shardd, sys, hashlib, models, test_stage3
     rank, n = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(7)
     make, data, steps, accumulate = {model}, {data}, {steps}, {accumulate}
@@ -278,8 +280,30 @@ def right(one, words):
     assert one["same"] == [True] * 5
     assert one["left"] == 0
     assert 0 < one["peak"] <= one["size"]
-    if words.get("settings", NOTHING) == NOTHING and words["model"] != NET["model"]:
+    if words.get("settings", NOTHING) == NOTHING and words["model"] == GPT["model"]:
         assert one["peak"] < 0.6 * one["size"]
+
+
+class Borrows(torch.nn.Module):
+    """Uses parameters of its parts itself, and has a method beside forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 32)
+        self.mid = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+
+    def mixed(self, h):
+        return torch.nn.functional.linear(h, self.out.weight * 0.5, self.mid[0].bias)
+
+    def forward(self, x, y):
+        h = self.mid(torch.nn.functional.embedding(x % 64, self.embed.weight))
+        h = torch.utils.checkpoint.checkpoint(self.mixed, h, use_reentrant=False)
+        h = self.mid[1](self.out(self.mixed(h).relu_())) @ self.embed.weight.t()
+        return torch.nn.functional.cross_entropy(h.flatten(0, 1), y.flatten() % 64)
+
+
+CASES += [(1, {**GPT, "model": "test_stage3.Borrows", "settings": s}) for s in (
+    NOTHING, {"prefetch": 2000, "reuse": 0, "keep": 0})]
 
 
 @pytest.mark.parametrize("n, words", CASES, ids=str)
@@ -289,12 +313,44 @@ def test_as_with_the_image(ranks, n, words):
         right(one, words)
 
 
+def test_outside_of_forward(address):
+    """What is looked up in no forward is there until the step ends, and gather() has it, too."""
+    torch.manual_seed(0)
+    model = Borrows()
+    want = {k: v.clone() for k, v in model.state_dict().items()}
+    with shardd.SGD(model, lr=0.1, name="o", address=address, params="copy",
+                    stage3=NOTHING) as opt:
+        params = dict(model.named_parameters())
+        assert not any(p.untyped_storage().nbytes() for p in params.values())
+        assert torch.equal(model.out.weight, want["out.weight"])
+        with opt.gather(params["embed.weight"]):
+            assert torch.equal(params["embed.weight"], want["embed.weight"])
+            with torch.no_grad():
+                model(*models.tokens(0, 0))  # Which ends a pass of its own otherwise.
+            assert torch.equal(params["embed.weight"], want["embed.weight"])
+        assert params["embed.weight"].untyped_storage().nbytes() == 0
+        assert all(torch.equal(v, want[k]) for k, v in model.state_dict().items())
+        with pytest.raises(RuntimeError, match="load_state_dict"):
+            model.load_state_dict(want)
+        model(*models.tokens(0, 0)).backward()
+        opt.step()
+        assert not any(p.untyped_storage().nbytes() for p in params.values())
+        after = {k: v.clone() for k, v in model.state_dict().items()}
+        assert not any(torch.equal(v, want[k]) for k, v in after.items())
+    assert all(torch.equal(p, after[k]) for k, p in params.items())
+
+
+def test_the_whole_model_is_needed(address):
+    with pytest.raises(TypeError, match="give the Module as model"):
+        shardd.SGD(Borrows().parameters(), lr=0.1, address=address, params="copy", stage3=True)
+
+
 @pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists(), reason="`make tests` was not run")
 @pytest.mark.parametrize("n, words", CASES, ids=str)
 def test_on_a_device(ranks, n, words):
     """As above, with the driver library of tests/cuda. Its copies are late, memory that is not
     filled yet has other numbers, and memory that is freed while it is copied ends the process."""
-    env = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_SEED": "5"}
+    env = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_SEED": "5", "FAKE_CUDA_DELAY_US": 4000}
     for one in trains(ranks, n, env, **{**words, "fake": True}):
         right(one, words)
         assert one["about"] > one["size"]

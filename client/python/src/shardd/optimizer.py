@@ -35,6 +35,7 @@ from . import torch_state
 from .definition import Definition, Gone
 from .gradients import Gradients
 from .image import Image
+from .init import in_file
 from .session import Result, Session, default_address
 from .stage3 import FetchedImage
 
@@ -279,8 +280,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def _start(self) -> None:
         """Where parameters have no memory of their own the image is needed at once."""
-        if self.fetched or any(_p.absent(r.param) for r in self._rows):
+        if self._at_once():
             self._ready()
+
+    def _at_once(self) -> bool:
+        return self.fetched or any(in_file(r.param) for r in self._rows)
 
     def _install(self) -> None:
         self._forget_step()
@@ -471,9 +475,8 @@ class Optimizer(torch.optim.Optimizer):
     def _catch_up(self) -> None:
         """Has the parameters be the weights that the next step is computed on."""
         step = (self._step if self._begun else self._session.world.step) - 1
-        must = self.fetched or any(_p.absent(r.param) for r in self._rows)
         if step != self._weights_of or self._lost_sessions and self._image.followed or \
-                must and not self._image.followed:
+                self._at_once() and not self._image.followed:
             self._refresh(step)
         for s in self._lost_sessions:
             s.disconnect()

@@ -40,11 +40,6 @@ def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype, count=numel).view(like.size())
 
 
-def absent(p: torch.Tensor) -> bool:
-    """Whether a parameter has no memory, as after shardd.Init."""
-    return p.numel() > 0 and p.untyped_storage().nbytes() == 0
-
-
 class Row:
     """One parameter: its name, its group, and what became of its gradient in the step in hand."""
 

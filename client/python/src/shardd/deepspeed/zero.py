@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..init import Init as _Init
 from . import comm
 from .config import DTYPE_NAMES, load
 from .optimizer import DeepSpeedOptimizer, optimizer_of
@@ -29,7 +30,7 @@ class ZeroParamStatus(enum.Enum):
 
 
 class Init(contextlib.ContextDecorator):
-    """Modules that are made in here have the dtype of the ds_config, or `dtype`.
+    """shardd.Init for modules that are made in here, with the dtype of the ds_config, or `dtype`.
 
     module: one that exists already is cast. The other arguments of DeepSpeed's Init say how parts
     of parameters are kept, and there are none.
@@ -38,7 +39,7 @@ class Init(contextlib.ContextDecorator):
     def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True,
                  remote_device=None, pin_memory=False, config_dict_or_path=None, config=None,
                  enabled=True, dtype=None, mpu=None, **more):
-        self._dtype = None
+        self._init = _Init(enabled=False)
         source = config_dict_or_path if config_dict_or_path is not None else config
         if not enabled:
             return
@@ -50,19 +51,16 @@ class Init(contextlib.ContextDecorator):
                     dtype = getattr(torch, name)
         if isinstance(dtype, str):
             dtype = getattr(torch, DTYPE_NAMES[dtype])
-        self._dtype = dtype
+        self._init = _Init(dtype=dtype, enabled=enabled)
         if module is not None and dtype is not None:
             module.to(dtype)
 
     def __enter__(self):
-        self._before = torch.get_default_dtype()
-        if self._dtype is not None:
-            torch.set_default_dtype(self._dtype)
+        self._init.__enter__()
         return self
 
     def __exit__(self, *what):
-        torch.set_default_dtype(self._before)
-        return False
+        return self._init.__exit__(*what)
 
 
 class GatheredParameters:
