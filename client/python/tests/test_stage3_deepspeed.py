@@ -16,8 +16,9 @@ RUN = """
         model.norm.weight.requires_grad_(False)
         engine, opt, _, _ = ds.initialize(model=model, config={
             "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {
-                "lr": 0.01}}, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 20000,
-            "stage3_param_persistence_threshold": 100, "stage3_max_reuse_distance": 0},
+                "lr": 0.01}}, "zero_optimization": {
+                "stage": 3, "stage3_prefetch_bucket_size": 20000,
+                "stage3_param_persistence_threshold": 100, "stage3_max_reuse_distance": 0},
             "shardd": {"name": name, **own}})
         losses = []
         def steps(first, last):

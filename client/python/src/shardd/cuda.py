@@ -17,7 +17,7 @@ import functools
 import logging
 import pathlib
 import time
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
@@ -399,7 +399,7 @@ def device_of(rows: Iterable[_p.Row], where: torch.device | None = None) -> Torc
 
     where: the device that they will be on. Raises TypeError where they are on several.
     """
-    devices = {r.param.device if where is None else where for r in rows}
+    devices = {r.param.device for r in rows} if where is None else {where}
     if {d.type for d in devices} != {"cuda"}:
         return None
     if len(devices) > 1:
@@ -415,8 +415,15 @@ def device_of(rows: Iterable[_p.Row], where: torch.device | None = None) -> Torc
     return TorchDevice(torch.cuda.current_device() if index is None else index)
 
 
-def parts(device, fetched: bool) -> tuple:
-    """What an Optimizer uses in place of Session, Image and Gradients. fetched: for stage 3."""
-    image = FetchedDeviceImage if fetched else DeviceImage
+def parts(rows: Iterable[_p.Row], where: torch.device, stage3: Mapping | None) -> tuple:
+    """The Session, Image and Gradients of an Optimizer whose parameters are used on a device.
+
+    stage3: settings of shardd.stage3.Scheduler, or None: parameters are in memory all the time."""
+    device = device_of(rows, where if stage3 is not None else None)
+    if device is None:
+        return Session, Image if stage3 is None else functools.partial(
+            FetchedImage, settings=stage3, where=where), Gradients
+    image: Any = DeviceImage if stage3 is None else functools.partial(
+        FetchedDeviceImage, settings=stage3)
     return tuple(functools.partial(cls, device=device)
                  for cls in (CudaSession, image, DeviceGradients))

@@ -33,11 +33,8 @@ from . import params as _p
 from . import settings as _s
 from . import torch_state
 from .definition import Definition, Gone
-from .gradients import Gradients
-from .image import Image
 from .init import in_file
 from .session import Result, Session, default_address
-from .stage3 import FetchedImage
 
 log = logging.getLogger("shardd")
 
@@ -185,25 +182,17 @@ class Optimizer(torch.optim.Optimizer):
         self._made = True
 
         self._collect(dtype, grad_dtype)
-        where = self._rows[0].param.device
-        if stage3 not in (None, False) and device is not None:
-            where = torch.device(device)
-        device = _cuda.device_of(self._rows, where)
+        stage3 = {} if stage3 is True else None if stage3 is False else stage3
+        where = torch.device(self._rows[0].param.device if None in (stage3, device) else device)
         params = params or ("image" if where.type == "cpu" else "copy")
         if where.type != "cpu" and params == "image":
             raise ValueError(f'shardd.Optimizer: parameters are on {where}, so params="copy"')
         ddp = self._unwrap_ddp()
-        self.fetched = stage3 not in (None, False) and params == "copy"
+        self.fetched = stage3 is not None and params == "copy"
         if self.fetched and self._module is None:
             raise TypeError("shardd.Optimizer: stage3 fetches what a module uses before it does: "
                             "give the Module as model, and no parameters")
-        session, image, gradients = Session, FetchedImage if self.fetched else Image, Gradients
-        if device is not None:
-            session, image, gradients = _cuda.parts(device, self.fetched)
-        if self.fetched:
-            words = {} if stage3 is True else dict(stage3)
-            image = functools.partial(image, settings=words, **(
-                {} if device is not None else {"where": where}))
+        session, image, gradients = _cuda.parts(self._rows, where, stage3 if self.fetched else None)
         self._image = image(self._rows, self.dtype, params == "copy", self._module)
         self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
         self._address = address or default_address(self.name)
@@ -219,7 +208,11 @@ class Optimizer(torch.optim.Optimizer):
             raise
         self.state = _State(self)
         self._install()
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.close(drop=False)
+            raise
 
     # --- construction ---
 

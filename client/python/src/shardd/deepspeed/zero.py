@@ -3,8 +3,9 @@
 
 On the CPU parameters are whole in every process: they are the node's shared image, which costs a
 process nothing. On a GPU, in stage 3, shardd.stage3 fetches them. GatheredParameters has them be in
-memory, and sees to it that what one rank writes is the same everywhere. What changes masters or moments from outside is rare, and is
-done by making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
+memory, and sees to it that what one rank writes is the same everywhere. What changes masters or
+moments from outside is rare, and is done by making the model anew from the changed numbers: all
+ranks call it, as with DeepSpeed.
 """
 
 from __future__ import annotations
