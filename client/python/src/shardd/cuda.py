@@ -376,8 +376,11 @@ class FetchedDeviceImage(FetchedImage):
         """Work that is put on the current stream from now on finds the parameters."""
         for p in params:
             copies, ticket, x = self._late.pop(id(p), (None, 0, None))
-            if copies is None or copies.closed:
-                continue  # Copied by torch; or nobody computes with it any more.
+            if copies is None:
+                continue  # Copied by torch.
+            if copies.closed:  # This trainer has joined again meanwhile.
+                super().fetch([p], True)
+                continue
             with self._or_by_torch([p]):
                 copies.order(ticket, self._device.stream())
                 if x.data_ptr() != p.data_ptr():

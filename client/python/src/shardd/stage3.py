@@ -339,7 +339,6 @@ class Fetcher:
         self._passes += 1
         self._due.clear()
         self._running.clear()
-        self._arrive(list(self._ahead))
         self.scheduler.end()
         self._free(range(len(self._params)))
 
