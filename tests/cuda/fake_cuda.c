@@ -614,6 +614,33 @@ void *fake_cuda_inside(uint64_t dev)
 	return inside;
 }
 
+uint64_t fake_cuda_adopt(void *inside, size_t bytes)
+{
+	char *outside = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (outside == MAP_FAILED)
+		abort();
+	pthread_mutex_lock(&fake.lock);
+	fake_add(DEVICE, outside, inside, bytes);
+	pthread_mutex_unlock(&fake.lock);
+	return (uint64_t)(uintptr_t)outside;
+}
+
+void fake_cuda_disown(uint64_t dev)
+{
+	struct memory *m;
+
+	pthread_mutex_lock(&fake.lock);
+	m = fake_memory((void *)(uintptr_t)dev);
+	if (m == NULL || m->kind != DEVICE)
+		fake_undefined("memory that is none of the device's is freed");
+	if (fake_in_use(m))
+		fake_undefined("device memory is freed while it is copied");
+	munmap(m->base, m->bytes);
+	fake_remove(m);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_cuda_heal(void)
 {
 	pthread_mutex_lock(&fake.lock);

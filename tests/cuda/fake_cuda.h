@@ -13,6 +13,7 @@
 #ifndef SHARD_TESTS_FAKE_CUDA_H
 #define SHARD_TESTS_FAKE_CUDA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct CUstream_st;
@@ -36,6 +37,10 @@ struct fake_cuda_left {
 	X(void, fake_cuda_left, (struct fake_cuda_left * left))                                    \
 	/* Where a test may read and write device memory. NULL: it is none. */                     \
 	X(void *, fake_cuda_inside, (uint64_t dev))                                                \
+	/* Has memory of the host be device memory, at an address that it returns. */              \
+	X(uint64_t, fake_cuda_adopt, (void *inside, size_t bytes))                                 \
+	/* The memory is the host's again. Ends the process if an operation uses it. */            \
+	X(void, fake_cuda_disown, (uint64_t dev))                                                  \
 	/* How many copies were synchronous, because memory was not registered. */                 \
 	X(uint32_t, fake_cuda_synchronous, (void))                                                 \
 	/* Makes a context that ended usable again, as a new process would. */                     \

@@ -23,6 +23,10 @@ class Gpu:
         self.lib = C.CDLL("libcuda.so.1")
         self.lib.fake_cuda_inside.restype = C.c_void_p
         self.lib.fake_cuda_inside.argtypes = [U64]
+        self.lib.fake_cuda_adopt.restype = U64
+        self.lib.fake_cuda_adopt.argtypes = [C.c_void_p, C.c_size_t]
+        self.lib.fake_cuda_disown.restype = None
+        self.lib.fake_cuda_disown.argtypes = [U64]
         self.context = C.c_void_p()
         self.call("cuInit", 0)
         self.call("cuDevicePrimaryCtxRetain", C.byref(self.context), 0)
@@ -67,11 +71,12 @@ def tensor_at(address: int, like: torch.Tensor) -> torch.Tensor:
 class Device:
     """shardd.cuda.TorchDevice, of this device."""
 
-    index = 0
+    index, where = 0, None
 
     def __init__(self):
         self.gpu = Gpu()
         self._at: dict[int, int] = {}  # Where a tensor inside is on the device.
+        self._kept: list[torch.Tensor] = []
         self.pushed = 0
 
     def __str__(self):
@@ -85,6 +90,23 @@ class Device:
             x.copy_(p.data)
             p.data = x
             self._at[x.data_ptr()] = dev
+
+    def allocate(self, p: torch.Tensor):
+        p.untyped_storage().resize_(p.numel() * p.element_size())
+        p.data.fill_(float("nan"))
+        self._at[p.data_ptr()] = self.gpu.lib.fake_cuda_adopt(p.data_ptr(), p.nbytes)
+
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        x = torch.full(like.size(), float("nan"), dtype=like.dtype)
+        self._at[x.data_ptr()] = self.gpu.lib.fake_cuda_adopt(x.data_ptr(), x.nbytes)
+        self._kept.append(x)
+        return x
+
+    def free(self, p: torch.Tensor):
+        """Ends the process if a copy into it is under way."""
+        if p.untyped_storage().nbytes() > 0 and p.data_ptr() in self._at:
+            self.gpu.lib.fake_cuda_disown(self._at.pop(p.data_ptr()))
+        p.untyped_storage().resize_(0)
 
     def stream(self) -> int:
         return self.gpu.stream
@@ -109,10 +131,21 @@ def install(device: Device):
     """Has Optimizers take this device. Torch's operations are the host's, so that they have to wait
     for the copies of parameters where a GPU would."""
     follow = shardd.cuda.DeviceImage.follow
+    arrived = shardd.cuda.FetchedDeviceImage.arrived
 
     def followed(self, s, step):
         follow(self, s, step)
         device.gpu.sync()
 
-    shardd.cuda.device_of = lambda rows: device
+    def waited(self, params):
+        # What is not contiguous is copied by torch, which is the host here.
+        for p in params:
+            copies, ticket, x = self._late.get(id(p), (None, 0, None))
+            if copies is not None and not copies.closed and x.data_ptr() != p.data_ptr():
+                copies.wait(ticket)
+        arrived(self, params)
+        device.gpu.sync()
+
+    shardd.cuda.device_of = lambda rows, where=None: device
     shardd.cuda.DeviceImage.follow = followed
+    shardd.cuda.FetchedDeviceImage.arrived = waited

@@ -239,12 +239,20 @@ def test_workers_do_not_keep_a_dead_trainer(crew, tmp_path):
 # --- plain loops ---
 
 
-def goes_on(line, last, on_change="skip", world=(1, 4), own=None):
+# Parameters that have memory only while they are used.
+FETCHED = {"params": "copy", "stage3": {"prefetch": 100, "keep": 4, "reuse": 0}}
+
+
+def goes_on(line, last, on_change="skip", world=(1, 4), own=None, more={}):
     """A loop that knows nothing of worlds: sample `count` of this rank in its count-th pass."""
     model = Dropped(0.0)
-    opt = shardd.AdamW(model, lr=LR, name="plain", world=world, timeout=60, on_change=on_change)
+    if more:
+        line.say("joining")  # At once. Otherwise with the first gradient.
+    opt = shardd.AdamW(model, lr=LR, name="plain", world=world, timeout=60, on_change=on_change,
+                       **more)
     scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 1.0)
-    line.say("joining")
+    if not more:
+        line.say("joining")
     raised = 0
     while opt.global_step < last:
         line.ask("at", step=opt.global_step + 1)
@@ -283,8 +291,9 @@ def plain_replay(did, last):
     return replay.weights()
 
 
-@pytest.mark.parametrize("on_change", ["skip", "raise"])
-def test_a_plain_loop_goes_on(crew, on_change):
+@pytest.mark.parametrize("on_change, more", [("skip", {}), ("raise", {}), ("skip", FETCHED)],
+                         ids=["skip", "raise", "fetched"])
+def test_a_plain_loop_goes_on(crew, on_change, more):
     """Kills in a loop without a line about them: no hang, no double step, no step of the scheduler
     for one that was skipped. With "raise" the loop is told, and goes on if it catches."""
     last, did, ends = 40, [], {}
@@ -308,7 +317,7 @@ def test_a_plain_loop_goes_on(crew, on_change):
                 held.pop().go()
 
     for _ in range(4):
-        crew.start(goes_on, last=last, on_change=on_change)
+        crew.start(goes_on, last=last, on_change=on_change, more=more)
     crew.run(handle)
     assert list(ends) == [3]
     expected = plain_replay(did, last)
@@ -455,11 +464,12 @@ def test_rolled_back_to_a_checkpoint(cluster, lost):
     opt.close()
 
 
-def test_the_daemon_starts_again_with_its_memory(cluster):
+@pytest.mark.parametrize("more", [{}, FETCHED], ids=["image", "fetched"])
+def test_the_daemon_starts_again_with_its_memory(cluster, more):
     """kill -9 of the daemon every four steps: no step is lost, and none counts twice."""
     c = cluster(1, warm=True)
     model, last = Dropped(), 20
-    opt = shardd.AdamW(model, lr=LR, name="warm", address=c.address("a"), timeout=60)
+    opt = shardd.AdamW(model, lr=LR, name="warm", address=c.address("a"), timeout=60, **more)
     due = [4, 8, 12, 16]
 
     def at(step):

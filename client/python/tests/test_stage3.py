@@ -2,13 +2,18 @@
 """Stage 3: what is fetched and freed when, and a training whose parameters come and go."""
 
 import copy
+import pathlib
 import random
 
 import pytest
 import torch
 
-from shardd.stage3 import Fetcher, Scheduler, Todo
+import models
+import shardd
+from shardd import lib
+from shardd.stage3 import Fetcher, Scheduler, Source, Todo
 
+FAKE = pathlib.Path(lib._candidates()[0]).parent / "tests" / "cuda"
 UNITS = {"a": [0, 1], "b": [2, 3], "c": [4, 5], "d": [6]}
 NUMEL = [100, 1, 100, 1, 100, 1, 100]  # The small ones stay.
 PASS = ["a", "b", "c", "d", "c", "b", "a"]
@@ -150,21 +155,26 @@ def test_training_as_with_all_in_memory(settings):
     weights = {p: q.detach().clone() for p, q in zip(model.parameters(), plain.parameters())}
     late, peak = set(), 0
 
-    def fetch(params, wait):
-        nonlocal peak
-        for p in params:
-            if wait:
+    class Late(Source):
+        def fetch(self, params, wait):
+            nonlocal peak
+            for p in params:
+                if wait:
+                    p.data.copy_(weights[p])
+                else:
+                    late.add(p)
+            peak = max(peak, sum(p.untyped_storage().nbytes() // 4 for p in weights))
+
+        def arrived(self, params):
+            for p in params:
+                late.remove(p)
                 p.data.copy_(weights[p])
-            else:
-                late.add(p)
-        peak = max(peak, sum(p.untyped_storage().nbytes() // 4 for p in weights))
 
-    def arrived(params):
-        for p in params:
-            late.discard(p)
-            p.data.copy_(weights[p])
+        def free(self, p):
+            assert p not in late
+            super().free(p)
 
-    fetcher = Fetcher(model, fetch, arrived, **settings)
+    fetcher = Fetcher(model, model.parameters(), Late(), **settings)
     assert all(p.untyped_storage().nbytes() == 0 for p in model.parameters())
     for step in range(6):
         x = torch.randint(0, 30, (4, 9), generator=torch.Generator().manual_seed(step))
@@ -182,10 +192,166 @@ def test_training_as_with_all_in_memory(settings):
                     weights[q] -= 0.1 * q.grad
                 p.grad = q.grad = None
         fetcher.step()
-        late.clear()
+        assert not late
         assert all(p.untyped_storage().nbytes() == 0 for p in model.parameters())
     total = sum(p.numel() for p in weights)
     assert peak < 0.7 * total or settings.get("prefetch") != 0, (peak, total)
     assert peak <= total
+    with fetcher.hold(model.parameters()):
+        assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), model.parameters()))
     fetcher.close()
-    assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), model.parameters()))
+
+
+# --- in an Optimizer ---
+
+TRAIN = """
+    import torch, shardd, sys, hashlib, models, test_stage3
+    rank, n = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    torch.manual_seed(7)
+    make, data, steps, accumulate = {model}, {data}, {steps}, {accumulate}
+    device, said = None, []
+    def train(**words):
+        torch.manual_seed(7)
+        model = make().to({dtype})
+        words = {{**dict(clip=0.5, accumulate=accumulate), **words, **{more}}}
+        if words.pop("fake", False):
+            import fakegpu
+            global device
+            device = fakegpu.Device()
+            fakegpu.install(device)
+        opt = shardd.AdamW(model, lr=0.02, name="m" + str(len(said)), **words)
+        losses, peak = [], 0
+        held = lambda: sum(p.untyped_storage().nbytes() for p in model.parameters())
+        def watch(*_):
+            nonlocal peak
+            peak = max(peak, held())
+        hooks = [m.register_forward_pre_hook(watch) for m in model.modules()] + \\
+            [p.register_hook(watch) for p in model.parameters()]
+        for step in range(steps):
+            for k in range(accumulate):
+                x = data(step * accumulate + k, rank)
+                loss = model(*x) / accumulate
+                opt.zero_grad() if k == 0 else None  # Between forward and backward, as many do.
+                loss.backward()
+                losses.append(loss.item())
+            opt.step()
+            assert not opt.step_was_skipped
+            with torch.no_grad():
+                losses.append(model(*x).item())
+            watch()
+        for h in hooks:
+            h.remove()
+        left = held()
+        masters = hashlib.sha256(b"".join(opt.read(r.param).numpy().tobytes()
+                                          for r in opt._rows)).hexdigest()
+        state = {{k: v.clone() for k, v in model.state_dict().items()}}
+        about = opt._session.copies.about().pulled_bytes if device else 0
+        opt.close(drop=n == 1)
+        after = model.state_dict()
+        said.append(dict(losses=losses, about=about, masters=masters, state=state, peak=peak,
+                         left=left,
+                         same=all(torch.equal(v, after[k]) for k, v in state.items())))
+        return said[-1]
+    a, b = train(params="{like}"), train(params="copy", stage3={settings}, fake={fake})
+    size = sum(x.numel() * x.element_size() for x in make().to({dtype}).parameters())
+    say(same=[a["losses"] == b["losses"], a["masters"] == b["masters"], a["same"], b["same"],
+              all(torch.equal(x, y) for x, y in zip(a["state"].values(), b["state"].values()))],
+        about=b["about"], peak=b["peak"], left=b["left"], size=size)
+"""
+GPT = {"model": "lambda: models.GPT(layers=4)", "data": "models.tokens"}
+NET = {"model": "models.Net", "data": "models.images", "like": "copy"}  # The image has no strides.
+EXPERTS = {"model": "models.Experts", "data": "models.vectors"}
+NOTHING = {"prefetch": 0, "keep": 0, "reuse": 0}
+
+
+def trains(ranks, n=1, env=None, **words):
+    words = {"steps": 5, "accumulate": 1, "dtype": "torch.float32", "more": {}, "settings": NOTHING,
+             "like": "image", "fake": False, **words}
+    return [one for (one,) in ranks(TRAIN.format(**words), n, **(env or {}))]
+
+
+CASES = [
+    (1, {**GPT}), (1, {**GPT, "settings": {"prefetch": 30000, "keep": 100, "reuse": 20000}}),
+    (2, {**GPT, "accumulate": 2, "dtype": "torch.bfloat16"}), (1, {**NET}),
+    (1, {**GPT, "more": {"grads": "keep"}, "settings": {"live": 30000}}),
+    (2, {**EXPERTS, "settings": True})]
+
+
+def right(one, words):
+    assert one["same"] == [True] * 5
+    assert one["left"] == 0
+    assert 0 < one["peak"] <= one["size"]
+    if words.get("settings", NOTHING) == NOTHING and words["model"] == GPT["model"]:
+        assert one["peak"] < 0.6 * one["size"]
+
+
+class Borrows(torch.nn.Module):
+    """Uses parameters of its parts itself, and has a method beside forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 32)
+        self.mid = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+
+    def mixed(self, h):
+        return torch.nn.functional.linear(h, self.out.weight * 0.5, self.mid[0].bias)
+
+    def forward(self, x, y):
+        h = self.mid(torch.nn.functional.embedding(x % 64, self.embed.weight))
+        h = torch.utils.checkpoint.checkpoint(self.mixed, h, use_reentrant=False)
+        h = self.mid[1](self.out(self.mixed(h).relu_())) @ self.embed.weight.t()
+        return torch.nn.functional.cross_entropy(h.flatten(0, 1), y.flatten() % 64)
+
+
+CASES += [(1, {**GPT, "model": "test_stage3.Borrows", "settings": s}) for s in (
+    NOTHING, {"prefetch": 2000, "reuse": 0, "keep": 0})]
+
+
+@pytest.mark.parametrize("n, words", CASES, ids=str)
+def test_as_with_the_image(ranks, n, words):
+    """A training whose parameters are fetched and freed is that on the image, bit by bit."""
+    for one in trains(ranks, n, **words):
+        right(one, words)
+
+
+def test_outside_of_forward(address):
+    """What is looked up in no forward is there until the step ends, and gather() has it, too."""
+    torch.manual_seed(0)
+    model = Borrows()
+    want = {k: v.clone() for k, v in model.state_dict().items()}
+    with shardd.SGD(model, lr=0.1, name="o", address=address, params="copy",
+                    stage3=NOTHING) as opt:
+        params = dict(model.named_parameters())
+        assert not any(p.untyped_storage().nbytes() for p in params.values())
+        assert torch.equal(model.out.weight, want["out.weight"])
+        with opt.gather(params["embed.weight"]):
+            assert torch.equal(params["embed.weight"], want["embed.weight"])
+            with torch.no_grad():
+                model(*models.tokens(0, 0))  # Which ends a pass of its own otherwise.
+            assert torch.equal(params["embed.weight"], want["embed.weight"])
+        assert params["embed.weight"].untyped_storage().nbytes() == 0
+        assert all(torch.equal(v, want[k]) for k, v in model.state_dict().items())
+        with pytest.raises(RuntimeError, match="load_state_dict"):
+            model.load_state_dict(want)
+        model(*models.tokens(0, 0)).backward()
+        opt.step()
+        assert not any(p.untyped_storage().nbytes() for p in params.values())
+        after = {k: v.clone() for k, v in model.state_dict().items()}
+        assert not any(torch.equal(v, want[k]) for k, v in after.items())
+    assert all(torch.equal(p, after[k]) for k, p in params.items())
+
+
+def test_the_whole_model_is_needed(address):
+    with pytest.raises(TypeError, match="give the Module as model"):
+        shardd.SGD(Borrows().parameters(), lr=0.1, address=address, params="copy", stage3=True)
+
+
+@pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists(), reason="`make tests` was not run")
+@pytest.mark.parametrize("n, words", CASES, ids=str)
+def test_on_a_device(ranks, n, words):
+    """As above, with the driver library of tests/cuda. Its copies are late, memory that is not
+    filled yet has other numbers, and memory that is freed while it is copied ends the process."""
+    env = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_SEED": "5", "FAKE_CUDA_DELAY_US": 2000}
+    for one in trains(ranks, n, env, **{**words, "fake": True}):
+        right(one, words)
+        assert one["about"] > one["size"]

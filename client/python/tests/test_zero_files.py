@@ -19,7 +19,7 @@ import shardd
 import shardd.deepspeed as deepspeed
 from crew import Crew
 from shardd import convert, zero_files
-from shardd.checkpoint import Initial
+from shardd.checkpoints import Initial
 
 CASES = {"stage2": (2, {})}
 SLOW = {"stage1": (1, {}), "stage3": (3, {}),

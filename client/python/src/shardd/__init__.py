@@ -25,10 +25,11 @@ __version__ = "0.1.0"
 
 _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "SGD": "optimizer",
          "Adagrad": "optimizer", "Lion": "optimizer", "GradScaler": "scaler",
-         "Checkpoint": "checkpoint", "Damaged": "checkpoint", "Initial": "checkpoint",
-         "from_checkpoint": "checkpoint", "to_safetensors": "checkpoint",
-         "export_torch": "checkpoint", "export_universal": "checkpoint",
-         "steps": "loop", "Sampler": "loop"}
+         "Checkpoint": "checkpoints", "Damaged": "checkpoints", "Initial": "checkpoints",
+         "from_checkpoint": "checkpoints", "to_safetensors": "checkpoints",
+         "export_torch": "checkpoints", "export_universal": "checkpoints",
+         "steps": "loop", "Sampler": "loop",
+         "Init": "init", "checkpoint": "activations", "offload_activations": "activations"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
            "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]

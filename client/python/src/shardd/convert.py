@@ -20,7 +20,7 @@ import torch
 
 from . import folder as _folder
 from . import zero_files as _zero
-from .checkpoint import Checkpoint, Initial, latest
+from .checkpoints import Checkpoint, Initial, latest
 from .torch_state import initial, state_dict
 
 READS = ("shardd", "zero", "universal", "torch", "dcp", "safetensors")

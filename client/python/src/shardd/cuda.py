@@ -11,12 +11,13 @@ The copies were tested with a driver library that behaves as CUDA's does, and no
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import functools
 import logging
 import pathlib
 import time
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
@@ -25,6 +26,7 @@ from . import params as _p
 from .gradients import Gradients
 from .image import Image
 from .session import Result, Session, World
+from .stage3 import FetchedImage
 
 log = logging.getLogger("shardd")
 
@@ -182,6 +184,11 @@ class Copies:
             number = call()
         return number
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return not self._handle
+
     def wait(self, ticket: int = 0) -> None:
         """Waits for a ticket and all before it; 0: for all."""
         self._sliced(lambda ms: self.lib.shard_cuda_wait(self._handle, ticket, ms))
@@ -200,7 +207,7 @@ class TorchDevice:
     """A device of torch.cuda: all that is needed of it."""
 
     def __init__(self, index: int):
-        self.index = index
+        self.index, self.where = index, torch.device("cuda", index)
 
     def __str__(self) -> str:
         return f"cuda:{self.index}"
@@ -212,6 +219,18 @@ class TorchDevice:
     def address(self, x: torch.Tensor) -> int:
         """Where the elements of a contiguous tensor are."""
         return x.data_ptr()
+
+    def allocate(self, p: torch.nn.Parameter) -> None:
+        """Gives the storage of a parameter its memory again."""
+        p.untyped_storage().resize_(p.numel() * p.element_size())
+
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of the same size."""
+        return torch.empty(like.size(), dtype=like.dtype, device=like.device)
+
+    def free(self, p: torch.nn.Parameter) -> None:
+        """Takes it away, for work that is put on the current stream afterwards."""
+        p.untyped_storage().resize_(0)
 
     def used_by(self, x: torch.Tensor, stream: int) -> None:
         """The allocator gives the memory of x to nobody before the stream is past this point."""
@@ -311,8 +330,7 @@ class DeviceImage(Image):
     def follow(self, s: CudaSession, step: int) -> None:
         """Waits until the image has the weights of `step`, and queues their copies. Work that is
         put on the current stream afterwards finds them."""
-        to = [r.param.detach() if r.param.is_contiguous() else
-              torch.empty(r.param.size(), dtype=self._dtype, device=r.param.device)
+        to = [r.param.detach() if r.param.is_contiguous() else self._device.empty(r.param)
               for r in self._rows]
         s.pull_to(step, [(i, r.numel, self._device.address(x))
                          for i, (r, x) in enumerate(zip(self._rows, to))], self._device.stream())
@@ -324,12 +342,67 @@ class DeviceImage(Image):
         self.followed = True
 
 
-def device_of(rows: Iterable[_p.Row]) -> TorchDevice | None:
+class FetchedDeviceImage(FetchedImage):
+    """Parameters in memory of the device's own while they are used."""
+
+    def __init__(self, *of_host, device, **more):
+        super().__init__(*of_host, where=device.where, **more)
+        self._device = device
+        # By the id of a parameter: the copy that is under way, and where it goes.
+        self._late: dict[int, tuple[Copies, int, torch.Tensor]] = {}
+
+    def _look(self, s: CudaSession, step: int) -> None:
+        self._session, self._step = s, step  # Each copy waits for the step by itself.
+
+    def allocate(self, p: torch.nn.Parameter) -> None:
+        self._device.allocate(p)
+
+    def free(self, p: torch.nn.Parameter) -> None:
+        self._device.free(p)
+
+    def fetch(self, params: list[torch.nn.Parameter], wait: bool) -> None:
+        """Queues copies from the image, as one: parameters of a unit lie together in the image."""
+        params = sorted(params, key=lambda p: self._row[id(p)])
+        to = [p.detach() if p.is_contiguous() else self._device.empty(p) for p in params]
+        copies = self._session.copies
+        with self._or_by_torch(params):
+            ticket = copies.pull(self._step, [(self._row[id(p)], p.numel(), self._device.address(x))
+                                              for p, x in zip(params, to)], self._device.stream())
+            self._late.update({id(p): (copies, ticket, x) for p, x in zip(params, to)})
+            if wait:
+                self.arrived(params)
+
+    def arrived(self, params: list[torch.nn.Parameter]) -> None:
+        """Work that is put on the current stream from now on finds the parameters."""
+        for p in params:
+            copies, ticket, x = self._late.pop(id(p), (None, 0, None))
+            if copies is None:
+                continue  # Copied by torch.
+            if copies.closed:  # This trainer has joined again meanwhile.
+                super().fetch([p], True)
+                continue
+            with self._or_by_torch([p]):
+                copies.order(ticket, self._device.stream())
+                if x.data_ptr() != p.data_ptr():
+                    self._device.used_by(x, copies.stream)
+                    p.data.copy_(x)
+
+    @contextlib.contextmanager
+    def _or_by_torch(self, params: list[torch.nn.Parameter]):
+        """When the world changes the library copies no more, and the image is still there. What is
+        computed with it is dropped by step(), and until then has the right numbers."""
+        try:
+            yield
+        except (_c.WorldChanged, _c.RolledBack, _c.Closed):
+            super().fetch(params, True)
+
+
+def device_of(rows: Iterable[_p.Row], where: torch.device | None = None) -> TorchDevice | None:
     """The device that parameters are on, or None if they are on none or copies have to be torch's.
 
-    Raises TypeError where they are on several.
+    where: the device that they will be on. Raises TypeError where they are on several.
     """
-    devices = {r.param.device for r in rows}
+    devices = {r.param.device for r in rows} if where is None else {where}
     if {d.type for d in devices} != {"cuda"}:
         return None
     if len(devices) > 1:
@@ -341,10 +414,19 @@ def device_of(rows: Iterable[_p.Row]) -> TorchDevice | None:
     except ImportError as e:
         log.warning("%s: gradients and parameters are copied by torch, which waits for each", e)
         return None
-    return TorchDevice(next(iter(devices)).index)
+    index = next(iter(devices)).index
+    return TorchDevice(torch.cuda.current_device() if index is None else index)
 
 
-def parts(device) -> tuple:
-    """What an Optimizer uses in place of Session, Image and Gradients."""
+def parts(rows: Iterable[_p.Row], where: torch.device, stage3: Mapping | None) -> tuple:
+    """The Session, Image and Gradients of an Optimizer whose parameters are used on a device.
+
+    stage3: settings of shardd.stage3.Scheduler, or None: parameters are in memory all the time."""
+    device = device_of(rows, where if stage3 is not None else None)
+    if device is None:
+        return Session, Image if stage3 is None else functools.partial(
+            FetchedImage, settings=stage3, where=where), Gradients
+    image: Any = DeviceImage if stage3 is None else functools.partial(
+        FetchedDeviceImage, settings=stage3)
     return tuple(functools.partial(cls, device=device)
-                 for cls in (CudaSession, DeviceImage, DeviceGradients))
+                 for cls in (CudaSession, image, DeviceGradients))

@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from .checkpoint import TORCH_NAMES, Checkpoint, Group, Initial
+from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial
 from .folder import KINDS, Folder, Span, Tensor, manifest
 from .params import ties
 from .settings import KINDS as HYPER

@@ -19,6 +19,7 @@ import torch
 
 from . import lib as _c
 from . import params as _p
+from .init import in_file, page_out
 from .session import Session, TensorSpec
 from .settings import KIND_NUMBERS, world_of
 
@@ -177,6 +178,10 @@ class Definition:
         that it is of; None if others went on meanwhile."""
         steps = set()
         for i, r in enumerate(self.rows):
+            if in_file(r.param):  # It becomes the image at once.
+                x = torch.empty(1, dtype=self.dtype)
+                steps.add(s.read(_c.IMAGE, i, x.data_ptr(), 1, _p.DTYPES[self.dtype]))
+                continue
             x = torch.empty(r.numel, dtype=self.dtype)
             steps.add(s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
             with torch.no_grad():
@@ -241,6 +246,7 @@ class Definition:
             else:
                 x = r.param
             _write_one(s, _c.MASTER, i, r, x)
+            page_out(r.param)
             for kind, tensors in (init.moments.items() if init is not None else ()):
                 if r.name in tensors and kind in self.moments:
                     _write_one(s, KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))

@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import torch
 import xxhash
 
-from .checkpoint import FORMAT, MANIFEST_MAX, VERSION, Group, Initial
+from .checkpoints import FORMAT, MANIFEST_MAX, VERSION, Group, Initial
 
 ALIGN = 4096                # Data in a part begin at a multiple of this.
 PIECE = 8 << 20             # Each piece of a file has a sum.

@@ -8,8 +8,9 @@ ordinary memory before that goes away. check() finds a parameter that somebody h
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from typing import Sequence
+from typing import ContextManager, Iterable, Sequence
 
 import torch
 
@@ -65,6 +66,13 @@ class Image:
                 r.address = r.param.data_ptr()
             _give_back()
         self.followed = True
+
+    def pass_over(self) -> None:
+        """What was computed since the last step is dropped."""
+
+    def hold(self, params: Iterable[torch.Tensor]) -> ContextManager:
+        """Context: these parameters are in memory. Here all are."""
+        return contextlib.nullcontext()
 
     def check(self) -> None:
         """Raises RuntimeError for a parameter that is not what follow() made it."""

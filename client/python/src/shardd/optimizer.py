@@ -33,8 +33,7 @@ from . import params as _p
 from . import settings as _s
 from . import torch_state
 from .definition import Definition, Gone
-from .gradients import Gradients
-from .image import Image
+from .init import in_file
 from .session import Result, Session, default_address
 
 log = logging.getLogger("shardd")
@@ -130,6 +129,7 @@ class Optimizer(torch.optim.Optimizer):
                  dtype: torch.dtype | None = None, grad_dtype: torch.dtype | None = None,
                  world: int | tuple[int, int] | None = None,
                  loss_scale: str | float | None = None, params: str | None = None,
+                 stage3: bool | Mapping | None = None, device: Any = None,
                  grads: str = "push", on_change: str = "skip", init_from: int | None = None,
                  checkpoint_dir: str | None = None, checkpoint_every: int = 0,
                  resume: str = "auto", init=None, timeout: float = 300.0, **settings):
@@ -182,14 +182,17 @@ class Optimizer(torch.optim.Optimizer):
         self._made = True
 
         self._collect(dtype, grad_dtype)
-        where, device = self._rows[0].param.device, _cuda.device_of(self._rows)
+        stage3 = {} if stage3 is True else None if stage3 is False else stage3
+        where = torch.device(self._rows[0].param.device if None in (stage3, device) else device)
         params = params or ("image" if where.type == "cpu" else "copy")
         if where.type != "cpu" and params == "image":
             raise ValueError(f'shardd.Optimizer: parameters are on {where}, so params="copy"')
         ddp = self._unwrap_ddp()
-        session, image, gradients = Session, Image, Gradients
-        if device is not None:
-            session, image, gradients = _cuda.parts(device)
+        self.fetched = stage3 is not None and params == "copy"
+        if self.fetched and self._module is None:
+            raise TypeError("shardd.Optimizer: stage3 fetches what a module uses before it does: "
+                            "give the Module as model, and no parameters")
+        session, image, gradients = _cuda.parts(self._rows, where, stage3 if self.fetched else None)
         self._image = image(self._rows, self.dtype, params == "copy", self._module)
         self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
         self._address = address or default_address(self.name)
@@ -205,6 +208,11 @@ class Optimizer(torch.optim.Optimizer):
             raise
         self.state = _State(self)
         self._install()
+        try:
+            self._start()
+        except BaseException:
+            self.close(drop=False)
+            raise
 
     # --- construction ---
 
@@ -263,6 +271,14 @@ class Optimizer(torch.optim.Optimizer):
         for r in self._rows:
             r.version = r.param._version
 
+    def _start(self) -> None:
+        """Where parameters have no memory of their own the image is needed at once."""
+        if self._at_once():
+            self._ready()
+
+    def _at_once(self) -> bool:
+        return self.fetched or any(in_file(r.param) for r in self._rows)
+
     def _install(self) -> None:
         self._forget_step()
         for i, r in enumerate(self._rows):
@@ -281,6 +297,7 @@ class Optimizer(torch.optim.Optimizer):
         self._committing = 0                # The step that commit was called for.
         self._dead: _c.Error | None = None  # Why what backward makes is dropped.
         self._grads.forget()
+        self._image.pass_over()
 
     def _begin(self) -> None:
         """Begins the step, unless it has begun. A changed world is no reason to drop gradients that
@@ -451,7 +468,8 @@ class Optimizer(torch.optim.Optimizer):
     def _catch_up(self) -> None:
         """Has the parameters be the weights that the next step is computed on."""
         step = (self._step if self._begun else self._session.world.step) - 1
-        if step != self._weights_of or self._lost_sessions and self._image.followed:
+        if step != self._weights_of or self._lost_sessions and self._image.followed or \
+                self._at_once() and not self._image.followed:
             self._refresh(step)
         for s in self._lost_sessions:
             s.disconnect()
@@ -533,6 +551,7 @@ class Optimizer(torch.optim.Optimizer):
             except _OVER:
                 pass  # It is over already, and the next call on the model says why.
             self._begun = False
+            self._image.pass_over()
         for _, p in self._frozen:
             p.grad = None
 
@@ -585,6 +604,11 @@ class Optimizer(torch.optim.Optimizer):
         x = torch.empty(r.numel, dtype=dtype)
         self._session.read(_s.KIND_NUMBERS[kind], i, x.data_ptr(), r.numel, _p.DTYPES[dtype])
         return x.view(r.param.size())
+
+    def gather(self, *params: torch.Tensor):
+        """Context: with stage3 these parameters are in memory in here. Otherwise all are."""
+        self._alive()
+        return self._image.hold(params)
 
     def _index(self, p: torch.Tensor) -> int | None:
         row = self._row_of.get(id(p))
@@ -660,6 +684,7 @@ class Optimizer(torch.optim.Optimizer):
         self._let_go()
         world, loss_scale, every, _, init_from, _, timeout, more = self._defined_with
         self._define(world, loss_scale, every, "auto", init_from, init, timeout, more)
+        self._start()
 
     def _let_go(self, then: Callable[[], None] | None = None) -> None:
         """Drops the model, so that it can be made anew. All ranks call it. Parameters become

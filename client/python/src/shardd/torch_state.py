@@ -14,7 +14,7 @@ from typing import Any, Mapping, Sequence
 
 import torch
 
-from .checkpoint import Group, Initial
+from .checkpoints import Group, Initial
 from .params import hint
 from .settings import KINDS, MOMENTS, ZERO_ONLY
 

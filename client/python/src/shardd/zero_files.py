@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from .checkpoint import Group, Initial
+from .checkpoints import Group, Initial
 from .settings import KINDS
 from .torch_state import TORCH_DEFAULTS, kind_of
 

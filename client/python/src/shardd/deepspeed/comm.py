@@ -51,6 +51,13 @@ def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK") or 0)
 
 
+def device() -> torch.device:
+    """Where this rank computes: its GPU, or the CPU. DS_ACCELERATOR=cpu leaves GPUs alone."""
+    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
+        return torch.device("cuda", get_local_rank())
+    return torch.device("cpu")
+
+
 def init_distributed(dist_backend=None, auto_mpi_discovery=True, distributed_port=29500,
                      verbose=True, timeout=datetime.timedelta(minutes=30), init_method=None,
                      dist_init_required=None, config=None, rank=-1, world_size=-1) -> None:

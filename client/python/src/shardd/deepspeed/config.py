@@ -63,9 +63,14 @@ def _r(text, type=None, **more):
 
 _BUCKET = "gradients leave when they are complete: there are no buckets"
 _HOST = "the optimizer state is in host memory of the daemons anyway"
-_LIVE = "on the CPU parameters are the node's shared image, so nothing is fetched"
+_LIVE = "each rank fetches parameters by itself from the node's image, one module at a time"
 _NVME = "there is no NVMe tier yet: say \"cpu\"; the budget is [daemon] memory in shardd.conf"
 _CODEC = "gradients and weights travel unquantized: no bytes are saved"
+
+# Settings of stage 3 in ds_config, and what they are in shardd.stage3.
+STAGE3 = {"prefetch_bucket_size": "prefetch", "max_live_parameters": "live",
+          "max_reuse_distance": "reuse", "param_persistence_threshold": "keep",
+          "model_persistence_threshold": "kept"}
 
 KEYS: dict[str, Key] = {
     "train_batch_size": _m("micro batch x accumulation x trainers", int),
@@ -141,13 +146,11 @@ KEYS: dict[str, Key] = {
         "use_multi_rank_bucket_allreduce", "allgather_partitions", "allgather_bucket_size",
         "overlap_comm", "round_robin_gradients", "legacy_stage1", "parameter_alignment",
         "sub_group_size")},
+    **{f"zero_optimization.{p}{k}": _m(f"{word} of stage3=, where parameters are fetched", float)
+       for k, word in STAGE3.items() for p in ("stage3_", "")},
     **{f"zero_optimization.{k}": _n(_LIVE) for k in (
-        "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-        "stage3_model_persistence_threshold", "stage3_max_live_parameters",
-        "stage3_max_reuse_distance", "stage3_module_granularity_threshold",
-        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
-        "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
-        "max_live_parameters", "max_reuse_distance", "module_granularity_threshold",
+        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
+        "stage3_allgather_sequential", "module_granularity_threshold",
         "use_all_reduce_for_fetch_params", "allgather_sequential", "leaf_module",
         "override_module_apply", "memory_efficient_linear", "log_trace_cache_warnings",
         "enable_sanity_checks", "pipeline_loading_checkpoint")},
@@ -201,11 +204,15 @@ KEYS: dict[str, Key] = {
         "sync_after_allgather", "keep_int_input_tensors", "keep_all_input_tensors",
         "deepcompile_moe")},
     "activation_checkpointing": _c("deepspeed.checkpointing", inside=True),
-    "activation_checkpointing.partition_activations": _n("there is no model parallel group", bool),
-    "activation_checkpointing.cpu_checkpointing": _c("saved activations go to host memory", bool),
-    **{f"activation_checkpointing.{k}": _n("torch.utils.checkpoint decides") for k in (
-        "contiguous_memory_optimization", "number_checkpoints", "synchronize_checkpoint_boundary",
-        "profile")},
+    "activation_checkpointing.partition_activations": _c(
+        "checkpoint() keeps a part on each rank of the group of configure(mpu)", bool),
+    "activation_checkpointing.cpu_checkpointing": _c("checkpoint() keeps them in host memory",
+                                                     bool),
+    "activation_checkpointing.synchronize_checkpoint_boundary": _c(
+        "torch.cuda.synchronize() before and after checkpoint()", bool),
+    "activation_checkpointing.profile": _c("checkpoint() logs the time of forward", bool),
+    **{f"activation_checkpointing.{k}": _n("torch's allocator does not fragment by it") for k in (
+        "contiguous_memory_optimization", "number_checkpoints")},
     "checkpoint": _m("save_checkpoint()", inside=True),
     "checkpoint.tag_validation": _m("Ignore, Warn or Fail", str),
     "checkpoint.load_universal": _n("each checkpoint of shardd fits each number of trainers", bool),
@@ -494,6 +501,19 @@ class Config:
             raise ConfigError(f"shardd: ds_config: zero_optimization.stage is {stage}, and can be "
                               "0 to 3")
         return stage
+
+    @property
+    def stage3(self) -> dict[str, float] | None:
+        """Settings of shardd.stage3.Scheduler, or None in another stage."""
+        if self.stage != 3:
+            return None
+        found = {}
+        for key, word in STAGE3.items():
+            for name in (key, "stage3_" + key):
+                value = self.get(f"zero_optimization.{name}")
+                if value is not None:
+                    found[word] = value
+        return found
 
     @property
     def dtype(self) -> str | None:

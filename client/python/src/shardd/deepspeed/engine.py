@@ -55,7 +55,11 @@ class DeepSpeedEngine(torch.nn.Module):
         self._gas = config.gradient_accumulation_steps
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
+        if config.stage < 3:
+            self._move(set())
         self._make_optimizer(optimizer, model_parameters)
+        if config.stage == 3:
+            self._move(set(self.optimizer._row_of) if self.optimizer is not None else set())
         self._make_scheduler(lr_scheduler)
         self._make_loader(training_data, collate_fn)
         self.monitor = Monitors(config, self.global_rank)
@@ -79,6 +83,22 @@ class DeepSpeedEngine(torch.nn.Module):
                 for name, b in m._buffers.items():
                     if b is not None and b.is_floating_point() and id(b) not in keep:
                         m._buffers[name] = b.to(to)
+
+    def _move(self, fetched: set[int]) -> None:
+        """To the GPU of this rank, if it has one: all but what is fetched there when it is used."""
+        where = comm.device()
+        if where.type == "cpu":
+            return
+        torch.cuda.set_device(where)
+        if not fetched:
+            self.module.to(where)
+            return
+        for p in self.module.parameters():
+            if id(p) not in fetched:
+                p.data = p.data.to(where)
+        for m in self.module.modules():
+            for name, b in m._buffers.items():
+                m._buffers[name] = b.to(where) if b is not None else None
 
     def _make_optimizer(self, client, model_parameters) -> None:
         self.optimizer, self.client_optimizer = make_optimizer(self.module, self._config, client,
@@ -371,8 +391,8 @@ class DeepSpeedEngine(torch.nn.Module):
         return self._config.stage > 0
 
     def zero_optimization_partition_weights(self) -> bool:
-        """False: parameters are whole here in each stage."""
-        return False
+        """Whether parameters have memory only while they are used."""
+        return self.optimizer is not None and self.optimizer.fetched
 
     def zero_optimization_partition_gradients(self) -> bool:
         """Whether the stage is 2 or 3."""
@@ -507,7 +527,9 @@ class DeepSpeedEngine(torch.nn.Module):
                            load_lr_scheduler_states, load_module_only)
 
     def empty_partition_cache(self) -> None:
-        """Nothing: parameters are whole, and none is a copy."""
+        """In stage 3, frees what was fetched."""
+        if self.optimizer is not None:
+            self.optimizer._image.pass_over()
 
     def destroy(self) -> None:
         """Ends training: parameters become ordinary memory, and this trainer leaves."""

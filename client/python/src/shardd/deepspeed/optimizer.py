@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import params as _p
-from ..checkpoint import Initial
+from ..checkpoints import Initial
 from ..optimizer import Optimizer
 from ..settings import taken_over
 from . import comm
@@ -99,6 +99,7 @@ class DeepSpeedOptimizer(Optimizer):
         if restore is None:
             self._more.update(settings)
             self._define(*self._definition, init, self._define_timeout, self._more)
+            self._start()
             return
         if comm.rank() != 0:
             s.attach(self.name)
@@ -109,6 +110,7 @@ class DeepSpeedOptimizer(Optimizer):
             r.version = r.param._version
         if comm.rank() == 0 and self.clip is not None:
             s.set("clip", repr(self.clip))
+        self._start()
 
     def numbers(self) -> Initial:
         """All masters and moments, read from the daemons, as what a model may begin with."""
@@ -156,7 +158,9 @@ def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters)
         groups, module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
         secret=c.get("shardd.secret"), clip=c.clip, world=(low, high),
         grad_dtype=getattr(torch, grad) if grad else None,
-        params=c.get("shardd.params"), checkpoint_dir=c.get("shardd.checkpoint_dir"),
+        params=c.get("shardd.params"), stage3=c.stage3,
+        device=comm.device() if comm.device().type != "cpu" else None,
+        checkpoint_dir=c.get("shardd.checkpoint_dir"),
         checkpoint_every=c.get("shardd.checkpoint_every", 0),
         resume=c.get("shardd.resume") or _resume(),
         timeout=c.get("shardd.timeout", 300.0),

@@ -19,7 +19,7 @@ import shutil
 import torch
 
 from .. import params as _p
-from ..checkpoint import Checkpoint, Initial, latest
+from ..checkpoints import Checkpoint, Initial, latest
 from ..settings import world_of
 from . import comm
 from .monitor import log

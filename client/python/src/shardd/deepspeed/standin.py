@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from . import comm, config, engine, monitor, optimizer, saving, schedules, zero
+from . import checkpointing, comm, config, engine, monitor, optimizer, saving, schedules, zero
 
 VERSION = "0.19.8+shardd"
 REAL, OURS = "deepspeed", "shardd.deepspeed"
@@ -307,11 +307,8 @@ MODULES: dict[str, Any] = {
     "runtime.fp16.unfused_optimizer": {"FP16_UnfusedOptimizer": _wrapper("FP16_UnfusedOptimizer")},
     "runtime.bf16_optimizer": {"BF16_Optimizer": _wrapper("BF16_Optimizer")},
     "runtime.activation_checkpointing": {},
-    "runtime.activation_checkpointing.checkpointing": {
-        "configure": zero.configure, "checkpoint": zero.checkpoint,
-        "is_configured": zero.is_configured},
-    "checkpointing": {"configure": zero.configure, "checkpoint": zero.checkpoint,
-                      "is_configured": zero.is_configured},
+    "runtime.activation_checkpointing.checkpointing": checkpointing,
+    "checkpointing": checkpointing,
     "checkpoint": {},
     "checkpoint.utils": {"clone_tensors_for_torch_save": saving.clone_tensors,
                          "get_model_ckpt_name_for_rank": _model_file},

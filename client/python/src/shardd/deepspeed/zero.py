@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deepspeed.zero, deepspeed.utils.safe_* and deepspeed.checkpointing.
+"""deepspeed.zero and deepspeed.utils.safe_*.
 
-Parameters are whole in every process here: on the CPU they are the node's shared image, which costs
-a process nothing. So Init only sets a dtype, and GatheredParameters only has to see that what one
-rank writes is the same everywhere. What changes masters or moments from outside is rare, and is
-done by making the model anew from the changed numbers: all ranks call it, as with DeepSpeed.
+On the CPU parameters are whole in every process: they are the node's shared image, which costs a
+process nothing. On a GPU, in stage 3, shardd.stage3 fetches them. GatheredParameters has them be in
+memory, and sees to it that what one rank writes is the same everywhere. What changes masters or
+moments from outside is rare, and is done by making the model anew from the changed numbers: all
+ranks call it, as with DeepSpeed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..init import Init as _Init
 from . import comm
 from .config import DTYPE_NAMES, load
 from .optimizer import DeepSpeedOptimizer, optimizer_of
@@ -29,7 +31,7 @@ class ZeroParamStatus(enum.Enum):
 
 
 class Init(contextlib.ContextDecorator):
-    """Modules that are made in here have the dtype of the ds_config, or `dtype`.
+    """shardd.Init for modules that are made in here, with the dtype of the ds_config, or `dtype`.
 
     module: one that exists already is cast. The other arguments of DeepSpeed's Init say how parts
     of parameters are kept, and there are none.
@@ -38,7 +40,7 @@ class Init(contextlib.ContextDecorator):
     def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True,
                  remote_device=None, pin_memory=False, config_dict_or_path=None, config=None,
                  enabled=True, dtype=None, mpu=None, **more):
-        self._dtype = None
+        self._init = _Init(enabled=False)
         source = config_dict_or_path if config_dict_or_path is not None else config
         if not enabled:
             return
@@ -50,19 +52,16 @@ class Init(contextlib.ContextDecorator):
                     dtype = getattr(torch, name)
         if isinstance(dtype, str):
             dtype = getattr(torch, DTYPE_NAMES[dtype])
-        self._dtype = dtype
+        self._init = _Init(dtype=dtype, enabled=enabled)
         if module is not None and dtype is not None:
             module.to(dtype)
 
     def __enter__(self):
-        self._before = torch.get_default_dtype()
-        if self._dtype is not None:
-            torch.set_default_dtype(self._dtype)
+        self._init.__enter__()
         return self
 
     def __exit__(self, *what):
-        torch.set_default_dtype(self._before)
-        return False
+        return self._init.__exit__(*what)
 
 
 class GatheredParameters:
@@ -84,34 +83,38 @@ class GatheredParameters:
 
     def __enter__(self):
         self._engines: dict[int, DeepSpeedOptimizer] = {}
-        if self._rank is None:
-            return
+        self._held = contextlib.ExitStack()
         for p in self._params:
             with contextlib.suppress(KeyError):
                 opt = optimizer_of(p)
                 self._engines[id(opt)] = opt
-                row = opt._row_of[id(p)]
-                if opt._image.is_view(row):
+        for opt in self._engines.values():
+            self._held.enter_context(opt.gather(*self._params))
+            for p in self._params if self._rank is not None else ():
+                row = opt._row_of.get(id(p))
+                if row is not None and opt._image.is_view(row):
                     p.data = p.data.clone()
 
     def __exit__(self, kind, value, trace):
-        if self._rank is None or kind is not None:
-            return False
-        if comm.is_initialized() and comm.world_size() > 1:
-            for p in self._params:
-                comm.broadcast(p.data, self._rank)
+        with self._held:
+            if self._rank is None or kind is not None:
+                return False
+            if comm.is_initialized() and comm.world_size() > 1:
+                for p in self._params:
+                    comm.broadcast(p.data, self._rank)
+            written = {id(p): p.detach().float().cpu().clone() for p in self._params}
         for opt in self._engines.values():
             numbers = opt.numbers()
             for p in self._params:
                 row = opt._row_of.get(id(p))
                 if row is not None:
-                    numbers.masters[row.name] = p.detach().float().clone()
+                    numbers.masters[row.name] = written[id(p)]
             opt.again(numbers)
         return False
 
 
 def register_external_parameter(module, parameter) -> None:
-    """Nothing: a parameter is whole wherever it is used."""
+    """Nothing: a parameter is fetched wherever it is looked up."""
     if not isinstance(module, torch.nn.Module) or not isinstance(parameter, torch.nn.Parameter):
         raise RuntimeError("Parameter is not a torch.nn.Parameter")
 
@@ -272,11 +275,11 @@ def safe_set_local_grad(param, value):
     safe_set_full_grad(param, _whole(param, value))
 
 
-# --- leaf modules: they say how DeepSpeed fetches, and nothing is fetched ---
+# --- leaf modules: fetched as a whole, where parameters are fetched ---
 
 
 def set_z3_leaf_modules(model, leaf_modules, raise_if_not_found: bool = True) -> list:
-    """Marks the modules of these classes. The mark has no effect on the CPU."""
+    """Marks the modules of these classes, before initialize()."""
     names = [c for c in leaf_modules if isinstance(c, str)]
     classes = tuple(c for c in leaf_modules if not isinstance(c, str))
     found = [m for m in model.modules()
@@ -310,34 +313,3 @@ def get_z3_leaf_modules(model) -> list:
 def z3_leaf_module(model) -> bool:
     """Whether a module is marked."""
     return getattr(model, "_z3_leaf", False)
-
-
-# --- checkpointing of activations ---
-
-_activations = {"cpu": False}
-
-
-def configure(mpu_, deepspeed_config=None, partition_activations=None,
-              contiguous_checkpointing=None, num_checkpoints=None, checkpoint_in_cpu=None,
-              synchronize=None, profile=None) -> None:
-    """Says how checkpoint() keeps what it saves. Only checkpoint_in_cpu has an effect."""
-    block = (load(deepspeed_config).get("activation_checkpointing") or {}) \
-        if deepspeed_config is not None else {}
-    _activations["cpu"] = bool(block.get("cpu_checkpointing")
-                               if checkpoint_in_cpu is None else checkpoint_in_cpu)
-
-
-def is_configured() -> bool:
-    """True: there is nothing that needs to be."""
-    return True
-
-
-def checkpoint(function, *args):
-    """function(*args), whose activations are computed again in backward."""
-    from torch.utils.checkpoint import checkpoint as again
-    if _activations["cpu"]:
-        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
-            return again(function, *args, use_reentrant=False)
-    return again(function, *args, use_reentrant=False)
-
-
