@@ -28,6 +28,7 @@ log = logging.getLogger("shardd")
 _COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
                _c.WORLD_CHANGED, _c.ROLLED_BACK}
 LOOK_S = 0.1  # So often a daemon that is gone is looked for.
+ALONE_S = 1.0  # So long rank 0 waits until the others have hung up.
 
 
 class Gone(_c.Closed):
@@ -60,22 +61,23 @@ class Definition:
         resume, init: as Optimizer has them. definer: the rank whose weights count, or None for
         whoever comes first. Returns the step that the weights are of; None if others went on while
         they were read."""
-        if resume == "must":
-            s.attach(self.name)
-            created = False
+        end, at = time.monotonic() + s.timeout, None
+        while not self._attach_or_define(s, resume, definer):
+            try:
+                self.same_layout(s)
+                s.wait_for_weights()
+                at = self.read_weights(s)
+                break
+            except _c.Error as e:
+                # A job that ended dropped its model just when this one had attached to it.
+                if e.number != _c.NOT_FOUND or resume == "must" or time.monotonic() > end:
+                    raise
+                s.detach()
         else:
-            # Where one rank's weights count, the others do not define the model before it has.
-            waits = definer is not None and _p.hint("RANK", -1) not in (-1, definer)
-            self._end_left_over(s, definer, waits)
-            created = self._define_or_attach(s, resume, waits)
-        if created:
             step = self._write(s, init)
             log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
                      s.address, len(self.rows), _p.total(self.rows))
             return step
-        self.same_layout(s)
-        s.wait_for_weights()
-        at = self.read_weights(s)
         if resume == "never" and at:
             raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
                            f"step {at}: give another name=, drop it with `shardctl "
@@ -83,6 +85,34 @@ class Definition:
         log.info("shardd: attached to model %r at %s, which is at step %s", self.name, s.address,
                  at)
         return at
+
+    def _attach_or_define(self, s: Session, resume: str, definer: int | None) -> bool:
+        """Returns whether the model was defined now, so that its weights are to be written."""
+        if resume == "must":
+            s.attach(self.name)
+            return False
+        # Where one rank's weights count, the others do not define the model before it has.
+        waits = definer is not None and _p.hint("RANK", -1) not in (-1, definer)
+        self._end_left_over(s, definer, waits)
+        return self._define_or_attach(s, resume, waits)
+
+    def is_done_with(self, s: Session, rank: int | None) -> bool:
+        """Whether nobody can want the model any more, in a private daemon that would end anyway.
+
+        rank: the one that this trainer had in the world that it left; None if it never joined."""
+        there = s.status(self.name) if s.address.startswith("spawn:") else None
+        low, high = (there and world_of(there["settings"])) or (0, 0)
+        if low == high > 0 and rank is not None:
+            return True  # All trainers that the world has were in it, and are gone or joined.
+        if high != 1 and rank is None:
+            return False
+        # Others that left may not have hung up yet. If all wait for each other nobody drops it.
+        end = time.monotonic() + (ALONE_S if rank == 0 else 0)
+        while not s.alone():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.01)
+        return True
 
     def find_again(self, connect, address: str, timeout: float, rank_hint: int,
                    why: _c.Closed) -> Session:

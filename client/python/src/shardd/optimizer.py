@@ -682,8 +682,10 @@ class Optimizer(torch.optim.Optimizer):
     def close(self, drop: bool | None = None) -> None:
         """Parameters become ordinary memory, and this trainer leaves the world.
 
-        drop: whether the model ends, too; default: if the daemon is a private one (spawn:) and no
-        other trainer is left, because the daemon would end with its trainers anyway.
+        drop: whether the model ends, too; default: if the daemon is a private one (spawn:), because
+        it would end with its trainers anyway, and this one is the last that can want the model. So
+        a trainer that never joined leaves it to the others, and where the world has no fixed size
+        it stays while anybody else is connected.
         """
         if self._closed:
             return
@@ -691,6 +693,7 @@ class Optimizer(torch.optim.Optimizer):
         for h in self._hooks:
             h.remove()
         s = self._session
+        rank = s.world.rank if s.world is not None else None
         self._image.release()
         self._grads.unbind()
         for r in self._rows:
@@ -701,7 +704,7 @@ class Optimizer(torch.optim.Optimizer):
                 s.abandon("the trainer ends")
             if s.world is not None:
                 s.leave(min(20.0, s.timeout))
-            if drop or drop is None and s.address.startswith("spawn:"):
+            if drop or drop is None and self._model.is_done_with(s, rank):
                 s.detach()
                 s.drop(self.name)
         except _c.Error as e:

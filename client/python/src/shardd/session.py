@@ -362,6 +362,13 @@ class Session:
 
     def status(self, name: str) -> dict | None:
         """What `shardctl status --json` shows of a model, or None if there is none of that name."""
+        return next((m for m in self._stats()["models"] if m["name"] == name), None)
+
+    def alone(self) -> bool:
+        """Whether no other connection to this daemon is open, of whatever process."""
+        return self._stats()["connections"] == 1
+
+    def _stats(self) -> dict:
         room = _c.size_t(0)
         got = self.lib.shard_stats(self._client, None, C.byref(room))
         while got == _c.RANGE:
@@ -369,8 +376,7 @@ class Session:
             buffer = C.create_string_buffer(room.value)
             got = self.lib.shard_stats(self._client, buffer, C.byref(room))
         _c.check(got)
-        models = json.loads(buffer.value)["models"]
-        return next((m for m in models if m["name"] == name), None)
+        return json.loads(buffer.value)
 
     def disconnect(self) -> None:
         """Ends the connection. Every address that it gave is invalid from then on."""
