@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 import torch
 
@@ -58,11 +58,17 @@ class Definition:
     def make(self, s: Session, resume: str, init, definer: int | None) -> int | None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights.
 
-        resume, init: as Optimizer has them. definer: the rank whose weights count, or None for
-        whoever comes first. Returns the step that the weights are of; None if others went on while
-        they were read."""
+        resume: as Optimizer has it. init: an Initial, as Optimizer has it, or (folder, tag) of a
+        checkpoint of shardd that fits(): the daemons read it, and the settings are those of this
+        definition. definer: the rank whose weights count, or None for whoever comes first. Returns
+        the step that the weights are of; None if others went on while they were read."""
         end, at = time.monotonic() + s.timeout, None
-        while not self._attach_or_define(s, resume, definer):
+        while True:
+            if self._attach_or_define(s, resume, definer):
+                if not isinstance(init, tuple):
+                    return self._write(s, init)
+                s.detach()
+                s.restore(*init, self.name)
             try:
                 self.same_layout(s)
                 s.wait_for_weights()
@@ -73,11 +79,6 @@ class Definition:
                 if e.number != _c.NOT_FOUND or resume == "must" or time.monotonic() > end:
                     raise
                 s.detach()
-        else:
-            step = self._write(s, init)
-            log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
-                     s.address, len(self.rows), _p.total(self.rows))
-            return step
         if resume == "never" and at:
             raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
                            f"step {at}: give another name=, drop it with `shardctl "
@@ -172,8 +173,8 @@ class Definition:
                                "have to let go of it at once: that needs a process group. Or give "
                                "the state as init= when the Optimizers are made")
 
-    def drop(self, s: Session, then: Callable[[], None] | None = None) -> None:
-        """All ranks let go of the model, and one of them drops it and calls `then`."""
+    def drop(self, s: Session) -> None:
+        """All ranks let go of the model, and one of them drops it."""
         dist, together = torch.distributed, _together()
         s.detach()
         if together:
@@ -184,10 +185,17 @@ class Definition:
             except _c.Error as e:
                 if e.number != _c.NOT_FOUND:
                     raise
-            if then is not None:
-                then()
         if together:
             dist.barrier()
+
+    def fits(self, manifest: Mapping) -> bool:
+        """Whether the daemons can fill this model from a checkpoint with that manifest: its name,
+        optimizer, groups and tensors are the same. World and all other settings may differ."""
+        there = [(t["name"], tuple(t["shape"]), t["group"], t.get("flags", 0))
+                 for t in manifest["tensors"]]
+        kind = dict(w.partition("=")[::2] for w in self.settings.split())["optimizer"]
+        return (manifest["name"], manifest["optimizer"], len(manifest["groups"]), there) == (
+            self.name, kind, len(self.groups), [tuple(t) for t in self.tensors])
 
     def same_layout(self, s: Session) -> None:
         """Raises Mismatch unless the model that is attached to has the tensors of this one."""
@@ -276,6 +284,8 @@ class Definition:
                     _write_one(s, KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
         step = init.step if init is not None else 0
         s.seal(step)
+        log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name, s.address,
+                 len(self.rows), _p.total(self.rows))
         if copied:
             log.info("shardd: model %r begins with weights of step %d", self.name, step)
         return step

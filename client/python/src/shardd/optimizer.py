@@ -23,7 +23,7 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 import torch
 
@@ -661,15 +661,15 @@ class Optimizer(torch.optim.Optimizer):
         world, loss_scale, every, _, init_from, _, timeout, more = self._defined_with
         self._define(world, loss_scale, every, "auto", init_from, init, timeout, more)
 
-    def _let_go(self, then: Callable[[], None] | None = None) -> None:
+    def _let_go(self) -> None:
         """Drops the model, so that it can be made anew. All ranks call it. Parameters become
-        ordinary memory until the next step. then: what one rank does when nobody has it."""
+        ordinary memory until the next step."""
         self._model.may_drop(self.world_size)
         self._image.release()
         self._grads.unbind()
         for r in self._rows:
             r.param.grad = None
-        self._model.drop(self._session, then)
+        self._model.drop(self._session)
         self.result = None
         self._forget_step()
 

@@ -20,7 +20,6 @@ import torch
 
 from .. import params as _p
 from ..checkpoint import Checkpoint, Initial, latest
-from ..settings import world_of
 from . import comm
 from .monitor import log
 
@@ -143,6 +142,7 @@ def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states:
         return path, state["client_state"]
     for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
         setattr(engine, word, state[word])
+    engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
     if optimizer_states and engine.optimizer is not None:
         for g, saved in zip(engine.optimizer.param_groups, state["param_groups"]):
             g.update({k: v for k, v in saved.items() if k in g and
@@ -165,26 +165,19 @@ def _client_state(path: str) -> dict:
 
 
 def _load_model(engine, load_dir: str, tag: str, state: dict, only: bool) -> None:
-    opt = engine.optimizer
-    if not only and _fits(engine, load_dir, tag):
-        opt.again(restore=(load_dir, tag))
-        return
+    opt, saved = engine.optimizer, Checkpoint(load_dir, tag)
     if only:
-        init = Initial(0, Checkpoint(load_dir, tag))
-        opt.again(init)
+        opt.again(Initial(0, saved))
+        return
+    # A converted checkpoint has the loss scale in the file of trainers alone.
+    if opt._model.fits(saved.manifest) and \
+            saved.manifest["scaler"]["scale"] == state["loss_scale"]:
+        opt.again((load_dir, tag))
         return
     settings = {}
     if opt._more.get("initial_scale_power") is not None and state["loss_scale"] >= 1:
         settings["initial_scale_power"] = int(math.log2(state["loss_scale"]))
     opt.again(Initial.from_shardd(load_dir, tag), **settings)
-
-
-def _fits(engine, load_dir: str, tag: str) -> bool:
-    """Whether the daemons may restore the checkpoint with what is saved in it: the name of the
-    model and its settings. If not, the model is made from its numbers."""
-    manifest = Checkpoint(load_dir, tag).manifest
-    return manifest.get("name") == engine.optimizer.name and \
-        world_of(str(manifest.get("settings", ""))) == tuple(engine._config.world)
 
 
 def _load_rest(engine, state: dict, strict: bool) -> None:
