@@ -216,7 +216,9 @@ class Definition:
         steps = set()
         for i, r in enumerate(self.rows):
             x = torch.empty(r.numel, dtype=self.dtype)
-            steps.add(s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
+            at = s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype])
+            if r.numel:
+                steps.add(at)
             with torch.no_grad():
                 r.param.copy_(x.view(r.param.size()))
         return steps.pop() if len(steps) == 1 else None
@@ -302,6 +304,8 @@ def _write_one(s: Session, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> Non
 
 
 def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
+    if r.numel == 0:
+        return torch.empty(r.param.shape)  # Others that save leave it out.
     try:
         x = tensors[r.name]
     except KeyError:
