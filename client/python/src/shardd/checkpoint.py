@@ -47,7 +47,10 @@ def latest(folder: str) -> str:
                  if not t.startswith(".")
                  and os.path.isfile(os.path.join(folder, t, "manifest.json"))]
         if not found:
-            raise FileNotFoundError(f"shardd: there is no checkpoint in {folder}") from None
+            named = sorted(t for t in os.listdir(folder)
+                           if os.path.isfile(os.path.join(folder, t, "latest")))
+            there = f". There are some in its folders {', '.join(named[:5])}" if named else ""
+            raise FileNotFoundError(f"shardd: there is no checkpoint in {folder}{there}") from None
         return max(found)[1]
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", tag):
         raise Damaged(f"shardd: {path} does not hold a tag")

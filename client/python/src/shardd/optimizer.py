@@ -602,8 +602,9 @@ class Optimizer(torch.optim.Optimizer):
              client: str | None = None) -> None:
         """Has the daemons write a checkpoint of the last step. One rank calls it.
 
-        dir: the folder of checkpoints, which all nodes share; default: the one of this model's name
-        in checkpoint_dir, which is where a new model of that name looks.
+        dir: the folder of checkpoints, which all nodes share: the checkpoint is dir/tag. Default,
+        and also where dir is checkpoint_dir itself: the folder of this model's name in there, which
+        is where a new model of that name looks.
         tag: its name in there; default: global_step and the number. wait: until it is whole.
         client: a folder of plain files that become its folder client, as buffers or schedulers in
         any format. They are there when the checkpoint is. Not over TCP.
@@ -612,6 +613,12 @@ class Optimizer(torch.optim.Optimizer):
         if dir is not None:
             dir = os.path.abspath(dir)
             os.makedirs(dir, exist_ok=True)
+            if self._checkpoints and os.path.realpath(dir) == os.path.realpath(self._checkpoints):
+                dir = None
+        self._save(dir, tag, client, wait)
+
+    def _save(self, dir: str | None, tag: str | None, client: str | None, wait: bool) -> None:
+        """save(), where dir is what the daemons take."""
         ticket = self._session.save(dir, tag, os.path.abspath(client) if client else None)
         if wait:
             self._session.wait(ticket, max(3600.0, self._session.timeout))

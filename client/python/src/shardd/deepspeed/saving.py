@@ -70,7 +70,7 @@ def _write(engine, save_dir: str, tag: str, state: bytes, save_latest: bool) -> 
         if not late:
             _write_file(os.path.join(draft, os.path.basename(CLIENT)), state)
         if opt is not None:
-            opt.save(save_dir, tag, client=None if late else draft)
+            opt._save(save_dir, tag, None if late else draft, True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     if late:  # Over TCP nobody knows whose files they are, so that they come afterwards.
@@ -131,8 +131,7 @@ def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states:
     if engine.world_size > 1 and not comm.is_initialized():
         raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process "
                            "group, so that all let go of the model at once: call "
-                           "deepspeed.init_distributed(), or say checkpoint_dir in the block "
-                           "shardd of the ds_config, from which a new model begins by itself")
+                           "deepspeed.init_distributed()")
     state = _client_state(path)
     only = module_only or not optimizer_states
     if engine.optimizer is not None:
@@ -156,10 +155,10 @@ def _client_state(path: str) -> dict:
     file = os.path.join(path, CLIENT)
     if not os.path.isfile(file):
         raise FileNotFoundError(
-            f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
-            "another checkpoint of shardd give its folder as checkpoint_dir in the block "
-            "shardd of the ds_config; one of DeepSpeed itself is converted by "
-            "`python -m shardd.convert FROM TO`")
+            f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Those that "
+            "the daemons saved are in CHECKPOINT_DIR/NAME: say checkpoint_dir and name in the "
+            "block shardd of the ds_config, and a new model begins with the newest one. One of "
+            "DeepSpeed itself is converted by `python -m shardd.convert FROM TO`")
     with torch.serialization.safe_globals(SAFE):
         return torch.load(file, map_location="cpu", weights_only=True)
 
