@@ -86,6 +86,32 @@ def test_a_new_model_goes_on_from_it(saved, address):
     opt.close()
 
 
+def test_skipped_steps_are_no_steps_of_adam(address, tmp_path):
+    """Where steps were skipped, the one that goes on has the t of the one that was saved."""
+    def step(m, opt, bad=False):
+        (m(torch.ones(2, 4)).square().sum() * (float("inf") if bad else 1.0)).backward()
+        opt.step()
+        assert opt.step_was_skipped == bad
+
+    torch.manual_seed(0)
+    m = torch.nn.Linear(4, 4)
+    opt = shardd.AdamW(m, lr=1e-2, name="skips", address=address)
+    for bad in (True, False, True, True, False):
+        step(m, opt, bad)
+    opt.save(str(tmp_path))
+    step(m, opt)
+    init = shardd.Initial.from_shardd(str(tmp_path))
+    assert (init.step, init.applied) == (5, 2)
+    n = torch.nn.Linear(4, 4)
+    other = shardd.AdamW(n, lr=1e-2, name="other", address=address, init=init)
+    assert other.global_step == other.applied == 2
+    step(n, other)
+    assert torch.equal(m.weight, n.weight) and torch.equal(m.bias, n.bias)
+    assert other.applied == opt.applied == 3
+    for one in (other, opt):
+        one.close()
+
+
 def test_a_daemon_restores_what_was_written_here(saved, address, tmp_path):
     """A folder that no daemon wrote, in parts of odd sizes: the next step has the same bits."""
     folder, _ = saved

@@ -284,12 +284,15 @@ class Definition:
             for kind, tensors in (init.moments.items() if init is not None else ()):
                 if r.name in tensors and kind in self.moments:
                     _write_one(s, KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
-        step = init.step if init is not None else 0
+        # The daemons begin with one number for the step and Adam's t, and t decides about weights.
+        step = 0 if init is None else init.step if init.applied is None else init.applied
         s.seal(step)
         log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name, s.address,
                  len(self.rows), _p.total(self.rows))
         if copied:
-            log.info("shardd: model %r begins with weights of step %d", self.name, step)
+            log.info("shardd: model %r begins with weights of step %d%s", self.name, init.step,
+                     f", which is step {step} here: {init.step - step} steps were skipped"
+                     if init.step != step else "")
         return step
 
 

@@ -103,7 +103,7 @@ class DeepSpeedOptimizer(Optimizer):
         """All masters and moments, read from the daemons, as what a model may begin with."""
         return Initial(self.global_step, {r.name: self.read(r.param) for r in self._rows},
                        {k: {r.name: self.read(r.param, k) for r in self._rows}
-                        for k in self._moments()})
+                        for k in self._moments()}, self.applied)
 
 
 def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters):
