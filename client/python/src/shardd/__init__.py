@@ -28,7 +28,7 @@ _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "S
          "Checkpoint": "checkpoint", "Damaged": "checkpoint", "Initial": "checkpoint",
          "from_checkpoint": "checkpoint", "to_safetensors": "checkpoint",
          "export_torch": "checkpoint", "export_universal": "checkpoint",
-         "steps": "loop", "Sampler": "loop"}
+         "steps": "loop", "Sampler": "loop", "explain_faults": "image"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
            "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]
