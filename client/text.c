@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The texts of the library: names, the version, and the one sentence that a failing call leaves in
- * its thread. The sentence is the only variable that outlives a call outside of a handle. It is
- * thread-local and fixed in size, and setting it can neither fail nor overrun it. Structs that grow
- * between versions are copied here, too. The size of the older side limits what is read and
- * written. */
+ * its thread. The sentence is the only variable that outlives a call outside of a handle, but for
+ * those of fault.c. It is thread-local and fixed in size, and setting it can neither fail nor
+ * overrun it. Structs that grow between versions are copied here, too. The size of the older side
+ * limits what is read and written. */
 #include "client.h"
 
 #include <errno.h>

@@ -462,6 +462,26 @@ struct shard_step {
 	double loss_scale;
 };
 
+/* Memory, and what a write into it says. */
+struct shard_fault_range {
+	/* Its first byte. */
+	const void *base;
+	/* How many bytes it has. */
+	size_t bytes;
+	/* What is written to stderr. It ends with a line end and a zero. Not NULL. */
+	const char *text;
+};
+
+/* All that shard_explain_faults() knows. */
+struct shard_faults {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* The ranges, in any order. */
+	const struct shard_fault_range *ranges;
+	/* How many there are. */
+	size_t ranges_nr;
+};
+
 /* How to save. */
 struct shard_save_opts {
 	/* Bytes of this struct; SHARD_INIT() sets it. */
@@ -2266,6 +2286,29 @@ SHARD_API enum shard_status shard_keep(shard_model *model, enum shard_kind kind,
  * Any thread may call it.
  */
 SHARD_CALL void shard_unmap(struct shard_kept *kept);
+
+/*
+ * shard_explain_faults - have a write into read-only memory say what it was
+ *
+ * DESCRIPTION
+ * The image is read-only, and a write into it ends the process by SIGSEGV. After this call a fault
+ * at an address in one of the ranges writes the text of the range to stderr first. Then comes what
+ * came before: the handler that SIGSEGV had, or the end of the process with a core. Nothing else
+ * changes, and without this call libshard sets no handler.
+ *
+ * ARGUMENTS
+ * faults: the ranges of now, in place of those of the call before. They stay the caller's, with
+ *   what they point to, and must not change before the next call has returned. NULL: no more, and
+ *   SIGSEGV has its old handler again, unless another one was set meanwhile.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: faults was not started with SHARD_INIT(), or ranges is NULL and ranges_nr is not.
+ * SHARD_SYSTEM: the handler cannot be set.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time in a process.
+ */
+SHARD_API enum shard_status shard_explain_faults(const struct shard_faults *faults);
 
 /*
  * shard_stats - get what the daemon counts, as JSON

@@ -84,6 +84,16 @@ AT(shard_step, rank, 24, 4);
 AT(shard_step, world_size, 28, 4);
 AT(shard_step, loss_scale, 32, 8);
 
+IS(shard_fault_range, 24);
+AT(shard_fault_range, base, 0, 8);
+AT(shard_fault_range, bytes, 8, 8);
+AT(shard_fault_range, text, 16, 8);
+
+IS(shard_faults, 24);
+AT(shard_faults, size, 0, 8);
+AT(shard_faults, ranges, 8, 8);
+AT(shard_faults, ranges_nr, 16, 8);
+
 IS(shard_save_opts, 32);
 AT(shard_save_opts, size, 0, 8);
 AT(shard_save_opts, dir, 8, 8);

@@ -86,6 +86,32 @@ def test_a_new_model_goes_on_from_it(saved, address):
     opt.close()
 
 
+def test_skipped_steps_are_no_steps_of_adam(address, tmp_path):
+    """Where steps were skipped, the one that goes on has the t of the one that was saved."""
+    def step(m, opt, bad=False):
+        (m(torch.ones(2, 4)).square().sum() * (float("inf") if bad else 1.0)).backward()
+        opt.step()
+        assert opt.step_was_skipped == bad
+
+    torch.manual_seed(0)
+    m = torch.nn.Linear(4, 4)
+    opt = shardd.AdamW(m, lr=1e-2, name="skips", address=address)
+    for bad in (True, False, True, True, False):
+        step(m, opt, bad)
+    opt.save(str(tmp_path))
+    step(m, opt)
+    init = shardd.Initial.from_shardd(str(tmp_path))
+    assert (init.step, init.applied) == (5, 2)
+    n = torch.nn.Linear(4, 4)
+    other = shardd.AdamW(n, lr=1e-2, name="other", address=address, init=init)
+    assert other.global_step == other.applied == 2
+    step(n, other)
+    assert torch.equal(m.weight, n.weight) and torch.equal(m.bias, n.bias)
+    assert other.applied == opt.applied == 3
+    for one in (other, opt):
+        one.close()
+
+
 def test_a_daemon_restores_what_was_written_here(saved, address, tmp_path):
     """A folder that no daemon wrote, in parts of odd sizes: the next step has the same bits."""
     folder, _ = saved
@@ -151,6 +177,62 @@ def test_universal_and_back(saved, tmp_path):
     for name in c:
         assert torch.equal(i.masters[name], c[name])
         assert torch.equal(i.moments["exp_avg_sq"][name], c.read(name, "exp_avg_sq"))
+
+
+class Hollow(torch.nn.Module):
+    """Its first two parameters have no elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.nothing = torch.nn.Parameter(torch.empty(0, 3))
+        self.up = torch.nn.Linear(4, 5)
+        self.none = torch.nn.Parameter(torch.empty(2, 0))
+        self.down = torch.nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.down(self.up(x)).sum() + self.nothing.sum()
+
+
+@pytest.mark.parametrize("params", ["image", "copy"])
+def test_parameters_without_elements(address, tmp_path, params):
+    """They are part of the model and of its checkpoints, and of no step."""
+    torch.manual_seed(0)
+    m, x = Hollow(), torch.ones(2, 4)
+    words = dict(lr=1e-2, address=address, params=params)
+    opt = shardd.AdamW(m, name="hollow", **words)
+    for _ in range(3):
+        m(x).backward()
+        opt.step()
+    opt.save(str(tmp_path))
+    state = opt.full_state_dict()["state"]
+    assert state[0]["exp_avg"].shape == (0, 3) and state[1]["exp_avg"].shape == (2, 0)
+    opt.close(drop=False)
+    torch.manual_seed(1)
+    again = Hollow()
+    opt = shardd.AdamW(again, name="hollow", **words)  # It attaches, and knows the step.
+    assert opt.global_step == 3
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), m.parameters()))
+    again(x).backward()
+    opt.step()
+    want = [p.detach().clone() for p in again.parameters()]
+    opt.close(drop=True)
+
+    c = shardd.Checkpoint(str(tmp_path))
+    assert list(c) == [n for n, _ in m.named_parameters()]
+    assert c["nothing"].shape == (0, 3) and c.read("none", "exp_avg").shape == (2, 0)
+    init = shardd.Initial.from_shardd(str(tmp_path))
+    write(init, str(tmp_path / "w" / "mine"), "w", settings="min_world=1 max_world=1")
+    session = Session(address)
+    session.restore(str(tmp_path / "w"), None, "w")
+    for name, begin in (("w", dict(resume="must")), ("other", dict(init=init))):
+        n = Hollow()
+        opt = shardd.AdamW(n, name=name, **words, **begin)
+        assert opt.global_step == 3
+        n(x).backward()
+        opt.step()
+        assert all(torch.equal(a, b) for a, b in zip(n.parameters(), want)), name
+        opt.close(drop=True)
+    session.disconnect()
 
 
 def test_what_does_not_fit_is_named(tmp_path):

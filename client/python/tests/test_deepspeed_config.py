@@ -147,6 +147,11 @@ def test_settings_of_the_loss_scale():
         "hysteresis": 2, "consecutive_hysteresis": False, "min_loss_scale": 1.0, "max_skips": 0}
     assert Config({**ONE, "fp16": {"enabled": True, "loss_scale": 128}}).settings() == {
         "loss_scale": 128.0}
+    for words, divides in (({"stage": 1}, True), ({"stage": 3}, True), ({"stage": 0}, False),
+                           ({"stage": 2, "reduce_scatter": False}, False)):
+        c = Config({**ONE, "fp16": {"enabled": True}, "zero_optimization": words,
+                    "shardd": {"world": [1, 4]}})
+        assert c.settings().get("predivide") == (4.0 if divides else None), words
     with pytest.raises(ConfigError, match="both"):
         Config({**ONE, "fp16": {"enabled": True}, "bf16": {"enabled": True}}).dtype
 

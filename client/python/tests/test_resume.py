@@ -85,6 +85,28 @@ def step_of(model, opt):
     opt.step()
 
 
+@pytest.mark.parametrize("where", [None, "ck", "./ck/../ck", "ck/found"])
+def test_what_was_saved_is_found(address, tmp_path, monkeypatch, where):
+    """A new model begins with it, however the folder of checkpoints was named."""
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(4, 2)
+    words = dict(name="found", address=address, timeout=60, checkpoint_dir="ck")
+    opt = shardd.AdamW(model, **words)
+    step_of(model, opt)
+    opt.save(where)
+    assert sorted(os.listdir("ck/found")) == ["global_step1", "latest"]
+    assert os.listdir("ck") == ["found"]
+    opt.close(drop=True)
+    again = torch.nn.Linear(4, 2)
+    opt = shardd.AdamW(again, **words)
+    assert opt.global_step == 1 and torch.equal(again.weight, model.weight)
+    opt.close(drop=True)
+    with pytest.raises(FileNotFoundError, match="no checkpoint in ck. There are some in its "
+                                                "folders found"):
+        shardd.from_checkpoint("ck")
+    assert torch.equal(shardd.from_checkpoint("ck/found")["weight"], model.weight)
+
+
 def test_applied_is_the_models(address):
     """opt.applied, and step in opt.state, are those of the model also after an attach."""
     model = torch.nn.Linear(4, 2)

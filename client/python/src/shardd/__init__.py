@@ -29,7 +29,8 @@ _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "S
          "from_checkpoint": "checkpoints", "to_safetensors": "checkpoints",
          "export_torch": "checkpoints", "export_universal": "checkpoints",
          "steps": "loop", "Sampler": "loop",
-         "Init": "init", "checkpoint": "activations", "offload_activations": "activations"}
+         "Init": "init", "checkpoint": "activations", "offload_activations": "activations",
+         "explain_faults": "image"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
            "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]

@@ -47,7 +47,10 @@ def latest(folder: str) -> str:
                  if not t.startswith(".")
                  and os.path.isfile(os.path.join(folder, t, "manifest.json"))]
         if not found:
-            raise FileNotFoundError(f"shardd: there is no checkpoint in {folder}") from None
+            named = sorted(t for t in os.listdir(folder)
+                           if os.path.isfile(os.path.join(folder, t, "latest")))
+            there = f". There are some in its folders {', '.join(named[:5])}" if named else ""
+            raise FileNotFoundError(f"shardd: there is no checkpoint in {folder}{there}") from None
         return max(found)[1]
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", tag):
         raise Damaged(f"shardd: {path} does not hold a tag")
@@ -290,7 +293,9 @@ class Group(NamedTuple):
 class Initial:
     """What a new model in shardd begins with, by names of parameters.
 
-    step: training begins with the one after it. Where applied is None it is also Adam's t.
+    step: that these are of. Where applied is None it is also Adam's t. Optimizer(init=...) begins
+    with the step after `applied`, so that the bias corrections are right: a model that is begun in
+    this way does not count steps that were skipped before. A checkpoint of shardd has both numbers.
     masters: fp32, or empty: then the model's own parameters count.
     moments: kind ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum") to tensors by name.
     The rest is known of some sources and not of others: applied (steps that changed the weights,

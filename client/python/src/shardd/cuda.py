@@ -314,6 +314,9 @@ class DeviceGradients(Gradients):
     def _push(self, s: CudaSession, tensors: list[int]) -> None:
         for i in tensors:
             r = self._rows[i]
+            if r.numel == 0:
+                r.arena, r.pushed = None, True
+                continue
             s.push_from(i, r.numel, self._device.address(r.arena), _p.DTYPES[self._dtype],
                         self._device.stream())
             self._device.used_by(r.arena, s.copies.stream)
@@ -333,7 +336,8 @@ class DeviceImage(Image):
         to = [r.param.detach() if r.param.is_contiguous() else self._device.empty(r.param)
               for r in self._rows]
         s.pull_to(step, [(i, r.numel, self._device.address(x))
-                         for i, (r, x) in enumerate(zip(self._rows, to))], self._device.stream())
+                         for i, (r, x) in enumerate(zip(self._rows, to)) if r.numel],
+                  self._device.stream())
         for r, x in zip(self._rows, to):
             if not r.param.is_contiguous():
                 self._device.used_by(x, s.copies.stream)

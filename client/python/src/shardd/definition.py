@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 import torch
 
@@ -29,6 +29,7 @@ log = logging.getLogger("shardd")
 _COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
                _c.WORLD_CHANGED, _c.ROLLED_BACK}
 LOOK_S = 0.1  # So often a daemon that is gone is looked for.
+ALONE_S = 1.0  # So long rank 0 waits until the others have hung up.
 
 
 class Gone(_c.Closed):
@@ -58,25 +59,27 @@ class Definition:
     def make(self, s: Session, resume: str, init, definer: int | None) -> int | None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights.
 
-        resume, init: as Optimizer has them. definer: the rank whose weights count, or None for
-        whoever comes first. Returns the step that the weights are of; None if others went on while
-        they were read."""
-        if resume == "must":
-            s.attach(self.name)
-            created = False
-        else:
-            # Where one rank's weights count, the others do not define the model before it has.
-            waits = definer is not None and _p.hint("RANK", -1) not in (-1, definer)
-            self._end_left_over(s, definer, waits)
-            created = self._define_or_attach(s, resume, waits)
-        if created:
-            step = self._write(s, init)
-            log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name,
-                     s.address, len(self.rows), _p.total(self.rows))
-            return step
-        self.same_layout(s)
-        s.wait_for_weights()
-        at = self.read_weights(s)
+        resume: as Optimizer has it. init: an Initial, as Optimizer has it, or (folder, tag) of a
+        checkpoint of shardd that fits(): the daemons read it, and the settings are those of this
+        definition. definer: the rank whose weights count, or None for whoever comes first. Returns
+        the step that the weights are of; None if others went on while they were read."""
+        end, at = time.monotonic() + s.timeout, None
+        while True:
+            if self._attach_or_define(s, resume, definer):
+                if not isinstance(init, tuple):
+                    return self._write(s, init)
+                s.detach()
+                s.restore(*init, self.name)
+            try:
+                self.same_layout(s)
+                s.wait_for_weights()
+                at = self.read_weights(s)
+                break
+            except _c.Error as e:
+                # A job that ended dropped its model just when this one had attached to it.
+                if e.number != _c.NOT_FOUND or resume == "must" or time.monotonic() > end:
+                    raise
+                s.detach()
         if resume == "never" and at:
             raise _c.Error(_c.EXISTS, f"model {self.name!r} exists at {s.address} and is at "
                            f"step {at}: give another name=, drop it with `shardctl "
@@ -84,6 +87,34 @@ class Definition:
         log.info("shardd: attached to model %r at %s, which is at step %s", self.name, s.address,
                  at)
         return at
+
+    def _attach_or_define(self, s: Session, resume: str, definer: int | None) -> bool:
+        """Returns whether the model was defined now, so that its weights are to be written."""
+        if resume == "must":
+            s.attach(self.name)
+            return False
+        # Where one rank's weights count, the others do not define the model before it has.
+        waits = definer is not None and _p.hint("RANK", -1) not in (-1, definer)
+        self._end_left_over(s, definer, waits)
+        return self._define_or_attach(s, resume, waits)
+
+    def is_done_with(self, s: Session, rank: int | None) -> bool:
+        """Whether nobody can want the model any more, in a private daemon that would end anyway.
+
+        rank: the one that this trainer had in the world that it left; None if it never joined."""
+        there = s.status(self.name) if s.address.startswith("spawn:") else None
+        low, high = (there and world_of(there["settings"])) or (0, 0)
+        if low == high > 0 and rank is not None:
+            return True  # All trainers that the world has were in it, and are gone or joined.
+        if high != 1 and rank is None:
+            return False
+        # Others that left may not have hung up yet. If all wait for each other nobody drops it.
+        end = time.monotonic() + (ALONE_S if rank == 0 else 0)
+        while not s.alone():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.01)
+        return True
 
     def find_again(self, connect, address: str, timeout: float, rank_hint: int,
                    why: _c.Closed) -> Session:
@@ -143,8 +174,8 @@ class Definition:
                                "have to let go of it at once: that needs a process group. Or give "
                                "the state as init= when the Optimizers are made")
 
-    def drop(self, s: Session, then: Callable[[], None] | None = None) -> None:
-        """All ranks let go of the model, and one of them drops it and calls `then`."""
+    def drop(self, s: Session) -> None:
+        """All ranks let go of the model, and one of them drops it."""
         dist, together = torch.distributed, _together()
         s.detach()
         if together:
@@ -155,10 +186,17 @@ class Definition:
             except _c.Error as e:
                 if e.number != _c.NOT_FOUND:
                     raise
-            if then is not None:
-                then()
         if together:
             dist.barrier()
+
+    def fits(self, manifest: Mapping) -> bool:
+        """Whether the daemons can fill this model from a checkpoint with that manifest: its name,
+        optimizer, groups and tensors are the same. World and all other settings may differ."""
+        there = [(t["name"], tuple(t["shape"]), t["group"], t.get("flags", 0))
+                 for t in manifest["tensors"]]
+        kind = dict(w.partition("=")[::2] for w in self.settings.split())["optimizer"]
+        return (manifest["name"], manifest["optimizer"], len(manifest["groups"]), there) == (
+            self.name, kind, len(self.groups), [tuple(t) for t in self.tensors])
 
     def same_layout(self, s: Session) -> None:
         """Raises Mismatch unless the model that is attached to has the tensors of this one."""
@@ -183,7 +221,9 @@ class Definition:
                 steps.add(s.read(_c.IMAGE, i, x.data_ptr(), 1, _p.DTYPES[self.dtype]))
                 continue
             x = torch.empty(r.numel, dtype=self.dtype)
-            steps.add(s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype]))
+            at = s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype])
+            if r.numel:
+                steps.add(at)
             with torch.no_grad():
                 r.param.copy_(x.view(r.param.size()))
         return steps.pop() if len(steps) == 1 else None
@@ -250,10 +290,15 @@ class Definition:
             for kind, tensors in (init.moments.items() if init is not None else ()):
                 if r.name in tensors and kind in self.moments:
                     _write_one(s, KIND_NUMBERS[kind], i, r, _given(tensors, r, kind))
-        step = init.step if init is not None else 0
+        # The daemons begin with one number for the step and Adam's t, and t decides about weights.
+        step = 0 if init is None else init.step if init.applied is None else init.applied
         s.seal(step)
+        log.info("shardd: defined model %r at %s: %d tensors, %d parameters", self.name, s.address,
+                 len(self.rows), _p.total(self.rows))
         if copied:
-            log.info("shardd: model %r begins with weights of step %d", self.name, step)
+            log.info("shardd: model %r begins with weights of step %d%s", self.name, init.step,
+                     f", which is step {step} here: {init.step - step} steps were skipped"
+                     if init.step != step else "")
         return step
 
 
@@ -268,6 +313,8 @@ def _write_one(s: Session, kind: int, i: int, r: _p.Row, x: torch.Tensor) -> Non
 
 
 def _given(tensors: Mapping, r: _p.Row, what: str) -> torch.Tensor:
+    if r.numel == 0:
+        return torch.empty(r.param.shape)  # Others that save leave it out.
     try:
         x = tensors[r.name]
     except KeyError:

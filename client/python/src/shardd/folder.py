@@ -300,9 +300,9 @@ def manifest(name: str, tensors: Sequence[Tensor], files: list[dict], *, step: i
         if not 1 <= len(t.name.encode()) <= 255 or re.search(r"[\x00-\x1f\x7f-\x9f]", t.name):
             raise ValueError(f"shardd: {t.name!r} is no name of a tensor: 1 to 255 bytes without "
                              "control characters")
-        if len(t.shape) > 8 or any(n < 1 for n in t.shape):
+        if len(t.shape) > 8 or any(n < 0 for n in t.shape):
             raise ValueError(f"shardd: {t.name!r} has shape {t.shape}, and a model has tensors of "
-                             "at most 8 dimensions, none of them 0")
+                             "at most 8 dimensions")
     if not tensors:
         raise ValueError("shardd: there is no tensor to save")
     if len(files) > FILES_MAX:
@@ -366,7 +366,7 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
     names = sorted(init.masters, key=lambda n: group.get(n, 0)) if init.groups \
         else list(init.masters)
     shapes = {n: init.shape(n) for n in names}
-    tensors = [Tensor(n, shapes[n], group.get(n, 0)) for n in names if 0 not in shapes[n]]
+    tensors = [Tensor(n, shapes[n], group.get(n, 0)) for n in names]
     if moments:
         _all_moments(tensors, part_of)
     whole = {t.name: math.prod(t.shape) for t in tensors}

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import ContextManager, Iterable, Sequence
+import weakref
+from typing import Any, ContextManager, Iterable, Sequence
 
 import torch
 
+from . import lib as _c
 from . import params as _p
 from .session import Session
 
@@ -65,6 +67,8 @@ class Image:
                 r.param.data = _p.view(s.image(i), r.param, self._dtype)
                 r.address = r.param.data_ptr()
             _give_back()
+            _views.add(self)
+            _tell_faults()
         self.followed = True
 
     def pass_over(self) -> None:
@@ -90,12 +94,51 @@ class Image:
             for r in self._rows:
                 if self.is_view(r):
                     r.param.data = r.param.data.clone()
+            _views.discard(self)
+            _tell_faults()
         self._base, self.followed = 0, False
 
     def lose(self) -> None:
         """In a forked child, where the library's memory is not mapped: parameters become empty."""
         for r in self._rows if self.views else ():
             r.param.data = torch.empty(0, dtype=r.dtype)
+
+
+# --- writes into read-only memory ---
+
+_views: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters are views.
+_told: Any = None  # What the library reads when a write faults. None: it has not been asked to.
+
+
+def explain_faults(on: bool = True) -> None:
+    """Has a write into a parameter that is the read-only image name the parameter.
+
+    Such a write, which no check of torch sees, as one by numpy or by another C library, ends the
+    process with SIGSEGV. From now on a line on stderr comes first, and then what came before, as
+    faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler is used, enable that
+    first. For all Optimizers of this process, also later ones. False: no more.
+
+    Thread-safety: the main thread calls it, as it does all that makes an Optimizer.
+    """
+    global _told
+    _told = _c.Faults() if on else None
+    if on:
+        _tell_faults()
+    else:
+        _c.check(_c.libshard().shard_explain_faults(None))
+
+
+def _tell_faults() -> None:
+    global _told
+    if _told is None:
+        return
+    ranges = [_c.FaultRange(r.address, r.numel * i._dtype.itemsize, (
+        f"shardd: a write into parameter {r.name!r}, which is read-only memory since the first "
+        "step: params=\"copy\" makes it writable\n").encode())
+              for i in _views for r in i._rows if r.numel]
+    new = _c.Faults(ranges=(_c.FaultRange * len(ranges))(*ranges), ranges_nr=len(ranges))
+    _c.check(_c.libshard().shard_explain_faults(new))
+    _told = new  # The one before, which the library had until now, is freed.
 
 
 def _give_back() -> None:

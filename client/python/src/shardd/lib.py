@@ -101,6 +101,14 @@ class Kept(Sized):
     _fields_ = [("size", size_t), ("base", void), ("bytes", size_t), ("step", u64), ("mixed", u32)]
 
 
+class FaultRange(C.Structure):
+    _fields_ = [("base", void), ("bytes", size_t), ("text", text)]
+
+
+class Faults(Sized):
+    _fields_ = [("size", size_t), ("ranges", C.POINTER(FaultRange)), ("ranges_nr", size_t)]
+
+
 class Step(Sized):
     _fields_ = [("size", size_t), ("step", u64), ("attempt", u64), ("rank", u32),
                 ("world_size", u32), ("loss_scale", double)]
@@ -120,7 +128,8 @@ STRUCTS = {  # The name of each in shard.h.
     "shard_connect_opts": ConnectOpts, "shard_tensor": Tensor, "shard_group": Group,
     "shard_spec": Spec, "shard_info": Info, "shard_world": World, "shard_begin_opts": BeginOpts,
     "shard_commit_opts": CommitOpts, "shard_step": Step, "shard_save_opts": SaveOpts,
-    "shard_kept": Kept, "shard_result": StepResult,
+    "shard_kept": Kept, "shard_result": StepResult, "shard_fault_range": FaultRange,
+    "shard_faults": Faults,
 }
 
 client = model = void  # Handles.
@@ -174,6 +183,7 @@ FUNCTIONS = {  # The result and the arguments of each.
     "shard_blob": (status, [model, u32, void, _p(size_t), _p(u64)]),
     "shard_keep": (status, [model, C.c_int, i64, _p(Kept)]),
     "shard_unmap": (None, [_p(Kept)]),
+    "shard_explain_faults": (status, [_p(Faults)]),
     "shard_region": (status, [model, C.c_int, _p(void), _p(size_t)]),
     "shard_stats": (status, [client, void, _p(size_t)]),
 }

@@ -23,7 +23,7 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 import torch
 
@@ -626,8 +626,9 @@ class Optimizer(torch.optim.Optimizer):
              client: str | None = None) -> None:
         """Has the daemons write a checkpoint of the last step. One rank calls it.
 
-        dir: the folder of checkpoints, which all nodes share; default: the one of this model's name
-        in checkpoint_dir, which is where a new model of that name looks.
+        dir: the folder of checkpoints, which all nodes share: the checkpoint is dir/tag. Default,
+        and also where dir is checkpoint_dir itself: the folder of this model's name in there, which
+        is where a new model of that name looks.
         tag: its name in there; default: global_step and the number. wait: until it is whole.
         client: a folder of plain files that become its folder client, as buffers or schedulers in
         any format. They are there when the checkpoint is. Not over TCP.
@@ -636,6 +637,12 @@ class Optimizer(torch.optim.Optimizer):
         if dir is not None:
             dir = os.path.abspath(dir)
             os.makedirs(dir, exist_ok=True)
+            if self._checkpoints and os.path.realpath(dir) == os.path.realpath(self._checkpoints):
+                dir = None
+        self._save(dir, tag, client, wait)
+
+    def _save(self, dir: str | None, tag: str | None, client: str | None, wait: bool) -> None:
+        """save(), where dir is what the daemons take."""
         ticket = self._session.save(dir, tag, os.path.abspath(client) if client else None)
         if wait:
             self._session.wait(ticket, max(3600.0, self._session.timeout))
@@ -686,15 +693,15 @@ class Optimizer(torch.optim.Optimizer):
         self._define(world, loss_scale, every, "auto", init_from, init, timeout, more)
         self._start()
 
-    def _let_go(self, then: Callable[[], None] | None = None) -> None:
+    def _let_go(self) -> None:
         """Drops the model, so that it can be made anew. All ranks call it. Parameters become
-        ordinary memory until the next step. then: what one rank does when nobody has it."""
+        ordinary memory until the next step."""
         self._model.may_drop(self.world_size)
         self._image.release()
         self._grads.unbind()
         for r in self._rows:
             r.param.grad = None
-        self._model.drop(self._session, then)
+        self._model.drop(self._session)
         self.result = None
         self._forget_step()
 
@@ -707,8 +714,10 @@ class Optimizer(torch.optim.Optimizer):
     def close(self, drop: bool | None = None) -> None:
         """Parameters become ordinary memory, and this trainer leaves the world.
 
-        drop: whether the model ends, too; default: if the daemon is a private one (spawn:) and no
-        other trainer is left, because the daemon would end with its trainers anyway.
+        drop: whether the model ends, too; default: if the daemon is a private one (spawn:), because
+        it would end with its trainers anyway, and this one is the last that can want the model. So
+        a trainer that never joined leaves it to the others, and where the world has no fixed size
+        it stays while anybody else is connected.
         """
         if self._closed:
             return
@@ -716,6 +725,7 @@ class Optimizer(torch.optim.Optimizer):
         for h in self._hooks:
             h.remove()
         s = self._session
+        rank = s.world.rank if s.world is not None else None
         self._image.release()
         self._grads.unbind()
         for r in self._rows:
@@ -726,7 +736,7 @@ class Optimizer(torch.optim.Optimizer):
                 s.abandon("the trainer ends")
             if s.world is not None:
                 s.leave(min(20.0, s.timeout))
-            if drop or drop is None and s.address.startswith("spawn:"):
+            if drop or drop is None and self._model.is_done_with(s, rank):
                 s.detach()
                 s.drop(self.name)
         except _c.Error as e:

@@ -36,6 +36,8 @@ def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     torch, so that it does not warn about memory that is read-only.
     """
     numel = like.numel()
+    if numel == 0:
+        return torch.empty(like.size(), dtype=dtype)
     buffer = (C.c_char * (numel * dtype.itemsize)).from_address(address)
     return torch.frombuffer(buffer, dtype=dtype, count=numel).view(like.size())
 
@@ -62,7 +64,8 @@ def collect(groups: list[dict], names: dict[int, str]) -> tuple[list[Row], list]
     """Which parameters are trained, as rows, and (name, parameter) of those that are frozen.
 
     groups: as torch has them. names: of parameters, by id. Raises TypeError for a parameter that
-    shardd cannot train, and ValueError if there is none at all.
+    shardd cannot train, and ValueError if there is none at all. One without elements counts in no
+    step: it is there because the checkpoints of the model have it.
     """
     rows: list[Row] = []
     frozen = []
@@ -75,9 +78,8 @@ def collect(groups: list[dict], names: dict[int, str]) -> tuple[list[Row], list]
             why = _refuse(name, p)
             if why:
                 raise TypeError(f"shardd.Optimizer: {why}")
-            if p.numel() > 0:  # Else there is nothing to train, and nothing to know.
-                rows.append(Row(name, p, gi))
-    if not rows:
+            rows.append(Row(name, p, gi))
+    if total(rows) == 0:
         raise ValueError("shardd.Optimizer: no parameter requires a gradient")
     return rows, frozen
 

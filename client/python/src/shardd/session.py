@@ -190,7 +190,8 @@ class Session:
 
     def read(self, kind: int, tensor: int, address: int, count: int, dtype: int,
              step: int = 0) -> int:
-        """Reads a whole tensor into memory at `address`. Returns the step that it is of."""
+        """Reads a whole tensor into memory at `address`. Returns the step that it is of; where it
+        has no elements, `step`."""
         at = _c.u64(step)
         if count:
             _c.check(self.lib.shard_read(self._model, kind, tensor, 0, count, dtype, address,
@@ -200,9 +201,10 @@ class Session:
     def wait_for_weights(self) -> None:
         """Waits until whoever defined the model has written its weights and sealed it."""
         end, probe = time.monotonic() + self.timeout, _c.u64()
+        tensor = next((i for i, t in enumerate(self.layout()) if 0 not in t.shape), 0)
         buffer = C.create_string_buffer(4)
         while True:
-            got = self.lib.shard_read(self._model, _c.MASTER, 0, 0, 1, _c.F32, buffer,
+            got = self.lib.shard_read(self._model, _c.MASTER, tensor, 0, 1, _c.F32, buffer,
                                       C.byref(probe))
             if got != _c.BAD_STATE or time.monotonic() > end:
                 _c.check(got)
@@ -362,6 +364,13 @@ class Session:
 
     def status(self, name: str) -> dict | None:
         """What `shardctl status --json` shows of a model, or None if there is none of that name."""
+        return next((m for m in self._stats()["models"] if m["name"] == name), None)
+
+    def alone(self) -> bool:
+        """Whether no other connection to this daemon is open, of whatever process."""
+        return self._stats()["connections"] == 1
+
+    def _stats(self) -> dict:
         room = _c.size_t(0)
         got = self.lib.shard_stats(self._client, None, C.byref(room))
         while got == _c.RANGE:
@@ -369,8 +378,7 @@ class Session:
             buffer = C.create_string_buffer(room.value)
             got = self.lib.shard_stats(self._client, buffer, C.byref(room))
         _c.check(got)
-        models = json.loads(buffer.value)["models"]
-        return next((m for m in models if m["name"] == name), None)
+        return json.loads(buffer.value)
 
     def disconnect(self) -> None:
         """Ends the connection. Every address that it gave is invalid from then on."""

@@ -564,9 +564,18 @@ class Config:
                     max_skips=0)
         if self.get("prescale_gradients") and self.get("gradient_predivide_factor", 1.0) != 1.0:
             words["predivide"] = self.get("gradient_predivide_factor")
+        elif self._divides_first() and self.world[1] > 1:
+            words["predivide"] = float(self.world[1])
         if self.get("shardd.max_staleness"):
             words["max_staleness"] = self.get("shardd.max_staleness")
         return {**words, **self.get("shardd.settings", {})}
+
+    def _divides_first(self) -> bool:
+        """Whether DeepSpeed takes the mean over trainers by dividing each gradient, and then sums.
+        In fp16 the sum could overflow otherwise, which is then another loss scale."""
+        return bool(self.get("fp16.enabled")) and not self.sums and (
+            self.stage == 3 or self.stage > 0 and
+            bool(self.get("zero_optimization.reduce_scatter", True)))
 
     @property
     def sums(self) -> bool:

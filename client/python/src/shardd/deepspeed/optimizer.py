@@ -63,10 +63,8 @@ class DeepSpeedOptimizer(Optimizer):
         """The loss scale of the next step."""
         if self.result is not None:
             return self.result.next_loss_scale
-        scale = self._more.get("loss_scale", self._loss_scale)
-        if scale == "dynamic":
-            return 2.0 ** self._more.get("initial_scale_power", 16)
-        return float(scale or 1.0)
+        there = None if self._closed else self._session.status(self.name)
+        return there["loss_scale"] if there is not None else 1.0
 
     loss_scale = cur_scale
 
@@ -88,35 +86,25 @@ class DeepSpeedOptimizer(Optimizer):
         """Itself: DeepSpeed wraps an optimizer of torch here."""
         return self
 
-    def again(self, init: Initial | None = None, restore: tuple[str, str] | None = None,
-              **settings) -> None:
-        """Drops the model and makes it anew: of `init`, or of a checkpoint (dir, tag) as it is.
+    def again(self, init: Initial | tuple[str, str], **settings) -> None:
+        """Drops the model and makes it anew: of `init`, or of a checkpoint (dir, tag) that the
+        daemons read. The settings are those that it was defined with, and `settings`.
 
         All ranks call it. Parameters become ordinary memory until the next step.
         """
-        s = self._session
-        self._let_go(None if restore is None else lambda: s.restore(*restore, self.name))
-        if restore is None:
-            self._more.update(settings)
-            self._define(*self._definition, init, self._define_timeout, self._more)
-            self._start()
-            return
-        if comm.rank() != 0:
-            s.attach(self.name)
-        self._model.same_layout(s)
-        s.wait_for_weights()
-        self._weights_of, self._applied = self._model.read_weights(s), None
-        for r in self._rows:
-            r.version = r.param._version
-        if comm.rank() == 0 and self.clip is not None:
-            s.set("clip", repr(self.clip))
+        self._let_go()
+        self._more.update(settings)
+        self._define(*self._definition, init, self._define_timeout, self._more)
+        if isinstance(init, tuple) and comm.rank() == 0:
+            # What was set while the saved run trained came back with it.
+            self._session.set("clip", repr(self.clip))
         self._start()
 
     def numbers(self) -> Initial:
         """All masters and moments, read from the daemons, as what a model may begin with."""
         return Initial(self.global_step, {r.name: self.read(r.param) for r in self._rows},
                        {k: {r.name: self.read(r.param, k) for r in self._rows}
-                        for k in self._moments()})
+                        for k in self._moments()}, self.applied)
 
 
 def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters):

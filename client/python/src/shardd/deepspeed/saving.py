@@ -20,7 +20,6 @@ import torch
 
 from .. import params as _p
 from ..checkpoints import Checkpoint, Initial, latest
-from ..settings import world_of
 from . import comm
 from .monitor import log
 
@@ -71,7 +70,7 @@ def _write(engine, save_dir: str, tag: str, state: bytes, save_latest: bool) -> 
         if not late:
             _write_file(os.path.join(draft, os.path.basename(CLIENT)), state)
         if opt is not None:
-            opt.save(save_dir, tag, client=None if late else draft)
+            opt._save(save_dir, tag, None if late else draft, True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     if late:  # Over TCP nobody knows whose files they are, so that they come afterwards.
@@ -132,8 +131,7 @@ def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states:
     if engine.world_size > 1 and not comm.is_initialized():
         raise RuntimeError("shardd: load_checkpoint() with several ranks needs a process "
                            "group, so that all let go of the model at once: call "
-                           "deepspeed.init_distributed(), or say checkpoint_dir in the block "
-                           "shardd of the ds_config, from which a new model begins by itself")
+                           "deepspeed.init_distributed()")
     state = _client_state(path)
     only = module_only or not optimizer_states
     if engine.optimizer is not None:
@@ -143,6 +141,7 @@ def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states:
         return path, state["client_state"]
     for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
         setattr(engine, word, state[word])
+    engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
     if optimizer_states and engine.optimizer is not None:
         for g, saved in zip(engine.optimizer.param_groups, state["param_groups"]):
             g.update({k: v for k, v in saved.items() if k in g and
@@ -156,35 +155,28 @@ def _client_state(path: str) -> dict:
     file = os.path.join(path, CLIENT)
     if not os.path.isfile(file):
         raise FileNotFoundError(
-            f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Of "
-            "another checkpoint of shardd give its folder as checkpoint_dir in the block "
-            "shardd of the ds_config; one of DeepSpeed itself is converted by "
-            "`python -m shardd.convert FROM TO`")
+            f"shardd: {file} is not there: this is no checkpoint of save_checkpoint(). Those that "
+            "the daemons saved are in CHECKPOINT_DIR/NAME: say checkpoint_dir and name in the "
+            "block shardd of the ds_config, and a new model begins with the newest one. One of "
+            "DeepSpeed itself is converted by `python -m shardd.convert FROM TO`")
     with torch.serialization.safe_globals(SAFE):
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _load_model(engine, load_dir: str, tag: str, state: dict, only: bool) -> None:
-    opt = engine.optimizer
-    if not only and _fits(engine, load_dir, tag):
-        opt.again(restore=(load_dir, tag))
-        return
+    opt, saved = engine.optimizer, Checkpoint(load_dir, tag)
     if only:
-        init = Initial(0, Checkpoint(load_dir, tag))
-        opt.again(init)
+        opt.again(Initial(0, saved))
+        return
+    # A converted checkpoint has the loss scale in the file of trainers alone.
+    if opt._model.fits(saved.manifest) and \
+            saved.manifest["scaler"]["scale"] == state["loss_scale"]:
+        opt.again((load_dir, tag))
         return
     settings = {}
     if opt._more.get("initial_scale_power") is not None and state["loss_scale"] >= 1:
         settings["initial_scale_power"] = int(math.log2(state["loss_scale"]))
     opt.again(Initial.from_shardd(load_dir, tag), **settings)
-
-
-def _fits(engine, load_dir: str, tag: str) -> bool:
-    """Whether the daemons may restore the checkpoint with what is saved in it: the name of the
-    model and its settings. If not, the model is made from its numbers."""
-    manifest = Checkpoint(load_dir, tag).manifest
-    return manifest.get("name") == engine.optimizer.name and \
-        world_of(str(manifest.get("settings", ""))) == tuple(engine._config.world)
 
 
 def _load_rest(engine, state: dict, strict: bool) -> None:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What close() leaves of a model in a private daemon, while others come and go."""
+
+import torch
+
+import shardd
+from shardd.session import Session
+
+RANK = """
+import sys
+import torch
+import shardd
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 2)
+opt = shardd.AdamW(model, lr=0.01, name="m", world={world}, timeout=60)
+say(made=True)
+sys.stdin.readline()
+if {trains}:
+    model(torch.ones(1, 4)).sum().backward()
+    opt.step()
+    say(step=opt.global_step)
+opt.close()
+say(closed=True)
+"""
+
+
+def make(address, **words):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 2)
+    return model, shardd.AdamW(model, lr=0.01, name="m", address=address, timeout=60, **words)
+
+
+def step(model, opt):
+    model(torch.ones(1, 4)).sum().backward()
+    opt.step()
+
+
+def test_one_that_never_joined_leaves_it_to_those_that_do(start):
+    """A rank that ends before its first step does not take the model from one that attached."""
+    left = start(RANK.format(world="(1, 2)", trains=False))
+    assert left.hear() == {"made": True}
+    stays = start(RANK.format(world="(1, 2)", trains=True))
+    assert stays.hear() == {"made": True}
+    left.go()
+    status, said, err = left.wait(120)
+    assert status == 0 and said == [{"closed": True}], err
+    stays.go()
+    status, said, err = stays.wait(120)
+    assert status == 0 and said == [{"step": 1}, {"closed": True}], err
+
+
+def test_one_that_trained_leaves_it_to_one_that_attached(start):
+    """In a world of no fixed size one ends while another one has not begun yet."""
+    first, second = (start(RANK.format(world="(1, 2)", trains=True)) for _ in range(2))
+    assert first.hear() == second.hear() == {"made": True}
+    first.go()
+    status, said, err = first.wait(120)
+    assert status == 0 and said == [{"step": 1}, {"closed": True}], err
+    second.go()
+    status, said, err = second.wait(120)
+    # Its gradients were of weights before that step, so that its own was skipped.
+    assert status == 0 and said == [{"step": 1}, {"closed": True}], err
+
+
+def test_the_last_one_drops_it(start, address):
+    """A job that has ended leaves no model for the next one, whatever its world."""
+    for world in ("2", "(2, 3)"):
+        ranks = [start(RANK.format(world=world, trains=True), r, 2) for r in range(2)]
+        for r in ranks:
+            assert r.hear() == {"made": True}
+            r.go()
+        for r in ranks:
+            status, said, err = r.wait(120)
+            assert status == 0 and said == [{"step": 1}, {"closed": True}], err
+        look = Session(address)
+        assert look.status("m") is None, world
+        look.disconnect()
+    model, opt = make(address)  # One that is alone in the world, and has made no step.
+    opt.close()
+    look = Session(address)
+    assert look.status("m") is None
+    look.disconnect()
+
+
+def test_dropped_while_it_is_attached_to(address, monkeypatch):
+    """A model that ends between attaching and reading its weights is begun anew."""
+    other, real, dropped = Session(address), Session.wait_for_weights, []
+
+    def wait_for_weights(self):
+        if not dropped:
+            dropped.append(True)
+            other.drop("m")
+        real(self)
+
+    first = make(address)[1]
+    monkeypatch.setattr(Session, "wait_for_weights", wait_for_weights)
+    model, opt = make(address)
+    step(model, opt)
+    assert dropped and opt.global_step == 1
+    assert opt._session.status("m")["step"] == 1
+    opt.close(drop=True)
+    first.close()
+    other.disconnect()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A write into read-only parameters that torch does not see: what the process says as it ends."""
+
+import signal
+
+import pytest
+
+SCRIPT = """
+import ctypes, faulthandler
+import torch
+import shardd
+from shardd import lib
+how = os.environ["HOW"]
+if "traceback" in how:
+    faulthandler.enable()
+if "early" in how:
+    shardd.explain_faults()
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+opt = shardd.AdamW(model, lr=0.01, name="faults", timeout=60)
+for step in range(2):
+    model(torch.ones(1, 4)).sum().backward()
+    opt.step()
+if "late" in how:
+    shardd.explain_faults()
+    shardd.explain_faults()  # Once more changes nothing.
+if "off" in how:
+    shardd.explain_faults(False)
+wrong = lib.Faults()
+wrong.size = 1
+try:
+    lib.check(lib.libshard().shard_explain_faults(ctypes.byref(wrong)))
+except lib.Error as e:
+    say(error=e.status)
+if "closed" in how:
+    address = model[1].bias.data_ptr()
+    opt.close()
+    model[1].bias.data.fill_(1)  # It is ordinary memory now.
+    ctypes.memset(address, 0, 4)
+elif "elsewhere" in how:
+    ctypes.memset(8, 0, 4)
+elif "sent" in how:
+    os.kill(os.getpid(), 11)
+else:
+    model[1].bias.detach().numpy()[:] = 1
+say(lives=True)
+"""
+
+LINE = "shardd: a write into parameter '1.bias', which is read-only memory since the first step: "
+
+
+@pytest.mark.parametrize("how, named", [
+    ("early", True), ("late", True), ("late traceback", True), ("early off", False), ("", False),
+    ("early closed", False), ("late elsewhere", False), ("late sent traceback", False)])
+def test_the_parameter_is_named(start, how, named):
+    status, said, err = start(SCRIPT, HOW=how).wait(120)
+    assert status == -signal.SIGSEGV and said == [{"error": "SHARD_BAD_ARG"}], (status, said, err)
+    assert (LINE in err) == named, err
+    assert ("Fatal Python error: Segmentation fault" in err) == ("traceback" in how), err
+    if named and "traceback" in how:
+        assert err.index(LINE) < err.index("Fatal Python error")
