@@ -16,11 +16,11 @@
  * says, which is nearly always the same one.
  *
  * The library never exits, prints or aborts because of what a daemon, a peer or a caller did. It
- * installs no signal handler and sets close-on-exec on its descriptors. Over a unix socket it has
- * no thread of its own: calls handle what arrives. Over TCP it has one thread per connection, with
- * all signals blocked. After a fork() the handles of the parent are unusable in the child: every
- * call there returns SHARD_FORKED, and shard_disconnect() only frees what it can. Memory that is
- * shared with the daemon is not mapped in the child.
+ * installs no signal handler, unless shard_explain_faults() asks for one, and sets close-on-exec on
+ * its descriptors. Over a unix socket it has no thread of its own: calls handle what arrives. Over
+ * TCP it has one thread per connection, with all signals blocked. After a fork() the handles of the
+ *parent are unusable in the child: every call there returns SHARD_FORKED, and shard_disconnect()
+ *only frees what it can. Memory that is shared with the daemon is not mapped in the child.
  *
  * OWNERSHIP
  * A handle, and every pointer that it gave, ends with shard_detach() or shard_disconnect(). Memory

@@ -37,6 +37,7 @@ import history
 from models import MODELS, STATES
 
 WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
+OVER_HERE = " is over here"  # Of libshard: the step counted or not, and the next one says which.
 OUTCOMES = {1: "applied", 2: "skipped (not finite)", 3: "skipped (vote)"}
 
 
@@ -109,6 +110,7 @@ class Begin:
         "node",
         "result",
         "ended",
+        "over",
         "seen",
         "used",
         "weight",
@@ -144,7 +146,7 @@ def read_logs(folder, model):
                 b.scale, b.image, b.lr = float(w[6]), int(w[7], 16), float(w[8])
                 b.weight = weight(b.nonce)
                 b.result = b.ended = None
-                b.seen = b.used = False
+                b.over = b.seen = b.used = False
                 begins.append(b)
                 last[b.step] = b
             elif kind == "R" and int(w[0]) in last:
@@ -153,6 +155,7 @@ def read_logs(folder, model):
                 # Otherwise it may have counted before the weights went back.
                 if not WENT_BACK.search(text):
                     last[int(w[0])].ended = w[1]
+                    last[int(w[0])].over = OVER_HERE in text
     return begins, ids
 
 
@@ -369,9 +372,10 @@ class Replay:
         )  # They were begun before the step between was decided.
         for b in ready + [b for b in ahead if b.image == s.image]:
             b.seen = True
-        # With an elected coordinator SHARD_WORLD_CHANGED ends the call, and the number of the next
-        # step says whether this one counted: others may decide it without the node that says so.
-        ready = [b for b in ready if b.ended is None or self.model.replicas > 1]
+        # SHARD_WORLD_CHANGED ends the call, and the number of the next step says whether this one
+        # counted: with several copies others may decide it without the node that says so. With one
+        # copy a node of which nothing but ranks is needed may miss the decision, and says so.
+        ready = [b for b in ready if b.ended is None or b.over or self.model.replicas > 1]
         found = []
         for size in sorted({b.world for b in ready}):
             ranks = [[b for b in ready if b.world == size and b.rank == r] for r in range(size)]

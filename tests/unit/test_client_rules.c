@@ -394,6 +394,7 @@ static void test_symbols(void **state)
 						"raise",          "kill",
 						"system",         "__register_atfork"};
 	char path[600], command[700], *text = malloc(1 << 20), *line, *save = NULL;
+	bool on_request = false; /* What only shard_explain_faults() does. */
 	uint32_t seen = 0;
 
 	(void)state;
@@ -402,6 +403,10 @@ static void test_symbols(void **state)
 	assert_int_equal(run_text(command, text, 1 << 20), 0);
 	for (line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
 		line[strcspn(line, " ")] = 0;
+		if (strchr(line, '[') != NULL)
+			on_request = strstr(line, "[fault.o]") != NULL;
+		if (on_request && (!strcmp(line, "raise") || !strcmp(line, "sigaction")))
+			continue;
 		seen++;
 		for (size_t i = 0; i < NR(forbidden); i++)
 			if (strcmp(line, forbidden[i]) == 0)
