@@ -15,8 +15,8 @@
  * A handle belongs to the caller, and uses a model that has joined. Open it after shard_join(), and
  * close it before shard_leave(), shard_keep(), shard_detach() or shard_disconnect(), because arena
  * and image are registered with the driver meanwhile. Device memory is the caller's. A push reads
- *it and a pull writes it until their tickets are done, as work on the stream of
- *shard_cuda_stream().
+ * it and a pull writes it until their tickets are done, as work on the stream of
+ * shard_cuda_stream().
  *
  * STREAMS
  * A shard_stream is a CUstream of the driver's API and a cudaStream_t of the runtime's. NULL is the
@@ -26,9 +26,9 @@
  *
  * THREADS
  * Any thread may call each function, and several at once on one handle, except for
- *shard_cuda_begin() and shard_cuda_close(). Each function says so. The thread of the library has
- *all signals blocked. After a fork() the child can do nothing with a handle but close it, which
- *frees what it can.
+ * shard_cuda_begin() and shard_cuda_close(). Each function says so. The thread of the library has
+ * all signals blocked. After a fork() the child can do nothing with a handle but close it, which
+ * frees what it can.
  *
  * WAITING
  * timeout_ms is in milliseconds. 0 looks once, and any number below 0 takes the timeout of the
@@ -36,9 +36,9 @@
  *
  * ERRORS
  * The statuses are those of shard.h, and below 20, from 20 to 59 and from 60 on mean the same.
- *Every call that fails leaves one sentence in shard_cuda_error(), not in shard_error(). An error of
- *CUDA is in it with the call and the name of the error, as "cuMemHostRegister: ... CUDA_ERROR_...".
- * Three lists are shared.
+ * Every call that fails leaves one sentence in shard_cuda_error(), not in shard_error(). An error
+ * of CUDA is in it with the call and the name of the error, as "cuMemHostRegister: ...
+ * CUDA_ERROR_...". Three lists are shared.
  *
  * ERRORS OF A DEVICE
  * SHARD_BAD_ARG: a handle, or the place of a result, is NULL, or CUDA refuses an argument: a stream
@@ -49,8 +49,8 @@
  * SHARD_UNSUPPORTED: the device or the driver cannot do it.
  * SHARD_CLOSED: an error of CUDA ended the context of this process, as CUDA_ERROR_ILLEGAL_ADDRESS
  *   does, or a copy was not done within the timeout of the handle. The handle is dead: close it.
- *The model is not touched by that: abandon the step, or end the process. SHARD_FORKED: the handle
- *belongs to the parent process.
+ *   The model is not touched by that: abandon the step, or end the process.
+ * SHARD_FORKED: the handle belongs to the parent process.
  *
  * EXAMPLE
  *
@@ -59,9 +59,8 @@
  *	// Queues kernels that make the gradient of a tensor in device memory.
  *	void backward(uint32_t tensor, void *grad, shard_stream s);
  *
- *	// One step of a model with bf16 gradients, whose tensors have n[i] elements, with
- *parameters at
- *	// weight[i] and gradients at grad[i] on the device. pull has a row for each tensor.
+ *	// One step of a model with bf16 gradients, whose tensors have n[i] elements. Parameters
+ *	// are at weight[i] and gradients at grad[i] on the device. pull has a row for each tensor.
  *	enum shard_status step(shard_cuda *cu, shard_model *m, const uint64_t *n, void *const *grad,
  *			       const struct shard_cuda_pull *pull, shard_stream s)
  *	{
@@ -321,16 +320,15 @@ SHARD_CALL const char *shard_cuda_error(void);
  * and give tickets. They are done in the order in which they were queued.
  *
  * A step is shard_cuda_begin(), shard_cuda_push() of each tensor, shard_cuda_wait() for all of
- *them, and then shard_commit() and shard_result() as ever. Tensors whose gradients are in host
- *memory may be pushed by shard_push() meanwhile, and shard_push_none() says that there is none.
+ * them, and then shard_commit() and shard_result() as ever. Tensors whose gradients are in host
+ * memory may be pushed by shard_push() meanwhile, and shard_push_none() says that there is none.
  *
  * EXAMPLE
  *
  *	#include <shard_cuda.h>
  *
- *	// Gets the parameters of two layers. The kernels of the first one need not wait for those
- *of
- *	// the second one.
+ *	// Gets the parameters of two layers. The kernels of the first one need not wait for
+ *	// those of the second one.
  *	enum shard_status fetch(shard_cuda *cu, uint64_t step, const struct shard_cuda_pull
  **layer[2], const uint32_t nr[2], shard_stream s, void (*forward)(int layer))
  *	{

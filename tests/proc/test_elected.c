@@ -238,25 +238,45 @@ static void folder(int node, const char *how)
 	assert_int_equal(system(command), 0);
 }
 
-/* A node that votes is started with an older copy of its folder. It ends by itself, with status 1,
- * and what the others hear of it is why. With an empty folder it comes back, as another node. */
-static void test_older_folder(void **state)
+/* Three nodes, and a trainer at the one `after` the one that coordinates, which is *leads. */
+static struct crew *trains(int after, int *leads)
 {
 	struct crew *c = calloc(1, sizeof(*c));
-	int a, victim;
-	uint64_t last;
 
-	(void)state;
 	assert_non_null(c);
 	crew_init(c, "elected");
 	c->extra = "replicas=2";
 	c->pause_us = 2000;
 	cluster = cluster_start(3, NULL, QUORUM);
-	a = leader();
-	victim = (a + 1) % 3;
-	crew_add(c, cluster->node[a].unix_address, 1)->reconnects = true;
+	*leads = leader();
+	crew_add(c, cluster->node[(*leads + after) % 3].unix_address, 1)->reconnects = true;
 	crew_start(c, UINT64_MAX);
 	more(c, 3);
+	return c;
+}
+
+/* Each node has the weights of the last step. */
+static void ends_exact(struct crew *c)
+{
+	uint64_t last;
+
+	more(c, 3);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	free(c);
+}
+
+/* A node that votes is started with an older copy of its folder. It ends by itself, with status 1,
+ * and what the others hear of it is why. With an empty folder it comes back, as another node. */
+static void test_older_folder(void **state)
+{
+	int a, victim;
+	struct crew *c = trains(0, &a);
+
+	(void)state;
+	victim = (a + 1) % 3;
 	cluster_kill(cluster, victim);
 	folder(victim, "rm -rf ../older && cp -r . ../older");
 	cluster_spawn(cluster, victim);
@@ -276,32 +296,19 @@ static void test_older_folder(void **state)
 	folder(victim, "rm -rf ./*");
 	cluster_spawn(cluster, victim);
 	cluster_wait_log(cluster, victim, "event=learned", 2);
-	more(c, 3);
-	last = crew_finish(c);
-	for (int n = 0; n < 3; n++)
-		crew_check(c, cluster->node[n].unix_address, last);
-	cluster_done(&cluster);
-	free(c);
+	ends_exact(c);
 }
 
 /* Two of three nodes are dead. Status and members of the third one name no coordinator, and say
  * what is missing, and so does a command that waits for chunks to move. */
 static void test_nobody_coordinates(void **state)
 {
-	struct crew *c = calloc(1, sizeof(*c));
 	char words[300], *out;
 	int a, left;
+	struct crew *c = trains(1, &a);
 
 	(void)state;
-	assert_non_null(c);
-	crew_init(c, "elected");
-	c->extra = "replicas=2";
-	cluster = cluster_start(3, NULL, QUORUM);
-	a = leader();
 	left = (a + 1) % 3;
-	crew_add(c, cluster->node[left].unix_address, 1)->reconnects = true;
-	crew_start(c, UINT64_MAX);
-	more(c, 3);
 	(void)crew_finish(c);
 	for (int n = 0; n < 3; n++)
 		if (n != left)
@@ -335,24 +342,15 @@ static void room(int node, bool is)
  * whose disk takes it leads, and training goes on. */
 static void test_full_disk(void **state)
 {
-	struct crew *c = calloc(1, sizeof(*c));
+	struct crew *c;
 	uint32_t before;
-	uint64_t last;
 	int a, dead;
 
 	(void)state;
-	assert_non_null(c);
-	crew_init(c, "elected");
-	c->extra = "replicas=2";
-	c->pause_us = 2000;
 	signal(SIGXFSZ, SIG_IGN); /* The daemons inherit it: the limit plays a full disk. */
-	cluster = cluster_start(3, NULL, QUORUM);
-	a = leader();
+	c = trains(0, &a);
 	before = led();
 	dead = (a + 1) % 3;
-	crew_add(c, cluster->node[a].unix_address, 1)->reconnects = true;
-	crew_start(c, UINT64_MAX);
-	more(c, 3);
 	room(a, false);
 	cluster_kill(cluster, dead);
 	cluster_spawn(cluster, dead);
@@ -361,11 +359,7 @@ static void test_full_disk(void **state)
 	cluster_wait_log(cluster, dead, "event=learned", 1);
 	more(c, 3);
 	room(a, true);
-	last = crew_finish(c);
-	for (int n = 0; n < 3; n++)
-		crew_check(c, cluster->node[n].unix_address, last);
-	cluster_done(&cluster);
-	free(c);
+	ends_exact(c);
 }
 
 static int teardown(void **state)

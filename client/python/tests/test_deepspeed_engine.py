@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 """
 
 # One script, for shardd and for the real one: it only imports another module.
-SCRIPT = HEAD + """
+EITHER = HEAD + """
 import json
 o = json.loads(os.environ["OPTIONS"])
 if o["real"]:
@@ -28,6 +28,9 @@ if o["real"]:
         deepspeed.ops.__compatible_ops__[op] = False
 else:
     import shardd.deepspeed as deepspeed
+"""
+
+SCRIPT = EITHER + """
 torch.manual_seed(0)
 model = models.GPT()
 engine, opt, _, sched = deepspeed.initialize(model=model, config=o["config"],

@@ -5,23 +5,14 @@ import json
 
 import pytest
 
-from test_deepspeed_engine import HEAD, config, free_port
+from test_deepspeed_engine import EITHER, config, free_port
 
 pytestmark = pytest.mark.slow  # Half of it is the start of the real one.
 
 # For shardd and for the real one. In a step that is to overflow only one rank's gradient is Inf.
-SCRIPT = HEAD + """
-import json
-o = json.loads(os.environ["OPTIONS"])
-if o["real"]:
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
-    for op in deepspeed.ops.__compatible_ops__:  # Nothing is to be compiled here.
-        deepspeed.ops.__compatible_ops__[op] = False
-    # It trains in fp16 on any CPU, and refuses those where that is slow.
+SCRIPT = EITHER + """
+if o["real"]:  # It trains in fp16 on any CPU, and refuses those where that is slow.
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
-else:
-    import shardd.deepspeed as deepspeed
 for case in o["cases"]:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)

@@ -9,6 +9,7 @@ many is an error that names the parameter.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Sequence
 
@@ -16,6 +17,8 @@ import torch
 
 from . import params as _p
 from .session import Session
+
+log = logging.getLogger("shardd")
 
 # So many elements that are complete at once are pushed by one call. The daemon sums them while the
 # next ones are copied.
@@ -145,3 +148,19 @@ def _dense(g: torch.Tensor, name: str) -> torch.Tensor:
     warnings.warn(f"shardd: the sparse gradient of {name!r} is sent as a dense one",
                   stacklevel=3)
     return g.coalesce().to_dense()
+
+
+def unwrap_ddp(m: torch.nn.Module | None) -> bool:
+    """DDP would average the gradients once more, for nothing. Returns whether there is one."""
+    if m is None or type(m).__name__ != "DistributedDataParallel":
+        return False
+    m.register_comm_hook(None, _no_reduce)
+    log.warning("shardd: the DDP around the model does not reduce any more: shardd does. "
+                "Leave DDP out to save its buckets. What it leaves in .grad is 0")
+    return True
+
+
+def _no_reduce(state, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future

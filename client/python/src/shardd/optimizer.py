@@ -33,6 +33,7 @@ from . import params as _p
 from . import settings as _s
 from . import torch_state
 from .definition import Definition, Gone
+from .gradients import unwrap_ddp
 from .init import in_file
 from .session import Result, Session, default_address
 
@@ -187,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
         params = params or ("image" if where.type == "cpu" else "copy")
         if where.type != "cpu" and params == "image":
             raise ValueError(f'shardd.Optimizer: parameters are on {where}, so params="copy"')
-        ddp = self._unwrap_ddp()
+        ddp = unwrap_ddp(self._module)
         self.fetched = stage3 is not None and params == "copy"
         if self.fetched and self._module is None:
             raise TypeError("shardd.Optimizer: stage3 fetches what a module uses before it does: "
@@ -224,16 +225,6 @@ class Optimizer(torch.optim.Optimizer):
         self.grad_dtype = grad_dtype or self.dtype
         if self.grad_dtype not in _p.DTYPES:
             raise TypeError(f"shardd.Optimizer: grad_dtype is {self.grad_dtype}")
-
-    def _unwrap_ddp(self) -> bool:
-        """DDP would average the gradients once more, for nothing. Returns whether there is one."""
-        m = self._module
-        if m is None or type(m).__name__ != "DistributedDataParallel":
-            return False
-        m.register_comm_hook(None, _no_reduce)
-        log.warning("shardd: the DDP around the model does not reduce any more: shardd does. "
-                    "Leave DDP out to save its buckets. What it leaves in .grad is 0")
-        return True
 
     def _settings(self, low, high, loss_scale, checkpoint_every, timeout, more) -> str:
         words: dict[str, Any] = {
@@ -793,12 +784,6 @@ def _close_at_exit(owner) -> None:
     opt = owner()
     if opt is not None:
         opt.close(drop=False if getattr(sys, "last_value", None) is not None else None)
-
-
-def _no_reduce(state, bucket):
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
 
 
 AdamW: Any = functools.partial(Optimizer, kind="adamw")
