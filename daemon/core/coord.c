@@ -406,12 +406,15 @@ static void waits_copies(const struct core *c, struct words *w)
 static void waits_attempt(const struct core *c, struct words *w)
 {
 	const struct coord *co = &c->coord;
-	uint32_t staged = 0, ranks_nr;
+	uint32_t staged = 0, all = 0,
+		 ranks_nr; /* A chunk counts once on each node that holds it. */
 
-	view_each(i, coord_members(c))
+	view_each(i, coord_members(c)) {
+		all += co->held_nr[i];
 		staged += node_voted(c, i)       ? co->held_nr[i]
 			  : co->node[i].reported ? co->node[i].waits.chunks_staged
 						 : 0;
+	}
 	for (uint32_t i = 0; i < co->world.size; i++) {
 		if (rank_missing(c, i) && words_room(w))
 			words_rank(c, w, i);
@@ -433,7 +436,7 @@ static void waits_attempt(const struct core *c, struct words *w)
 	}
 	if (w->names_nr > WAITS_NAMES_MAX)
 		words_add(w, " and %u more", w->names_nr - WAITS_NAMES_MAX);
-	words_add(w, ": %u of %u chunks", staged, c->conf.chunks_nr);
+	words_add(w, ": %u of %u chunks", staged, all);
 }
 
 bool coord_too_few(const struct core *c)

@@ -364,6 +364,23 @@ static void test_votes_are_compared(void **state)
 	lone_deinit(&l);
 }
 
+/* Each copy of a chunk is waited for, and counted. */
+static void test_waits_for_copies(void **state)
+{
+	struct core_state s;
+	struct lone l;
+
+	(void)state;
+	opened(&l);
+	join(&l);
+	ranks(&l);
+	vote(&l, B, 2);
+	core_state(l.core, &s);
+	assert_non_null(strstr(s.waits, "node c"));
+	assert_non_null(strstr(s.waits, ": 2 of 4 chunks"));
+	lone_deinit(&l);
+}
+
 /* --- b is elected --- */
 
 /* b is elected, and the view does not have it as a member, or has another node in its slot. b asks
@@ -606,6 +623,7 @@ int main(void)
 		cmocka_unit_test(test_comes_back),
 		cmocka_unit_test(test_recovers_without),
 		cmocka_unit_test(test_votes_are_compared),
+		cmocka_unit_test(test_waits_for_copies),
 		cmocka_unit_test(test_same_record_is_caught),
 		cmocka_unit_test(test_learns),
 		cmocka_unit_test(test_primary_changes),
