@@ -228,12 +228,12 @@ static enum shard_status describe(struct ckpt_op *op, const struct record *r, st
 	c->scaler.hysteresis = r->scaler.hysteresis;
 	c->scaler.last_overflow = r->scaler.last_overflow;
 	c->scaler.iter = r->scaler.iter;
-	c->tune.paused = core.tune.paused;
-	c->tune.has_lr = core.tune.has_lr;
-	c->tune.has_clip = core.tune.has_clip;
-	c->tune.lr = core.tune.lr;
-	c->tune.clip = core.tune.clip;
-	save_hyper(m, &core.tune, c);
+	c->tune.paused = core.tune->paused;
+	c->tune.has_lr = core.tune->has_lr;
+	c->tune.has_clip = core.tune->has_clip;
+	c->tune.lr = core.tune->lr;
+	c->tune.clip = core.tune->clip;
+	save_hyper(m, core.tune, c);
 	c->owner_known = owner != NULL && owner->known;
 	c->owner_uid = owner != NULL ? owner->uid : 0;
 	c->owner_gid = owner != NULL ? owner->gid : 0;

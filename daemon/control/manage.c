@@ -113,7 +113,7 @@ static struct core_tune wanted(const struct model *m)
 	if (m->control->manage.tuning)
 		return m->control->manage.wanted;
 	core_state(m->core, &c);
-	return c.tune;
+	return *c.tune;
 }
 
 /* resumes: training resumes after a record that diverged. The core is told that even if nothing
@@ -280,8 +280,7 @@ static enum shard_status resume(const struct ask *a, struct err *e)
 
 	core_state(a->m->core, &c);
 	to.paused = false;
-	return tune(a, &to, c.disputed || (c.record != NULL && record_pauses(c.record, &c.tune)),
-		    e);
+	return tune(a, &to, c.disputed || (c.record != NULL && record_pauses(c.record, c.tune)), e);
 }
 
 static void kick_why(const struct ask *a, char why[256])
@@ -452,12 +451,12 @@ static void manage_tuned(struct model *m)
 
 	CHECK(m->control != NULL);
 	core_state(m->core, &c);
-	if (!same(&c.tune, &m->control->manage.wanted))
+	if (!same(c.tune, &m->control->manage.wanted))
 		return; /* An earlier change. The last one is still on its way. */
 	m->control->manage.tuning = false;
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s clip=%s",
-		 m->name, c.tune.paused, as_set(lr, c.tune.has_lr, c.tune.lr),
-		 as_set(clip, c.tune.has_clip, c.tune.clip));
+		 m->name, c.tune->paused, as_set(lr, c.tune->has_lr, c.tune->lr),
+		 as_set(clip, c.tune->has_clip, c.tune->clip));
 	list_each(it, &m->control->manage.waiting)
 		done(m, list_of(it, struct waiting, link), NULL);
 }

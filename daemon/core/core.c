@@ -332,7 +332,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->lost = coordinates ? c->coord.view.lost && !c->coord.view.restoring
 			      : m->lost && !m->restoring;
 	s->unheard = coord_unheard(c);
-	s->tune = m->tune;
+	s->tune = &m->tune;
 	s->disputed = coordinates && c->coord.odd.stuck[0];
 	s->paused = m->tune.paused || s->disputed;
 	s->term = m->term;

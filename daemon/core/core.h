@@ -116,7 +116,7 @@ struct core_state {
 	bool learning;
 	bool caught;  /* All of these copies are here, at the last record. */
 	bool unheard; /* Coordinator: a node that is linked has not said DONE of the last record. */
-	struct core_tune tune; /* The tune of the view that is adopted here. */
+	const struct core_tune *tune; /* The tune of the view that is adopted here. */
 	uint64_t term;
 	uint32_t seq, generation; /* Of the view that is adopted here. 0: none is yet. */
 	struct core_id id;        /* The attempt in hand, or the last one. */

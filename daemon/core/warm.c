@@ -15,8 +15,8 @@
 
 #define VALUES_BYTES (CORE_VALUES_NR * sizeof(double))
 
-/* "srdwarmB". Its last letter grows with each change of struct warm. */
-#define WARM_MAGIC 0x426d726177647273ull
+/* "srdwarmC". Its last letter grows with each change of struct warm. */
+#define WARM_MAGIC 0x436d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -29,8 +29,10 @@ enum {
 	WARM_FLAGS_ALL = 127
 };
 
-/* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
- * says whether it is finite, then what each rank of this node gave with the step. */
+/* Of arrays only what is in use is written and read (warm_used), because they are as long as the
+ * limits of this release. PREPARED: the sums of squares of the chunks of this node follow it, then
+ * a byte for each that says whether it is finite, then what each rank of this node gave with the
+ * step. */
 struct warm {
 	uint64_t magic, sum; /* .sum covers everything after it. */
 	uint64_t incarnation;
@@ -42,11 +44,11 @@ struct warm {
 	uint64_t promised, term;
 	uint32_t seq, generation, part, flags;
 	struct core_id id, aborted;
-	struct core_tune tune;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	uint32_t lr_nr, lr_rank;
 	uint32_t ranks_nr; /* PREPARED: the ranks of this node, whose values follow. Else 0. */
+	struct core_tune tune;
 	double lr[CORE_GROUPS_MAX], clip, values[CORE_VALUES_NR];
 	struct core_world world;
 	struct record record;
@@ -60,13 +62,41 @@ size_t core_warm_bytes(const struct core_conf *conf)
 	return (sizeof(struct warm) + votes + 63) & ~(size_t)63;
 }
 
+/* A part of struct warm. */
+struct piece {
+	size_t at, bytes;
+};
+enum { PIECES = 6 };
+
+/* What of w is in use beside its first words. Returns false if its numbers are impossible. */
+static bool warm_used(const struct warm *w, struct piece p[PIECES])
+{
+	uint32_t groups = w->groups_nr, size = w->world.size, last = w->record.world.size;
+	size_t begin = offsetof(struct warm, incarnation), clip = offsetof(struct warm, clip),
+	       record = offsetof(struct warm, record), world = offsetof(struct warm, record.world);
+
+	if (groups > CORE_GROUPS_MAX || size > CORE_RANKS_MAX || last > CORE_RANKS_MAX)
+		return false;
+	p[0] = (struct piece){begin, offsetof(struct warm, tune.set[groups]) - begin};
+	p[1] = (struct piece){offsetof(struct warm, tune.hyper), groups * sizeof(w->tune.hyper[0])};
+	p[2] = (struct piece){offsetof(struct warm, lr), groups * sizeof(w->lr[0])};
+	p[3] = (struct piece){clip, offsetof(struct warm, world.rank[size]) - clip};
+	p[4] = (struct piece){record, offsetof(struct warm, record.args[groups]) - record};
+	p[5] = (struct piece){world, offsetof(struct warm, record.world.rank[last]) - world};
+	return true;
+}
+
+/* w: warm_used() holds for it. */
 static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite,
 			 const void *values)
 {
-	size_t at = offsetof(struct warm, incarnation);
 	/* The seed is the size of the struct, so that another layout has another sum. */
-	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, sizeof(*w));
+	uint64_t sum = sizeof(*w);
+	struct piece p[PIECES];
 
+	CHECK(warm_used(w, p));
+	for (unsigned i = 0; i < PIECES; i++)
+		sum = xxh_sum((const char *)w + p[i].at, p[i].bytes, sum);
 	if (w->part != CORE_PREPARED)
 		return sum;
 	sum = xxh_sum(sumsq, w->held_nr * sizeof(*sumsq), sum);
@@ -104,12 +134,28 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	CHECK(to == word + WARM_WORDS);
 }
 
+/* The parts of the core that have arrays. */
+static void warm_fill_arrays(const struct core *c, struct warm *w)
+{
+	const struct core_tune *tune = &c->member.tune;
+	const struct step *s = &c->step;
+	uint32_t groups = w->groups_nr;
+
+	memcpy(&w->tune, tune, offsetof(struct core_tune, set[groups]));
+	memcpy(w->tune.hyper, tune->hyper, groups * sizeof(tune->hyper[0]));
+	memcpy(w->lr, s->lr, groups * sizeof(s->lr[0]));
+	memcpy(&w->world, &s->world, offsetof(struct core_world, rank[s->world.size]));
+	memcpy(&w->record, &s->record, offsetof(struct record, args[groups]));
+	memcpy(&w->record.world, &s->record.world,
+	       offsetof(struct core_world, rank[s->record.world.size]));
+}
+
 static void warm_fill(struct core *c, struct warm *w)
 {
 	const struct step *s = &c->step;
 	const struct member *m = &c->member;
 
-	memset(w, 0, offsetof(struct warm, world));
+	memset(w, 0, offsetof(struct warm, tune));
 	w->magic = WARM_MAGIC;
 	w->incarnation = c->conf.who.incarnation;
 	w->self = c->conf.self;
@@ -132,17 +178,14 @@ static void warm_fill(struct core *c, struct warm *w)
 		   (s->has_clip ? WARM_CLIP : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
-	w->tune = m->tune;
 	w->bad_tensor = s->bad_tensor;
 	w->bad_rank = s->bad_rank;
 	w->lr_nr = s->lr_nr;
 	w->lr_rank = s->lr_rank;
 	w->ranks_nr = s->part == CORE_PREPARED ? s->ranks_nr : 0;
-	memcpy(w->lr, s->lr, sizeof(w->lr));
 	w->clip = s->clip;
 	memcpy(w->values, s->values, sizeof(w->values));
-	w->world = s->world;
-	w->record = s->record;
+	warm_fill_arrays(c, w);
 }
 
 /* Copies what the ranks of this node gave to that memory, or takes it from there. */
@@ -187,26 +230,69 @@ bool core_warm_save(struct core *c, void *to)
 
 /* --- loading: w is a copy that nobody changes, of bytes that anybody may have written --- */
 
+/* Copies what is in use of what was saved. What is not is 0. Returns false if there is no telling
+ * what is. */
+static bool warm_read(struct warm *w, const void *from)
+{
+	const struct warm *saved = from;
+	uint16_t groups = saved->groups_nr;
+	uint32_t size = saved->world.size, last = saved->record.world.size;
+	struct piece p[PIECES];
+
+	memset(w, 0, sizeof(*w));
+	w->groups_nr = groups;
+	w->world.size = size;
+	w->record.world.size = last;
+	if (!warm_used(w, p))
+		return false;
+	w->magic = saved->magic;
+	w->sum = saved->sum;
+	for (unsigned i = 0; i < PIECES; i++)
+		memcpy((char *)w + p[i].at, (const char *)from + p[i].at, p[i].bytes);
+	w->groups_nr = groups; /* So much was copied, whoever writes there meanwhile. */
+	w->world.size = size;
+	w->record.world.size = last;
+	return true;
+}
+
 static bool bool_ok(const bool *b)
 {
 	return *(const unsigned char *)(const void *)b <= 1;
 }
 
-bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
+/* warm_read() of memory of which nothing is known. *sum: what .sum should be. */
+static bool warm_find(struct warm *w, const void *from, size_t bytes, uint64_t *sum)
 {
 	const char *votes = (const char *)from + sizeof(struct warm), *finite, *values;
-	struct warm w;
 
-	if (bytes < sizeof(w))
+	if (bytes < sizeof(*w) || !warm_read(w, from) || w->magic != WARM_MAGIC ||
+	    w->held_nr > (bytes - sizeof(*w)) / (sizeof(double) + 1))
 		return false;
-	memcpy(&w, from, sizeof(w));
-	if (w.magic != WARM_MAGIC || w.held_nr > (bytes - sizeof(w)) / (sizeof(double) + 1))
+	finite = votes + w->held_nr * sizeof(double);
+	values = finite + w->held_nr;
+	if (w->ranks_nr > (bytes - (size_t)(values - (const char *)from)) / VALUES_BYTES)
 		return false;
-	finite = votes + w.held_nr * sizeof(double);
-	values = finite + w.held_nr;
-	if (w.ranks_nr > (bytes - (size_t)(values - (const char *)from)) / VALUES_BYTES ||
-	    w.sum != warm_sum(&w, (const double *)(const void *)votes, (const uint8_t *)finite,
-			      values))
+	*sum = warm_sum(w, (const double *)(const void *)votes, (const uint8_t *)finite, values);
+	return true;
+}
+
+bool warm_sign(void *saved, size_t bytes)
+{
+	struct warm w;
+	uint64_t sum;
+
+	if (!warm_find(&w, saved, bytes, &sum))
+		return false;
+	memcpy((char *)saved + offsetof(struct warm, sum), &sum, sizeof(sum));
+	return true;
+}
+
+bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
+{
+	struct warm w;
+	uint64_t sum;
+
+	if (!warm_find(&w, from, bytes, &sum) || w.sum != sum)
 		return false;
 	*v = (struct core_warm_view){
 		.term = w.term, .seq = w.seq, .generation = w.generation, .place = w.place};
@@ -369,8 +455,8 @@ bool warm_load(struct core *c, const void *from, const struct core_view *view)
 	uint32_t held = c->held_nr[c->conf.self];
 	const char *votes = (const char *)from + sizeof(w);
 
-	memcpy(&w, from, sizeof(w));
-	if (!warm_of_this(c, &w) || w.part >= CORE_PART_NR || w.ranks_nr > CORE_RANKS_MAX)
+	if (!warm_read(&w, from) || !warm_of_this(c, &w) || w.part >= CORE_PART_NR ||
+	    w.ranks_nr > CORE_RANKS_MAX)
 		return false;
 	if (held) {
 		memcpy(core_at(c, c->at_sumsq), votes, held * sizeof(double));

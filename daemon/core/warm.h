@@ -50,6 +50,9 @@
 
 /* Returns false if the saved state is impossible. c is then undefined. */
 bool warm_load(struct core *c, const void *from, const struct core_view *view);
+/* Tests change what was saved, and give it the sum that it should have. Returns false if it has no
+ * sum, because its numbers are impossible. */
+bool warm_sign(void *saved, size_t bytes);
 void warm_on_start(struct ctx *x, const struct core_event *e); /* For CORE_EV_WARM. */
 
 #endif

@@ -452,13 +452,14 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 	owner_json(o, m);
 	for (size_t g = 0; g < m->spec->spec->n_groups; g++)
 		json_array_append_new(groups, json_string(m->spec->spec->groups[g]->name));
-	json_object_set_new(o, "paused", json_boolean(c->tune.paused));
-	json_object_set_new(o, "diverged", json_boolean(c->paused && !c->tune.paused));
+	json_object_set_new(o, "paused", json_boolean(c->tune->paused));
+	json_object_set_new(o, "diverged", json_boolean(c->paused && !c->tune->paused));
 	json_object_set_new(o, "tuned",
 			    json_pack("{s:o, s:o, s:o}", "lr",
-				      c->tune.has_lr ? json_real(c->tune.lr) : json_null(), "clip",
-				      c->tune.has_clip ? json_real(c->tune.clip) : json_null(),
-				      "hyper", hyper_json(m, &c->tune)));
+				      c->tune->has_lr ? json_real(c->tune->lr) : json_null(),
+				      "clip",
+				      c->tune->has_clip ? json_real(c->tune->clip) : json_null(),
+				      "hyper", hyper_json(m, c->tune)));
 	json_object_set_new(o, "tensors", json_integer((json_int_t)m->layout->tensors_nr));
 	json_object_set_new(o, "groups", groups);
 }

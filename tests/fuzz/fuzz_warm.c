@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "core/moves.h"
 #include "core/inner.h"
+#include "core/warm.h"
 #include "data/apply.h"
 #include "data/blobs.h"
 #include "link/events.h"
@@ -93,7 +94,6 @@ static uv_loop_t loop;
 static struct node nodes[2];
 static struct left lefts[2 * PHASES * 2];
 static uint32_t lefts_nr;
-static size_t warm_bytes_of_core; /* The size of struct warm of core/warm.c. */
 
 static int remove_one(const char *path, const struct stat *s, int type, struct FTW *at)
 {
@@ -445,20 +445,6 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	free(v);
 }
 
-/* Finds the size of struct warm by its checksum, which covers what follows it. Only the core knows
- * where that ends. */
-static void find_core(const struct head *h, const char *core)
-{
-	const uint64_t *sum = (const uint64_t *)(const void *)(core + 8);
-	struct core_warm_view v;
-
-	CHECK(core_warm_view(core, h->core_bytes, &v) && v.term == 3);
-	for (size_t n = 24; n <= h->core_bytes && warm_bytes_of_core == 0; n += 8)
-		if (xxh_sum(core + 16, n - 16, n) == *sum)
-			warm_bytes_of_core = n;
-	CHECK(warm_bytes_of_core > 0);
-}
-
 static void keep_left(struct node *n, enum phase phase, uint32_t staleness)
 {
 	struct left *l = &lefts[lefts_nr++];
@@ -484,9 +470,6 @@ static void keep_left(struct node *n, enum phase phase, uint32_t staleness)
 	h = (const struct head *)(const void *)l->at[1];
 	CHECK(h != NULL && h->model == MODEL &&
 	      h->spec_sum == xxh_sum(l->at[1] + h->at[AT_SPEC], h->spec_bytes, h->magic));
-	if (phase == SEALED)
-		find_core(h, l->at[1] + h->at[AT_CORE] +
-				     h->core_now * ((h->core_bytes + 63) / 64 * 64));
 	CHECK(static_warm(s->dir, &n->folder, &e) == SHARD_OK);
 	for (int i = 0; i < FILES; i++) {
 		char path[700];
@@ -643,22 +626,12 @@ static void sign(struct found *f, bool spec, bool core)
 	const struct left *l = f->l;
 	const struct head *was = (const struct head *)(const void *)l->at[1];
 	char *c = f->at[1] + core_offset(l);
-	uint64_t bytes = h->spec_bytes, sum;
-	uint32_t held = l->node->server.self == 0 ? 3 : 1; /* As definition() places them. */
-	struct core_warm_view v;
+	uint64_t bytes = h->spec_bytes;
 
 	if (spec && bytes <= l->bytes[1] - was->at[AT_SPEC])
 		h->spec_sum = xxh_sum(f->at[1] + was->at[AT_SPEC], bytes, h->magic);
-	if (!core)
-		return;
-	sum = xxh_sum(c + 16, warm_bytes_of_core - 16, warm_bytes_of_core);
-	memcpy(c + 8, &sum, 8);
-	if (core_warm_view(c, was->core_bytes, &v))
-		return;
-	/* When PREPARED, the checksum also covers the votes. */
-	sum = xxh_sum(c + warm_bytes_of_core, held * 8, sum);
-	sum = xxh_sum(c + warm_bytes_of_core + held * 8, held, sum);
-	memcpy(c + 8, &sum, 8);
+	if (core)
+		(void)warm_sign(c, was->core_bytes);
 }
 
 static void keep_model_file(const struct found *f)

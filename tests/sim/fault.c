@@ -218,7 +218,7 @@ static void fault_shape(struct sim *s)
 		fault_shape_elected(s);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		s->m = &s->model[i];
-		memset(s->m, 0, sizeof(*s->m));
+		memset(s->m, 0, offsetof(struct sim_model, session[1]));
 		s->m->index = i;
 		fault_shape_model(s, sim_chance(s, s->zombies ? 900 : 400), s->zombies ? 950 : 700);
 		if (s->moves)

@@ -12,7 +12,9 @@ struct sim_seen { /* The state of a core when it last saved. */
 	bool sealed, restoring;
 	uint64_t term, committed;
 	uint32_t seq, generation;
-	struct core_tune tune;
+	uint64_t tune; /* orders_number() */
+	uint32_t set[GROUPS];
+	double hyper[GROUPS][HYPER_NR];
 	struct core_id id, aborted;
 	uint64_t promised, learns, moves, place;
 	bool caught;

@@ -45,7 +45,7 @@ static void orders_hyper(const struct sim *s, struct core_tune *t)
 static void orders_change(struct sim *s, const struct core_state *st)
 {
 	static const double clips[] = {0, 1e-7, 0.5, 1e3};
-	struct core_tune t = st->tune;
+	struct core_tune t = *st->tune;
 
 	t.has_lr = sim_chance(s, 700);
 	t.has_clip = sim_chance(s, 500);
@@ -58,7 +58,7 @@ static void orders_change(struct sim *s, const struct core_state *st)
 /* What the shell says of steps in a resume must not count. */
 void orders_resume(struct sim *s, const struct core_state *st)
 {
-	struct core_tune t = st->tune;
+	struct core_tune t = *st->tune;
 
 	t.paused = false;
 	t.resumed_step = 1000000;
@@ -119,7 +119,7 @@ static bool orders_save(struct sim *s, const struct core_state *st)
 		(struct core_restored){.applied = t->record[step % 2].applied,
 				       .skipped_in_row = t->record[step % 2].skipped_in_row,
 				       .scaler = t->record[step % 2].scaler,
-				       .tune = st->tune};
+				       .tune = *st->tune};
 	sim_trace(s, "n%u SAVES step %llu", s->lead, (unsigned long long)step);
 	return true;
 }

@@ -29,7 +29,6 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	uint32_t careless; /* How often a trainer gives another one, in 1/1000. */
 	struct sim_trainer trainer[TRAINERS];
 	struct transfer transfer[TRANSFERS];
-	struct sim_session session[SESSIONS];
 	uint32_t sessions_nr;
 	struct truth truth[GENERATIONS];
 	uint32_t generation;         /* The newest durable one. */
@@ -70,6 +69,9 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	uint32_t cut_generation;
 	bool cut_can;
 	uint64_t orders_moves, backs, moved, moved_over, replaced, told_moved;
+	/* At the end, because each is written whole when it begins, so that no run has to clear
+	 * those of the run before. */
+	struct sim_session session[SESSIONS];
 };
 
 struct sim {

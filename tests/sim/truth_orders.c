@@ -97,7 +97,7 @@ static void order_tuned(struct sim *s)
 		if (!s->node[n].alive || !truth_lists(s, n))
 			continue;
 		core_state(shell_of(s, n)->core, &st);
-		if (st.term && !same_tune(&st.tune, &disk->tune))
+		if (st.term && !same_tune(st.tune, &disk->tune))
 			sim_fail(s, "tuned", "tune %llu is answered, but n%u has another",
 				 (unsigned long long)o->tunes_nr, n);
 	}

@@ -185,10 +185,10 @@ static void test_tune(void **state)
 	tune(&p, "tune lr 0.25, no clip", t);
 	step_by_both(&p); /* It was begun before, and stays as it was. */
 	core_state(p.core[1], &s);
-	assert_true(s.record->lr == 1e-3 && s.record->clip_factor < 1 && !s.tune.has_lr);
+	assert_true(s.record->lr == 1e-3 && s.record->clip_factor < 1 && !s.tune->has_lr);
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
 	core_state(p.core[1], &s);
-	assert_true(s.tune.has_lr && s.id.step == 6);
+	assert_true(s.tune->has_lr && s.id.step == 6);
 	step_by_both(&p);
 	core_state(p.core[1], &s);
 	assert_true(s.record->lr == 0.25 && s.record->clip_factor == 1);
@@ -246,7 +246,7 @@ static void test_rollback(void **state)
 	duo_event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
 	duo_event(&p, 1, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[1]});
 	core_state(p.core[1], &s);
-	assert_true(!s.restoring && s.sealed && s.tune.has_clip && s.part == CORE_STAGING &&
+	assert_true(!s.restoring && s.sealed && s.tune->has_clip && s.part == CORE_STAGING &&
 		    s.id.step == 5 && s.world->size == 2);
 	assert_true(s.record->applied == 3 && s.record->skipped_in_row == 1 &&
 		    s.record->loss_scale == 8);
@@ -288,7 +288,7 @@ static void test_tune_and_rollback(void **state)
 		  (struct core_event){.type = CORE_EV_WRITTEN, .step = 4, .restored = &restored});
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
 	core_state(p.core[1], &s);
-	assert_true(s.sealed && s.tune.has_lr && s.tune.lr == 0.25);
+	assert_true(s.sealed && s.tune->has_lr && s.tune->lr == 0.25);
 	sealed = strstr(p.trace, "SEAL g2");
 	told = strstr(p.trace, "TUNED");
 	assert_true(sealed != NULL && told != NULL && told > sealed);
