@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed.checkpoint reads and writes checkpoints of shardd; the peer is torch itself."""
 
+import io
 import os
 import pathlib
+import pickle
 import socket
 
 import pytest
@@ -280,3 +282,34 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
     torch.save({"n": pathlib.Path("x")}, path / "client" / "dcp.pt")
     with pytest.raises(CheckpointException, match="Path, and only data are read"):
         dcp.load({"w": torch.ones(3)}, storage_reader=Reader(path))
+
+
+def test_metadata_by_every_release_of_python(tmp_path):
+    """Python 3.11.2 (Debian 12) writes a member of an Enum as getattr(class, name)."""
+    from torch.distributed.checkpoint import metadata
+
+    from shardd.dcp import _Unpickler
+
+    class ByGetattr(pickle.Pickler):
+        def reducer_override(self, what):
+            if isinstance(what, metadata._MEM_FORMAT_ENCODING):
+                return getattr, (type(what), what.name)
+            return NotImplemented
+
+    for what, is_read in ((metadata.TensorProperties(dtype=torch.float32), True),
+                          (Evil(), False)):
+        to = io.BytesIO()
+        ByGetattr(to).dump(what)
+        to.seek(0)
+        if is_read:
+            assert _Unpickler(to).load() == what and b"getattr" in to.getvalue()
+            continue
+        with pytest.raises(pickle.UnpicklingError, match="only metadata are read"):
+            _Unpickler(to).load()
+
+
+class Evil:
+    """Asks for what a class has beside its members."""
+
+    def __reduce__(self):
+        return getattr, (torch.Size, "__init__")
