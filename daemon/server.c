@@ -25,6 +25,7 @@
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
+#include "link/gone.h"
 #include "link/intake.h"
 #include "link/nodes.h"
 #include "link/peer.h"
@@ -105,6 +106,7 @@ static void on_beat(struct server *s, uint64_t now)
 	accept_beat(s, now);
 	lead_beat(s);
 	intake_beat(s, now);
+	gone_beat(s, now);
 	call_beat(s, now);
 	define_beat(s, now);
 	manage_beat(s, now);
@@ -221,6 +223,8 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	s->incarnation = s->start = s->term = static_start(s->dir);
 	s->drained = static_drained(s->dir);
+	if ((st = gone_init(s, e)) != SHARD_OK)
+		return st;
 	if ((st = lead_init(s, e)) != SHARD_OK)
 		return st;
 	warm = (struct warm_conf){.conf = s->conf,
@@ -246,6 +250,7 @@ static void release(struct server *s)
 	static_close(&s->dir);
 	secret_close(s);
 	nodes_free(s);
+	gone_free(s);
 	free(s->scratch.tx.base);
 	free(s->scratch.rx.base);
 	free(s->later.queue);

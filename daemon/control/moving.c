@@ -187,15 +187,38 @@ static bool out_of_place(const struct model *m, const uint32_t nr[CORE_NODES_MAX
 	return false;
 }
 
-/* Are there copies of all chunks at nodes that are up? Where the only one is away, it is waited
- * for, or the model is LOST. */
-static bool all_here(const struct model *m)
+static uint64_t nodes_up(const struct server *s)
 {
-	const struct server *s = m->server;
 	uint64_t up = 1ull << s->self;
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		up |= (uint64_t)(s->peer[n] != NULL && s->peer[n]->up) << n;
+	return up;
+}
+
+uint32_t moving_only_at(const struct model *m, uint16_t node, bool *alone)
+{
+	uint64_t it = 1ull << node, up = nodes_up(m->server) & ~it;
+	uint32_t nr = 0;
+
+	*alone = true;
+	for (uint32_t c = 0; c < m->place.chunks_nr; c++) {
+		uint64_t copies = place_copies(&m->place, c);
+
+		if (!(copies & it) || copies & up)
+			continue;
+		nr++;
+		*alone = *alone && copies == it;
+	}
+	return nr;
+}
+
+/* Are there copies of all chunks at nodes that are up? Where the only one is away, it is waited
+ * for, or the model is LOST. */
+static bool all_here(const struct model *m)
+{
+	uint64_t up = nodes_up(m->server);
+
 	for (uint32_t c = 0; c < m->place.chunks_nr; c++)
 		if (!(place_copies(&m->place, c) & up))
 			return false;

@@ -29,6 +29,10 @@ struct moving_plan {
 enum shard_status moving_plan(const struct model *m, struct moving_plan *out, struct err *e);
 void moving_plan_free(struct moving_plan *p);
 
+/* How many chunks the node has copies of that count, and no other node that is up has. *alone: none
+ * of them has a copy at a node that is down, either. */
+uint32_t moving_only_at(const struct model *m, uint16_t node, bool *alone);
+
 /* On the coordinator: brings the chunks to where they should lie. Otherwise it does so only if a
  * node has none or should have none. */
 void moving_order(struct model *m);

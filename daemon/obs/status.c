@@ -74,7 +74,7 @@ static void member_json(json_t *o, const struct server *s, uint16_t n)
 	uuid_text(text, uuid);
 	json_object_set_new(o, "uuid", json_string(text));
 	json_object_set_new(o, "capacity",
-			    json_integer(p == NULL ? server_capacity(s) : p->capacity));
+			    json_integer(p == NULL ? server_capacity(s) : peer_capacity(p)));
 	if (lead_on(s))
 		json_object_set_new(o, "votes", json_boolean(lead_votes(s, n)));
 	json_object_set_new(o, "release", json_string(p == NULL ? SHARD_RELEASE : p->release));
@@ -105,16 +105,19 @@ static json_t *nodes_json(const struct server *s)
 		json_t *o =
 			json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
 				  "address", s->node[n].address.text, "state",
-				  p == NULL ? "self"
-				  : p->up   ? "up"
-					    : "down",
+				  p == NULL           ? "self"
+				  : p->up             ? "up"
+				  : server_gone(s, n) ? "gone"
+						      : "down",
 				  "coordinator", known && n == server_coordinator(s), "incarnation",
 				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
 				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		member_json(o, s, n);
 		if (p != NULL && !p->up)
-			json_object_set_new(o, "why", json_string(p->why));
+			json_object_set_new(
+				o, "why",
+				json_string(server_gone(s, n) ? "drained, gone" : p->why));
 		if (p != NULL) {
 			uint64_t in, out;
 
@@ -652,12 +655,14 @@ void status_line(const struct server *s, char *out, size_t bytes)
 	const struct list *const lists[] = {&s->models, &s->makings};
 	size_t used, room = bytes - 16; /* For " and 123456 more". */
 	uint32_t nr = 0, left = 0;
-	unsigned up = 0;
+	unsigned up = 0, gone = 0;
 
 	CHECK(bytes > 0);
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		up += s->peer[n] == NULL || s->peer[n]->up;
-	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr);
+		gone += s->peer[n] != NULL && !s->peer[n]->up && server_gone(s, n);
+	}
+	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr - gone);
 	for (size_t i = 0; i < NR(lists); i++)
 		list_each(it, (struct list *)(uintptr_t)lists[i])
 			if (left > 0 || !add_model(list_of(it, struct model, link),
