@@ -32,6 +32,7 @@
 #include "link/places.h"
 #include "model/watch.h"
 #include "model/resume.h"
+#include "model/view_file.h"
 #include "control/seal.h"
 #include "link/secret.h"
 #include "link/session.h"
@@ -98,6 +99,8 @@ static const struct model_watch *const watches[] = {
 
 static void on_beat(struct server *s, uint64_t now)
 {
+	char ill[NODES_ILL_BYTES];
+
 	(void)server_core_ns(s); /* Notes that the loop runs. */
 	s->clock.beat_cpu_ns = clock_thread_ns();
 	server_alive(s, now);
@@ -105,6 +108,8 @@ static void on_beat(struct server *s, uint64_t now)
 		model_beat(list_of(it, struct model, link), now);
 	accept_beat(s, now);
 	lead_beat(s);
+	persist_ill(s, ill, sizeof(ill));
+	intake_ill(s, ill);
 	intake_beat(s, now);
 	gone_beat(s, now);
 	call_beat(s, now);

@@ -209,9 +209,18 @@ static void print_model(const json_t *m)
 	printf("\"%s\": %lld copies to make, %s; %lld chunks get another primary\n",
 	       ctl_text(m, "name"), ctl_whole(m, "copies"),
 	       ctl_bytes(bytes, (double)ctl_whole(m, "bytes")), ctl_whole(m, "primaries"));
-	json_array_foreach(json_object_get(m, "nodes"), i, n)
-		printf("  %-16s %8lld -> %lld chunks\n", ctl_text(n, "node"),
-		       ctl_whole(n, "chunks"), ctl_whole(n, "then"));
+	json_array_foreach(json_object_get(m, "nodes"), i, n) {
+		bool down = json_is_true(json_object_get(n, "down"));
+
+		printf("  %-16s %8lld -> %lld chunks%s\n", ctl_text(n, "node"),
+		       ctl_whole(n, "chunks"), ctl_whole(n, "then"),
+		       !down || (ctl_whole(n, "chunks") == 0 && ctl_whole(n, "then") == 0)
+			       ? ""
+			       : "; it is down, and nothing is copied from it or to it before it "
+				 "is back");
+	}
+	if (ctl_text(m, "trouble")[0] != 0)
+		printf("  not now: %s\n", ctl_text(m, "trouble"));
 }
 
 static bool any_error(const json_t *plan)

@@ -45,10 +45,16 @@ static json_t *model_json(struct model *m)
 		json_decref(nodes);
 		return o;
 	}
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
-		json_array_append_new(nodes, json_pack("{s:s, s:i, s:i}", "node",
+	if (p.trouble[0] != 0)
+		json_object_set_new(o, "trouble", json_string(p.trouble));
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		const struct peer *to = m->server->peer[n];
+
+		json_array_append_new(nodes, json_pack("{s:s, s:i, s:i, s:b}", "node",
 						       members_name(m->server, n), "chunks",
-						       (int)p.now[n], "then", (int)p.then[n]));
+						       (int)p.now[n], "then", (int)p.then[n],
+						       "down", to != NULL && !to->up));
+	}
 	json_object_set_new(o, "copies", json_integer((json_int_t)p.cost.copies));
 	json_object_set_new(o, "primaries", json_integer((json_int_t)p.cost.primaries));
 	json_object_set_new(o, "bytes", json_integer((json_int_t)p.bytes));

@@ -19,7 +19,8 @@ struct moving_plan {
 	uint16_t *primary; /* [chunks_nr] */
 	uint64_t *holders; /* [chunks_nr] */
 	struct plan_cost cost;
-	uint64_t bytes; /* Masters and moments of the copies that have to be made. */
+	uint64_t bytes;    /* Masters and moments of the copies that have to be made. */
+	char trouble[300]; /* Why it cannot be carried out now, or "". */
 	/* [slot] How many chunks the node has memory for. */
 	uint32_t now[CORE_NODES_MAX], then[CORE_NODES_MAX];
 };

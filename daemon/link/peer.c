@@ -404,7 +404,7 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 	p->capacity = hello_capacity(hello);
 	p->wire_minor = hello->wire_minor;
 	p->nodes_nr = nodes_of(hello);
-	p->nodes_why[0] = 0;
+	p->nodes_why[0] = p->ill[0] = 0;
 	snprintf(p->release, sizeof(p->release), "%s", hello->release);
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))

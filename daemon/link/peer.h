@@ -50,6 +50,7 @@ struct peer {
 	/* So many nodes it has taken in (nodes.c), and what it waits for with the next one. */
 	uint16_t nodes_nr;
 	char nodes_why[300];
+	char ill[400]; /* nodes_ill() */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;

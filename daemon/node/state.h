@@ -61,8 +61,8 @@ struct server {
 	struct config_node node[CONFIG_NODES_MAX];
 	uint16_t nodes_nr;
 	struct nodes *nodes;
-	struct gone *gone;   /* Owner: link/gone.c, also of gone_nodes: */
-	uint64_t gone_nodes; /* A bit for each node that was drained while it was away. */
+	struct gone *gone;           /* Owner: link/gone.c, also of gone_nodes: */
+	uint64_t gone_nodes;         /* A bit for each node that was drained while it was away. */
 	struct server_admits admits; /* Owner: control/admit.c. */
 
 	struct budget budget;     /* Owner: store/budget.c. */

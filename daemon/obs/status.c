@@ -118,6 +118,8 @@ static json_t *nodes_json(const struct server *s)
 			json_object_set_new(
 				o, "why",
 				json_string(server_gone(s, n) ? "drained, gone" : p->why));
+		if (nodes_ill(s, n)[0] != 0)
+			json_object_set_new(o, "ill", json_string(nodes_ill(s, n)));
 		if (p != NULL) {
 			uint64_t in, out;
 
@@ -334,6 +336,21 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 			 "its weights: who got created = 1 for it writes and seals them");
 }
 
+/* Does the model wait for the disk of the node that coordinates, which says what is wrong? */
+static bool disk_words(const struct model *m, char *out, size_t bytes)
+{
+	const struct server *s = m->server;
+	const char *ill = nodes_ill(s, server_coordinator(s));
+	char name[80];
+
+	snprintf(name, sizeof(name), "\"%s\"", m->name);
+	if (strstr(ill, name) == NULL)
+		return false;
+	snprintf(out, bytes, "node %s, which coordinates: %s",
+		 members_name(s, server_coordinator(s)), ill);
+	return true;
+}
+
 /* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
  * far as this node knows. The coordinator's text follows if it names more, or that there is none.
  * Empty: nobody is known. */
@@ -380,6 +397,8 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 	word = c.waits[0] != 0 ? c.waits : m->waits;
 	if (lead_known(m->server, &e) != SHARD_OK) /* What the last one said is over. */
 		word = e.text;
+	else if (disk_words(m, out, bytes))
+		return;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
 		snprintf(out + used, bytes - used, "%s%s", used > 0 ? "; on all nodes: " : "",
 			 word);
