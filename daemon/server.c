@@ -25,12 +25,14 @@
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
+#include "link/gone.h"
 #include "link/intake.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "link/places.h"
 #include "model/watch.h"
 #include "model/resume.h"
+#include "model/view_file.h"
 #include "control/seal.h"
 #include "link/secret.h"
 #include "link/session.h"
@@ -97,6 +99,8 @@ static const struct model_watch *const watches[] = {
 
 static void on_beat(struct server *s, uint64_t now)
 {
+	char ill[NODES_ILL_BYTES];
+
 	(void)server_core_ns(s); /* Notes that the loop runs. */
 	s->clock.beat_cpu_ns = clock_thread_ns();
 	server_alive(s, now);
@@ -104,7 +108,10 @@ static void on_beat(struct server *s, uint64_t now)
 		model_beat(list_of(it, struct model, link), now);
 	accept_beat(s, now);
 	lead_beat(s);
+	persist_ill(s, ill, sizeof(ill));
+	intake_ill(s, ill);
 	intake_beat(s, now);
+	gone_beat(s, now);
 	call_beat(s, now);
 	define_beat(s, now);
 	manage_beat(s, now);
@@ -221,6 +228,8 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	s->incarnation = s->start = s->term = static_start(s->dir);
 	s->drained = static_drained(s->dir);
+	if ((st = gone_init(s, e)) != SHARD_OK)
+		return st;
 	if ((st = lead_init(s, e)) != SHARD_OK)
 		return st;
 	warm = (struct warm_conf){.conf = s->conf,
@@ -246,6 +255,7 @@ static void release(struct server *s)
 	static_close(&s->dir);
 	secret_close(s);
 	nodes_free(s);
+	gone_free(s);
 	free(s->scratch.tx.base);
 	free(s->scratch.rx.base);
 	free(s->later.queue);

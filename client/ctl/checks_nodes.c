@@ -2,14 +2,15 @@
 /* What `shardctl doctor` looks at beyond this machine, and in its environment. doctor.c calls these
  * functions through the rows in checks.c. doctor_nodes() asks each other node of [nodes] for its
  * HELLO, one after the other, each within a second. The node must answer under its own name and
- * with the same shared options. doctor_ntp() looks whether the clock is synchronised, and
- * doctor_environment() looks for SHARD_* variables that nothing reads. The worst result counts, and
- * the text names every node with a fault. */
+ * with the same shared options. One that was drained because it is gone is not asked. doctor_ntp()
+ * looks whether the clock is synchronised, and doctor_environment() looks for SHARD_* variables
+ * that nothing reads. The worst result counts, and the text names every node with a fault. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "ctl/greet.h"
+#include "ctl/json.h"
 #include "wire/frame.h"
 
 #include <stdlib.h>
@@ -128,6 +129,18 @@ static void ask_node(struct probe *p, const char *address)
 		      "%.250s", e.text);
 }
 
+/* Was the node drained while it was away, as the daemon here says, if it runs? */
+static bool gone(const struct doctor *d, const char *node)
+{
+	size_t i;
+	json_t *n;
+
+	json_array_foreach(json_object_get(d->status, "nodes"), i, n)
+		if (strcmp(ctl_text(n, "name"), node) == 0)
+			return strcmp(ctl_text(n, "state"), "gone") == 0;
+	return false;
+}
+
 void doctor_nodes(const struct doctor *d, struct finding *f)
 {
 	const char *self = doctor_value(d, "daemon", "node"), *remedy = NULL;
@@ -142,7 +155,7 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 		struct probe p = {.d = d, .node = name, .result = DOCTOR_OK};
 
 		if (strcmp(json_string_value(json_object_get(o, "section")), "nodes") != 0 ||
-		    strcmp(name, self) == 0)
+		    strcmp(name, self) == 0 || gone(d, name))
 			continue;
 		ask_node(&p, json_string_value(json_object_get(o, "value")));
 		others++;
@@ -159,7 +172,7 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 		doctor_found(f, worst, "%s", all);
 		doctor_remedy(f, "%s", remedy);
 	} else if (others == 0) {
-		doctor_found(f, DOCTOR_OK, "no others in [nodes]");
+		doctor_found(f, DOCTOR_OK, "no others in [nodes] to ask");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%d of %d others answer, with the same shared options",
 			     answer, others);

@@ -55,8 +55,9 @@ static json_t *models_of(const json_t *models, const char *node)
 /* {"members": [...]} of an answer to STATUS. */
 static json_t *members_of(const json_t *status)
 {
-	static const char *const keys[] = {"name",     "address", "state", "why",     "coordinator",
-					   "capacity", "votes",   "uuid",  "release", "wire_minor"};
+	static const char *const keys[] = {"name", "address",     "state",     "why",
+					   "ill",  "coordinator", "capacity",  "votes",
+					   "uuid", "release",     "wire_minor"};
 	json_t *list = json_array(), *nobody = json_object_get(status, "no_coordinator"), *out, *n;
 	size_t i;
 
@@ -93,6 +94,8 @@ static void print_member(const json_t *n)
 	       ctl_text(n, "uuid")[0] ? ctl_text(n, "uuid") : "?",
 	       json_is_true(json_object_get(n, "coordinator")) ? "  coordinates" : "",
 	       ctl_text(n, "why")[0] ? "  " : "", ctl_text(n, "why"));
+	if (ctl_text(n, "ill")[0] != 0)
+		printf("  ill: %s\n", ctl_text(n, "ill"));
 	json_array_foreach(json_object_get(n, "models"), i, m)
 		printf("  \"%s\": %lld of %lld chunks%s%s\n", ctl_text(m, "name"),
 		       (long long)json_integer_value(json_object_get(m, "chunks")),

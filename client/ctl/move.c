@@ -148,9 +148,9 @@ static enum ctl_exit stands_still(uint64_t still, const char *node, const char *
 
 /* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
  * moved for a while and the coordinator would not move anything either: on a busy machine it may
- * take long until the first chunk moves. */
+ * take long until the first chunk moves. copied: nor may it lack nodes for the copies. */
 static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
-				json_t **status)
+				bool copied, json_t **status)
 {
 	uint64_t changed = clock_ns(), moved = changed, still = STILL_NS;
 	char last[1024] = "", now[1024], held_up[1024] = "";
@@ -176,7 +176,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		if (!any && clock_ns() - moved > SETTLE_NS) {
 			/* Nobody may coordinate for a while, and what was asked for stays asked. */
 			if (would_move(o, held_up, sizeof(held_up), &any) == CTL_OK &&
-			    node == NULL && !any)
+			    node == NULL && !any && !(copied && held_up[0] != 0))
 				return CTL_OK;
 			moved = clock_ns();
 		}
@@ -209,9 +209,18 @@ static void print_model(const json_t *m)
 	printf("\"%s\": %lld copies to make, %s; %lld chunks get another primary\n",
 	       ctl_text(m, "name"), ctl_whole(m, "copies"),
 	       ctl_bytes(bytes, (double)ctl_whole(m, "bytes")), ctl_whole(m, "primaries"));
-	json_array_foreach(json_object_get(m, "nodes"), i, n)
-		printf("  %-16s %8lld -> %lld chunks\n", ctl_text(n, "node"),
-		       ctl_whole(n, "chunks"), ctl_whole(n, "then"));
+	json_array_foreach(json_object_get(m, "nodes"), i, n) {
+		bool down = json_is_true(json_object_get(n, "down"));
+
+		printf("  %-16s %8lld -> %lld chunks%s\n", ctl_text(n, "node"),
+		       ctl_whole(n, "chunks"), ctl_whole(n, "then"),
+		       !down || (ctl_whole(n, "chunks") == 0 && ctl_whole(n, "then") == 0)
+			       ? ""
+			       : "; it is down, and nothing is copied from it or to it before it "
+				 "is back");
+	}
+	if (ctl_text(m, "trouble")[0] != 0)
+		printf("  not now: %s\n", ctl_text(m, "trouble"));
 }
 
 static bool any_error(const json_t *plan)
@@ -246,7 +255,7 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 	if (any_error(plan))
 		exit = CTL_REFUSED;
 	else if (!dry && o->value[NO_WAIT] == NULL)
-		exit = wait_moved(o, NULL, plan, &status);
+		exit = wait_moved(o, NULL, plan, false, &status);
 	json_decref(plan);
 	json_decref(status);
 	return exit;
@@ -254,10 +263,35 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 
 /* --- drain --- */
 
+static void drained(const struct ctl_options *o, const char *node, const json_t *answer)
+{
+	bool gone = json_is_true(json_object_get(answer, "gone")), wait = !o->value[NO_WAIT];
+
+	if (o->value[UNDO] && gone)
+		printf("node %s is waited for again\n", node);
+	else if (o->value[UNDO] && json_object_get(answer, "capacity") != NULL &&
+		 ctl_whole(answer, "capacity") == 0)
+		printf("node %s is not drained any more, but holds no chunks: its capacity is 0 "
+		       "([daemon] capacity)\n",
+		       node);
+	else if (o->value[UNDO])
+		printf("node %s holds its share of chunks again\n", node);
+	else if (gone)
+		printf("node %s is drained, gone: nobody waits for it%s%s\n", node,
+		       wait ? "" : ", and its chunks get copies on other nodes",
+		       json_is_true(json_object_get(answer, "votes"))
+			       ? "; it has its vote until another node joins, and a majority of "
+				 "the voters has to be up"
+			       : "");
+	else
+		printf("node %s is drained: it holds no chunks%s\n", node,
+		       wait ? ", and may be stopped" : " as soon as they have moved");
+}
+
 enum ctl_exit ctl_drain(const struct ctl_options *o)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
-	bool undo = o->value[UNDO] != NULL;
+	bool undo = o->value[UNDO] != NULL, gone;
 	json_t *answer = NULL, *status = NULL;
 	enum ctl_exit exit;
 
@@ -265,16 +299,13 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 	q.node = o->words[0];
 	if ((exit = request(o, &q, &answer, NULL)) != CTL_OK)
 		return exit;
-	if (o->value[NO_WAIT] == NULL)
-		exit = wait_moved(o, undo ? NULL : q.node, NULL, &status);
+	gone = json_is_true(json_object_get(answer, "gone"));
+	if (o->value[NO_WAIT] == NULL && !(undo && gone))
+		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, gone && !undo, &status);
 	if (o->json)
 		saves_print(json_incref(answer));
-	else if (exit == CTL_OK && undo)
-		printf("node %s holds its share of chunks again\n", q.node);
 	else if (exit == CTL_OK)
-		printf("node %s is drained: it holds no chunks%s\n", q.node,
-		       o->value[NO_WAIT] != NULL ? " as soon as they have moved"
-						 : ", and may be stopped");
+		drained(o, q.node, answer);
 	json_decref(answer);
 	json_decref(status);
 	return exit;

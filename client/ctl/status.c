@@ -54,6 +54,8 @@ static void print_nodes(const json_t *list)
 			printf(", tensors by %s%s%s", ctl_text(n, "transport"),
 			       ctl_text(n, "tcp_why")[0] ? ": " : "", ctl_text(n, "tcp_why"));
 		printf("\n");
+		if (ctl_text(n, "ill")[0] != 0)
+			printf("  ill: %s\n", ctl_text(n, "ill"));
 	}
 }
 

@@ -419,6 +419,21 @@ enum shard_status static_set_drained(struct static_dir *d, bool drained, struct 
 	return fsync(d->fd) == 0 ? SHARD_OK : sys_error(d, "drained", "cannot be synced", e);
 }
 
+enum shard_status static_gone(struct static_dir *d, uint32_t gone[STATIC_GONE_NR], struct err *e)
+{
+	enum shard_status st;
+
+	memset(gone, 0, STATIC_GONE_NR * sizeof(*gone));
+	st = load_exactly(d, "gone", gone, STATIC_GONE_NR * sizeof(*gone), e);
+	return st == SHARD_NOT_FOUND ? SHARD_OK : st;
+}
+
+enum shard_status static_set_gone(struct static_dir *d, const uint32_t gone[STATIC_GONE_NR],
+				  struct err *e)
+{
+	return save(d, "gone", gone, STATIC_GONE_NR * sizeof(*gone), e);
+}
+
 enum shard_status static_source(struct static_dir *d, char name[STATIC_SOURCE_BYTES], struct err *e)
 {
 	enum shard_status st = load_exactly(d, "membership", name, STATIC_SOURCE_BYTES, e);

@@ -40,6 +40,12 @@ enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, 
 bool static_drained(const struct static_dir *d);
 enum shard_status static_set_drained(struct static_dir *d, bool drained, struct err *e);
 
+/* What link/gone.c knows of each node, by its number. Zeros: nothing is kept. */
+#define STATIC_GONE_NR 64
+enum shard_status static_gone(struct static_dir *d, uint32_t gone[STATIC_GONE_NR], struct err *e);
+enum shard_status static_set_gone(struct static_dir *d, const uint32_t gone[STATIC_GONE_NR],
+				  struct err *e);
+
 /* The membership source of the models that this node has, or had last. "": none is known. */
 #define STATIC_SOURCE_BYTES 16
 enum shard_status static_source(struct static_dir *d, char name[STATIC_SOURCE_BYTES],

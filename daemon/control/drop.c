@@ -197,7 +197,7 @@ static void tell(struct server *s, struct drop *d, uint16_t node, Shard__Why *wh
 		return;
 	if (s->peer[node]->up) /* With the next link-up the node names its models. */
 		peer_close(s->peer[node], &d->e);
-	if (d->force) /* The node is told when it is back. */
+	if (d->force || server_gone(s, node)) /* The node is told when it is back. */
 		d->e.status = SHARD_OK;
 }
 

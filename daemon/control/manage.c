@@ -85,7 +85,7 @@ static enum shard_status drop(const struct ask *a, struct err *e)
 	for (uint16_t n = 0; n < a->s->nodes_nr && !a->body->force; n++) {
 		const struct peer *p = a->s->peer[n];
 
-		if (p != NULL && !p->up)
+		if (p != NULL && !p->up && !server_gone(a->s, n))
 			return err_set(e, SHARD_UNREACHABLE,
 				       "\"%s\" cannot be dropped on node %s, which is down: "
 				       "%.200s; with force it is told when it is back",

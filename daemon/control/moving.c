@@ -187,15 +187,38 @@ static bool out_of_place(const struct model *m, const uint32_t nr[CORE_NODES_MAX
 	return false;
 }
 
-/* Are there copies of all chunks at nodes that are up? Where the only one is away, it is waited
- * for, or the model is LOST. */
-static bool all_here(const struct model *m)
+static uint64_t nodes_up(const struct server *s)
 {
-	const struct server *s = m->server;
 	uint64_t up = 1ull << s->self;
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		up |= (uint64_t)(s->peer[n] != NULL && s->peer[n]->up) << n;
+	return up;
+}
+
+uint32_t moving_only_at(const struct model *m, uint16_t node, bool *alone)
+{
+	uint64_t it = 1ull << node, up = nodes_up(m->server) & ~it;
+	uint32_t nr = 0;
+
+	*alone = true;
+	for (uint32_t c = 0; c < m->place.chunks_nr; c++) {
+		uint64_t copies = place_copies(&m->place, c);
+
+		if (!(copies & it) || copies & up)
+			continue;
+		nr++;
+		*alone = *alone && copies == it;
+	}
+	return nr;
+}
+
+/* Are there copies of all chunks at nodes that are up? Where the only one is away, it is waited
+ * for, or the model is LOST. */
+static bool all_here(const struct model *m)
+{
+	uint64_t up = nodes_up(m->server);
+
 	for (uint32_t c = 0; c < m->place.chunks_nr; c++)
 		if (!(place_copies(&m->place, c) & up))
 			return false;
@@ -259,9 +282,27 @@ struct moving_left moving_left(const struct model *m, bool here)
 	return left;
 }
 
+static enum shard_status may_ask(const struct server *s, uint64_t gain, struct err *e)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL && p->up && !peer_knows(p, WIRE_MOVES))
+			return err_set(e, SHARD_UNSUPPORTED,
+				       "node %s runs release %s, which cannot move chunks: upgrade "
+				       "it first",
+				       members_name(s, n), p->release);
+		if (gain >> n & 1 && p != NULL && !p->up)
+			return err_set(e, SHARD_UNREACHABLE, "node %s is down: %.200s",
+				       members_name(s, n), p->why);
+	}
+	return SHARD_OK;
+}
+
 enum shard_status moving_plan(const struct model *m, struct moving_plan *out, struct err *e)
 {
 	uint64_t capacity[CORE_NODES_MAX];
+	uint64_t gain = 0;
 	struct placement then;
 	struct plan_task *t;
 	enum shard_status st;
@@ -277,10 +318,14 @@ enum shard_status moving_plan(const struct model *m, struct moving_plan *out, st
 		t->to = (struct plan_table){.holders = NULL};
 		then = place_of(out->primary, out->holders, m->place.chunks_nr);
 		count_chunks(&then, out->then);
-		for (uint32_t c = 0; c < then.chunks_nr; c++)
-			out->bytes += (uint64_t)__builtin_popcountll(out->holders[c] &
-								     ~place_keepers(&m->place, c)) *
-				      chunk_bytes(m, c);
+		for (uint32_t c = 0; c < then.chunks_nr; c++) {
+			uint64_t more = out->holders[c] & ~place_keepers(&m->place, c);
+
+			out->bytes += (uint64_t)__builtin_popcountll(more) * chunk_bytes(m, c);
+			gain |= more;
+		}
+		if (gain != 0 && may_ask(m->server, gain, e) != SHARD_OK)
+			snprintf(out->trouble, sizeof(out->trouble), "%.299s", e->text);
 	}
 	if (t != NULL)
 		task_free(t);
@@ -372,23 +417,6 @@ static uint64_t gainers(const struct moving *v)
 	for (uint32_t c = 0; c < v->to.chunks_nr; c++)
 		gain |= v->to.holders[c] & ~place_keepers(&v->m->place, c);
 	return gain;
-}
-
-static enum shard_status may_ask(const struct server *s, uint64_t gain, struct err *e)
-{
-	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		const struct peer *p = s->peer[n];
-
-		if (p != NULL && p->up && !peer_knows(p, WIRE_MOVES))
-			return err_set(e, SHARD_UNSUPPORTED,
-				       "node %s runs release %s, which cannot move chunks: upgrade "
-				       "it first",
-				       members_name(s, n), p->release);
-		if (gain >> n & 1 && p != NULL && !p->up)
-			return err_set(e, SHARD_UNREACHABLE, "node %s is down: %.200s",
-				       members_name(s, n), p->why);
-	}
-	return SHARD_OK;
 }
 
 static enum shard_status ask_nodes(struct moving *v, struct err *e)

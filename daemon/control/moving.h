@@ -19,7 +19,8 @@ struct moving_plan {
 	uint16_t *primary; /* [chunks_nr] */
 	uint64_t *holders; /* [chunks_nr] */
 	struct plan_cost cost;
-	uint64_t bytes; /* Masters and moments of the copies that have to be made. */
+	uint64_t bytes;    /* Masters and moments of the copies that have to be made. */
+	char trouble[300]; /* Why it cannot be carried out now, or "". */
 	/* [slot] How many chunks the node has memory for. */
 	uint32_t now[CORE_NODES_MAX], then[CORE_NODES_MAX];
 };
@@ -28,6 +29,10 @@ struct moving_plan {
  * by moving_plan_free(), also after a failure. SHARD_BAD_STATE: too few nodes have capacity. */
 enum shard_status moving_plan(const struct model *m, struct moving_plan *out, struct err *e);
 void moving_plan_free(struct moving_plan *p);
+
+/* How many chunks the node has copies of that count, and no other node that is up has. *alone: none
+ * of them has a copy at a node that is down, either. */
+uint32_t moving_only_at(const struct model *m, uint16_t node, bool *alone);
 
 /* On the coordinator: brings the chunks to where they should lie. Otherwise it does so only if a
  * node has none or should have none. */

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "cluster/static.h"
 #include "link/events.h"
+#include "link/gone.h"
 #include "link/hello.h"
 #include "link/nodes_impl.h"
 #include "link/peer.h"
@@ -39,6 +40,8 @@ static void tell_nodes(const struct nodes *l, uint64_t to, uint16_t nr, const ch
 	body.config = t->list;
 	body.taken = s->nodes_nr;
 	body.why = (char *)(uintptr_t)why;
+	body.ill = (char *)(uintptr_t)l->ill;
+	body.gone = (uint32_t *)(uintptr_t)gone_all(s, &body.n_gone);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (to >> n & 1 && s->peer[n] != NULL && s->peer[n]->up &&
 		    peer_knows(s->peer[n], WIRE_JOINS))
@@ -236,20 +239,43 @@ enum shard_status intake_joins(struct server *s, const Shard__Hello *hello, stru
 	return s->events->node_joins(s, &node, e);
 }
 
-/* A node may have been taken in since the HELLO of this link, and nobody was told without one. */
-void intake_node_up(struct server *s, uint16_t node)
+static void tell_again(const struct server *s, uint64_t to)
 {
 	const struct nodes *l = s->nodes;
 
-	tell_nodes(l, 1ull << node, l->must ? s->nodes_nr : l->want_nr, l->why);
+	tell_nodes(l, to, l->must ? s->nodes_nr : l->want_nr, l->why);
+}
+
+/* A node may have been taken in since the HELLO of this link, and nobody was told without one. */
+void intake_node_up(struct server *s, uint16_t node)
+{
+	tell_again(s, 1ull << node);
+}
+
+void intake_tell(struct server *s)
+{
+	tell_again(s, UINT64_MAX);
+}
+
+void intake_ill(struct server *s, const char *ill)
+{
+	struct nodes *l = s->nodes;
+
+	if (strcmp(l->ill, ill) == 0)
+		return;
+	snprintf(l->ill, sizeof(l->ill), "%s", ill);
+	intake_tell(s);
 }
 
 enum shard_status intake_told(struct peer *p, const Shard__Nodes *body, struct err *e)
 {
 	struct server *s = p->server;
+	enum shard_status st;
 
 	p->nodes_nr = body->taken < CONFIG_NODES_MAX ? (uint16_t)body->taken : CONFIG_NODES_MAX;
 	snprintf(p->nodes_why, sizeof(p->nodes_why), "%s", body->why);
+	snprintf(p->ill, sizeof(p->ill), "%s", body->ill);
 	server_wake(s, 0); /* A coordinator may have waited for that. */
-	return nodes_heard(s, body->n_config, body->config, members_name(s, p->node), e);
+	st = nodes_heard(s, body->n_config, body->config, members_name(s, p->node), e);
+	return st == SHARD_OK ? gone_heard(s, body->n_gone, body->gone, p->node, e) : st;
 }

@@ -14,6 +14,10 @@ enum shard_status intake_add(struct server *s, const struct config_node *n, inta
  * with it. SHARD_BUSY: it is being added, and is to ask again. */
 enum shard_status intake_joins(struct server *s, const Shard__Hello *hello, struct err *e);
 void intake_node_up(struct server *s, uint16_t node);
+/* Tells all linked nodes the list, and who is gone, once more. */
+void intake_tell(struct server *s);
+/* What is wrong with this node. Tells the others if that is new. */
+void intake_ill(struct server *s, const char *ill);
 /* NODES. */
 enum shard_status intake_told(struct peer *p, const Shard__Nodes *body, struct err *e);
 void intake_beat(struct server *s, uint64_t now_ns);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "config/cluster.h"
+#include "link/peer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,13 @@ void nodes_append(struct server *s, const struct config_node *n)
 	l->want[l->want_nr++] = *n;
 	l->told_ns = 0;
 	server_wake(s, 0);
+}
+
+const char *nodes_ill(const struct server *s, uint16_t node)
+{
+	const struct peer *p = s->peer[node];
+
+	return p == NULL ? s->nodes->ill : p->up ? p->ill : "";
 }
 
 uint16_t nodes_planned(const struct server *s)

@@ -24,6 +24,9 @@ enum shard_status nodes_named(const struct server *s, const char *name, uint16_t
 /* Fills *n in from a name and an address, which may come from anywhere. */
 enum shard_status nodes_parse(struct config_node *n, const char *name, const char *address,
 			      struct err *e);
+/* What is wrong with a node that is up, as it says itself. "": nothing. */
+#define NODES_ILL_BYTES 400
+const char *nodes_ill(const struct server *s, uint16_t node);
 /* How many nodes there are when all that is known of is taken in. Memory is made for so many. */
 uint16_t nodes_planned(const struct server *s);
 /* The node that is to be taken in next, and what it waits for. NULL: there is none. */

@@ -15,9 +15,10 @@ struct nodes {
 	bool must;             /* The last of .want is being written, and counts only then. */
 	intake_added_fn *done; /* NULL: nobody waits for that. */
 	void *done_arg;
-	uint64_t again_ns;        /* When to write again. */
-	uint64_t told_ns;         /* When to tell again. */
-	char why[ERR_TEXT_BYTES]; /* What the next one of .want waits for. */
+	uint64_t again_ns;         /* When to write again. */
+	uint64_t told_ns;          /* When to tell again. */
+	char why[ERR_TEXT_BYTES];  /* What the next one of .want waits for. */
+	char ill[NODES_ILL_BYTES]; /* What is wrong with this node. */
 	/* A thread writes, and uses only what follows. */
 	uv_work_t work;
 	bool writing;

@@ -229,12 +229,18 @@ const struct peer *peer_older(const struct server *s, enum wire_since what)
 	return NULL;
 }
 
+/* A node that is gone may not know it yet. */
+uint32_t peer_capacity(const struct peer *p)
+{
+	return server_gone(p->server, p->node) ? 0 : p->capacity;
+}
+
 bool peer_given_up(const struct peer *p, uint64_t now_ns)
 {
 	const struct server *s = p->server;
 	uint64_t since = p->since_ns > s->started_ns ? p->since_ns : s->started_ns;
 
-	return !p->up && now_ns >= since + s->conf->lost_timeout_ns;
+	return !p->up && (server_gone(s, p->node) || now_ns >= since + s->conf->lost_timeout_ns);
 }
 
 /* Frames of one chunk in one direction must stay in order, and so must control frames. So the chunk
@@ -398,7 +404,7 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 	p->capacity = hello_capacity(hello);
 	p->wire_minor = hello->wire_minor;
 	p->nodes_nr = nodes_of(hello);
-	p->nodes_why[0] = 0;
+	p->nodes_why[0] = p->ill[0] = 0;
 	snprintf(p->release, sizeof(p->release), "%s", hello->release);
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))

@@ -44,12 +44,13 @@ struct peer {
 	uint64_t past_tensor_in, past_tensor_out;
 	uint64_t features;   /* As in the node's HELLO. */
 	uint64_t member_seq; /* The same. */
-	uint32_t capacity;   /* The same. 1: it has not said. */
+	uint32_t capacity;   /* The same. 1: it has not said. peer_capacity() is what counts. */
 	uint32_t wire_minor; /* The same. */
 	char release[32];    /* The same, for texts. "": it was never linked. */
 	/* So many nodes it has taken in (nodes.c), and what it waits for with the next one. */
 	uint16_t nodes_nr;
 	char nodes_why[300];
+	char ill[400]; /* nodes_ill() */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;
@@ -74,7 +75,10 @@ bool peer_op_of_chunk(uint16_t op);
 bool peer_knows(const struct peer *p, enum wire_since what); /* Asked of a node that was linked. */
 /* The first linked node whose release does not know that. NULL: all do. */
 const struct peer *peer_older(const struct server *s, enum wire_since what);
-/* Has the node been away for lost_timeout, as far as this process knows? */
+/* The share of a model that the node shall hold. */
+uint32_t peer_capacity(const struct peer *p);
+/* Is the node away, and has been for lost_timeout, as far as this process knows, or was drained
+ * meanwhile? */
 bool peer_given_up(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.
  * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */

@@ -22,7 +22,7 @@ void placing_capacity(const struct server *s, uint64_t *capacity)
 {
 	memset(capacity, 0, CORE_NODES_MAX * sizeof(*capacity));
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		capacity[n] = s->peer[n] != NULL ? s->peer[n]->capacity : server_capacity(s);
+		capacity[n] = s->peer[n] != NULL ? peer_capacity(s->peer[n]) : server_capacity(s);
 }
 
 uint64_t placing_members(const struct server *s)

@@ -8,6 +8,7 @@
 #include "model/view_file.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "core/moves.h"
 #include "model/corewire.h"
 #include "model/model.h"
@@ -20,8 +21,10 @@
 struct persist { /* Made with the model. work_run() uses only .dir, .model, .file, .bytes, .st, .e.
 		  */
 	uv_work_t work;
-	bool pending; /* The core waits for `view` to become durable. */
-	bool stale;   /* The file that is being written is of a view before it. */
+	bool pending;      /* The core waits for `view` to become durable. */
+	uint64_t since_ns; /* Since when it waits. */
+	bool failed;       /* The last try to write it did, and .e says why. */
+	bool stale;        /* The file that is being written is of a view before it. */
 	struct core_view view;
 	char lost[512];
 	struct model *m; /* Not freed before the work is done. */
@@ -172,9 +175,11 @@ static void work_done(uv_work_t *w, int status)
 		next_view(p);
 	else if (p->st == SHARD_OK)
 		finished(p);
-	else /* The core goes on waiting. The beat tries again. */
+	else { /* The core goes on waiting. The beat tries again. */
+		p->failed = true;
 		log_line(p->m->server->log, LOG_LEVEL_ERROR,
 			 "event=view_not_durable model=%s why=%s", p->m->name, p->e.text);
+	}
 }
 
 enum shard_status persist_make(struct model *m, void (*done)(struct model *m), struct err *e)
@@ -198,6 +203,8 @@ void persist_view(struct model *m, const struct core_view *v, const char *lost)
 
 	CHECK(!p->pending && (p->file == NULL || p->working));
 	p->pending = true;
+	p->failed = false;
+	p->since_ns = clock_ns();
 	p->stale = p->working && p->file_done == NULL;
 	p->view = *v;
 	snprintf(p->lost, sizeof(p->lost), "%s", lost_text(m, v, lost));
@@ -253,6 +260,36 @@ void persist_beat(struct model *m)
 {
 	if (m->persist->pending && !m->persist->working)
 		begin(m->persist);
+}
+
+void persist_ill(const struct server *s, char *text, size_t bytes)
+{
+	text[0] = 0;
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		const struct persist *p = m->persist;
+		bool late;
+
+		if (p == NULL || !p->pending)
+			continue;
+		late = clock_ns() - p->since_ns > s->conf->heartbeat_timeout_ns;
+		if (p->failed)
+			snprintf(text, bytes,
+				 "its disk does not take a view of \"%s\", which waits for it: "
+				 "%.250s: make room there, and it goes on by itself",
+				 m->name, p->e.text);
+		else if (late)
+			snprintf(text, bytes,
+				 "the disk with its state folder has not answered for longer than "
+				 "heartbeat_timeout, and \"%s\" waits for it",
+				 m->name);
+		if (text[0] != 0)
+			break;
+	}
+	/* A text that was cut in the middle of a character would end the link that carries it. */
+	for (char *at = text; *at != 0; at++)
+		if (*at < ' ' || *at > '~')
+			*at = '?';
 }
 
 void persist_free(struct model *m)

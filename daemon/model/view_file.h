@@ -15,6 +15,7 @@
 struct core_view;
 struct model;
 struct core_id;
+struct server;
 
 /* Call it before any view of the model. done() is called each time that a view is durable. */
 enum shard_status persist_make(struct model *m, void (*done)(struct model *m), struct err *e);
@@ -38,6 +39,9 @@ void persist_cancel(struct model *m);
 bool persist_names(const struct model *m, const void *table);
 bool persist_pending(const struct model *m); /* A view is on its way to the disk. */
 void persist_beat(struct model *m);
+/* Writes why this node's disk does not take a view of some model, for which its training waits.
+ * Empty: nothing waits for that. */
+void persist_ill(const struct server *s, char *text, size_t bytes);
 void persist_free(struct model *m); /* CHECK: not busy */
 /* The view in such a file, which the caller frees. NULL: e says why it is none of this model. */
 struct core_view *persist_read(struct model *m, const Shard__ModelFile *file, struct err *e);

@@ -26,6 +26,7 @@ struct model_watch;
 struct lead;
 struct nodes;
 struct definitions;
+struct gone;
 
 struct server {
 	/* Owner: server.c. Nothing of it changes once the daemon runs. */
@@ -60,6 +61,8 @@ struct server {
 	struct config_node node[CONFIG_NODES_MAX];
 	uint16_t nodes_nr;
 	struct nodes *nodes;
+	struct gone *gone;           /* Owner: link/gone.c, also of gone_nodes: */
+	uint64_t gone_nodes;         /* A bit for each node that was drained while it was away. */
 	struct server_admits admits; /* Owner: control/admit.c. */
 
 	struct budget budget;     /* Owner: store/budget.c. */
@@ -116,10 +119,16 @@ static inline uint16_t server_coordinator(const struct server *s)
 	return s->coordinator;
 }
 
+/* Was the node drained while it was away (link/gone.h)? */
+static inline bool server_gone(const struct server *s, uint16_t node)
+{
+	return s->gone_nodes >> node & 1;
+}
+
 /* The share of a model that this node shall hold. 0: none. */
 static inline uint32_t server_capacity(const struct server *s)
 {
-	return s->drained ? 0 : s->conf->capacity;
+	return s->drained || server_gone(s, s->self) ? 0 : s->conf->capacity;
 }
 
 static inline bool server_leads(const struct server *s)

@@ -20,6 +20,7 @@
 #include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/status.h"
+#include "link/nodes.h"
 #include "link/peer.h"
 #include "link/session.h"
 
@@ -150,6 +151,8 @@ static void each_peer(FILE *f, const struct server *s, const char *name,
 
 static void sample_link(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
+	if (!s->peer[n]->up && server_gone(s, n))
+		return; /* Nothing is wrong with it. */
 	metrics_count(f, name, LABELS({"peer", members_name(s, n)}), s->peer[n]->up);
 }
 
@@ -664,9 +667,12 @@ static void model_metrics(FILE *f, const struct server *s)
 
 static void ill(FILE *f, const struct server *s)
 {
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && !s->peer[n]->up)
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (s->peer[n] != NULL && !s->peer[n]->up && !server_gone(s, n))
 			fprintf(f, "node %s is down: %s\n", members_name(s, n), s->peer[n]->why);
+		if (nodes_ill(s, n)[0] != 0)
+			fprintf(f, "node %s: %s\n", members_name(s, n), nodes_ill(s, n));
+	}
 	list_each(it, (struct list *)(uintptr_t)&s->models) {
 		const struct model *m = list_of(it, struct model, link);
 

@@ -74,7 +74,7 @@ static void member_json(json_t *o, const struct server *s, uint16_t n)
 	uuid_text(text, uuid);
 	json_object_set_new(o, "uuid", json_string(text));
 	json_object_set_new(o, "capacity",
-			    json_integer(p == NULL ? server_capacity(s) : p->capacity));
+			    json_integer(p == NULL ? server_capacity(s) : peer_capacity(p)));
 	if (lead_on(s))
 		json_object_set_new(o, "votes", json_boolean(lead_votes(s, n)));
 	json_object_set_new(o, "release", json_string(p == NULL ? SHARD_RELEASE : p->release));
@@ -105,16 +105,21 @@ static json_t *nodes_json(const struct server *s)
 		json_t *o =
 			json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
 				  "address", s->node[n].address.text, "state",
-				  p == NULL ? "self"
-				  : p->up   ? "up"
-					    : "down",
+				  p == NULL           ? "self"
+				  : p->up             ? "up"
+				  : server_gone(s, n) ? "gone"
+						      : "down",
 				  "coordinator", known && n == server_coordinator(s), "incarnation",
 				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
 				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		member_json(o, s, n);
 		if (p != NULL && !p->up)
-			json_object_set_new(o, "why", json_string(p->why));
+			json_object_set_new(
+				o, "why",
+				json_string(server_gone(s, n) ? "drained, gone" : p->why));
+		if (nodes_ill(s, n)[0] != 0)
+			json_object_set_new(o, "ill", json_string(nodes_ill(s, n)));
 		if (p != NULL) {
 			uint64_t in, out;
 
@@ -331,6 +336,21 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 			 "its weights: who got created = 1 for it writes and seals them");
 }
 
+/* Does the model wait for the disk of the node that coordinates, which says what is wrong? */
+static bool disk_words(const struct model *m, char *out, size_t bytes)
+{
+	const struct server *s = m->server;
+	const char *ill = nodes_ill(s, server_coordinator(s));
+	char name[80];
+
+	snprintf(name, sizeof(name), "\"%s\"", m->name);
+	if (strstr(ill, name) == NULL)
+		return false;
+	snprintf(out, bytes, "node %s, which coordinates: %s",
+		 members_name(s, server_coordinator(s)), ill);
+	return true;
+}
+
 /* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
  * far as this node knows. The coordinator's text follows if it names more, or that there is none.
  * Empty: nobody is known. */
@@ -377,6 +397,8 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 	word = c.waits[0] != 0 ? c.waits : m->waits;
 	if (lead_known(m->server, &e) != SHARD_OK) /* What the last one said is over. */
 		word = e.text;
+	else if (disk_words(m, out, bytes))
+		return;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
 		snprintf(out + used, bytes - used, "%s%s", used > 0 ? "; on all nodes: " : "",
 			 word);
@@ -652,12 +674,14 @@ void status_line(const struct server *s, char *out, size_t bytes)
 	const struct list *const lists[] = {&s->models, &s->makings};
 	size_t used, room = bytes - 16; /* For " and 123456 more". */
 	uint32_t nr = 0, left = 0;
-	unsigned up = 0;
+	unsigned up = 0, gone = 0;
 
 	CHECK(bytes > 0);
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		up += s->peer[n] == NULL || s->peer[n]->up;
-	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr);
+		gone += s->peer[n] != NULL && !s->peer[n]->up && server_gone(s, n);
+	}
+	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr - gone);
 	for (size_t i = 0; i < NR(lists); i++)
 		list_each(it, (struct list *)(uintptr_t)lists[i])
 			if (left > 0 || !add_model(list_of(it, struct model, link),

@@ -162,26 +162,33 @@ void moved_copied(struct cluster *c, int at)
 	}
 }
 
-double moved_metric(uint16_t port, const char *name, const char *more)
+char *moved_http(uint16_t port, const char *path)
 {
 	struct sockaddr_in in = {.sin_family = AF_INET,
 				 .sin_port = htons(port),
 				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	static const char ask[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-				  "Connection: close\r\n\r\n";
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	static char text[1 << 20];
 	size_t used = 0;
-	char line[200];
-	const char *found;
+	char ask[200];
 	ssize_t n;
 
+	n = snprintf(ask, sizeof(ask),
+		     "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
 	assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
-	assert_int_equal(send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL), sizeof(ask) - 1);
+	assert_int_equal(send(fd, ask, (size_t)n, MSG_NOSIGNAL), n);
 	while ((n = recv(fd, text + used, sizeof(text) - 1 - used, 0)) > 0)
 		used += (size_t)n;
 	close(fd);
 	text[used] = 0;
+	return text;
+}
+
+double moved_metric(uint16_t port, const char *name, const char *more)
+{
+	const char *text = moved_http(port, "/metrics"), *found;
+	char line[200];
+
 	snprintf(line, sizeof(line), "\n%s{model=\"moved\"%s} ", name, more);
 	found = strstr(text, line);
 	return found != NULL ? strtod(found + strlen(line), NULL) : -1;

@@ -36,6 +36,8 @@ long long moved_held(struct cluster *c, int at, int node);
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to);
 /* Waits until each chunk has two copies and nothing moves, as the node `at` says. */
 void moved_copied(struct cluster *c, int at);
+/* A node's whole answer to GET, which the next call overwrites. */
+char *moved_http(uint16_t port, const char *path);
 /* A figure of the model in a node's answer to /metrics. `more` has further labels. -1: it is not
  * there. */
 double moved_metric(uint16_t port, const char *name, const char *more);
