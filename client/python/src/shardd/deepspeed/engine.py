@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from . import comm, saving
+from . import comm, saving, zero
 from .config import DTYPE_NAMES, Config, ConfigError
 from .monitor import Monitors, Timers, count_flops, log
 from .optimizer import make_optimizer, schedule_params
@@ -55,6 +55,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self._gas = config.gradient_accumulation_steps
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
+        if config.stage == 3:
+            zero.mark_leaf_modules(model, config)
         if config.stage < 3:
             self._move(set())
         self._make_optimizer(optimizer, model_parameters)
