@@ -142,8 +142,8 @@ def same(got, want, digits=4, later=0):
         assert close(got["saved"][k] / max(1, v), v / max(1, v), digits - 1), (k, got, want)
 
 
-# With 2^20 the first steps overflow. In stage 0 DeepSpeed's optimizer that is not compiled begins
-# with 2^16 whatever the file says.
+# With 2^20 the first steps overflow. In stage 0 nothing overflows, and the Trainer alone, in fp32,
+# is what it is compared with: DeepSpeed has another optimizer there, whose steps are not these.
 BF16, FP16 = ({"bf16": {"enabled": "auto"}},
               {"fp16": {"enabled": "auto", "initial_scale_power": 20}})
 FP16_STAGE_0 = {"fp16": {"enabled": "auto", "initial_scale_power": 16}}
@@ -197,25 +197,25 @@ def test_log_equals_plain(row, servers, address, tmp_path):
     config = {**ds(stage, "both" if offload == "copy" else offload),
               **{None: {}, "bf16": BF16, "fp16": FP16 if stage else FP16_STAGE_0}[dtype],
               **(COPY if offload == "copy" else {})}
-    if dtype:
+    peer = dtype and stage > 0
+    if peer:
         want = plain({**words, "ds": of_deepspeed(config)}, ranks)
     else:
-        want = plain({**words, "gc": None}, ranks)
+        want = plain({**words, "gc": None, "dtype": None}, ranks)
     words["ds"] = config
     if first is not None:
         out = str(tmp_path / "first")
         ours({**words, "out": out, "batch": 4 * ranks // first}, first, address + "a")
         words["resume"] = f"{out}/checkpoint-2"
     got, _ = ours({**words, "out": str(tmp_path / "out")}, ranks, address)
-    assert got["engine"] == "shardd" and (want["engine"] == "deepspeed") == bool(dtype)
-    same(got, want, *((3, 0) if dtype else (4, 1)))
+    assert got["engine"] == "shardd" and (want["engine"] == "deepspeed") == bool(peer)
+    same(got, want, digits=3 if dtype else 4, later=0 if peer else 1)
 
 
 def test_every_rank_on_the_same_batch_is_said(servers, address, tmp_path):
     """use_cpu=False on a machine without a GPU: Accelerate counts one process on each rank."""
-    err = servers[0]({"out": str(tmp_path), "ds": ds(2), "use_cpu": False, "steps": 2}, 2,
-                     address)[1]
-    assert "Accelerate counts one process" in err and "use_cpu=True" in err
+    with pytest.raises(AssertionError, match=r"Accelerate counts one process(.|\n)*use_cpu=True"):
+        servers[0]({"out": str(tmp_path), "ds": ds(2), "use_cpu": False, "steps": 2}, 2, address)
 
 
 def test_the_matrix_has_each_pair():
@@ -309,5 +309,4 @@ def test_optimizer_and_scheduler_of_the_script(servers, address, tmp_path):
     config = ds(2)
     del config["optimizer"]
     words = {"arch": "llama", "accumulation": 1, "dtype": None, "batch": 4}
-    same(ours({**words, "out": str(tmp_path), "ds": config}, 1, address)[0], plain(words, 1),
-         later=1)
+    same(ours({**words, "out": str(tmp_path), "ds": config}, 1, address)[0], plain(words, 1))
