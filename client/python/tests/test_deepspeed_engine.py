@@ -338,6 +338,61 @@ def test_a_save_that_fails_takes_nothing(address, tmp_path):
     engine.destroy()
 
 
+def test_weights_of_a_checkpoint_without_an_engine(address, tmp_path):
+    """deepspeed.utils.zero_to_fp32, as Lightning and scripts import it."""
+    from shardd.deepspeed.utils import zero_to_fp32
+    engine = make(address)
+    engine.module.register_buffer("seen", torch.ones(3))
+    engine.backward(engine(*models.tokens(0, 0)))
+    engine.step()
+    engine.save_checkpoint(tmp_path, "t")
+    masters = {n: deepspeed.utils.safe_get_full_fp32_param(p)
+               for n, p in engine.module.named_parameters()}
+    engine.destroy()
+    got = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(tmp_path)
+    assert got["head.weight"] is got["embed.weight"] and got["seen"].sum() == 3
+    assert all(torch.equal(got[n], m) for n, m in masters.items())
+    fresh = models.GPT()
+    fresh.register_buffer("seen", torch.zeros(3))
+    assert set(got) == set(fresh.state_dict())
+    zero_to_fp32.load_state_dict_from_zero_checkpoint(fresh, tmp_path, "t")
+    assert all(torch.equal(x, got[n]) for n, x in fresh.state_dict().items())
+    for safe, most in ((True, "100KB"), (False, None)):
+        out = tmp_path / str(safe)
+        zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(tmp_path, out, most, safe, "t")
+        if safe:
+            from safetensors.torch import load_file
+            index = json.loads((out / "model.safetensors.index.json").read_text())
+            files = set(index["weight_map"].values())
+            assert len(files) > 1 and "head.weight" not in index["weight_map"]
+            there = {n: x for f in files for n, x in load_file(out / f).items()}
+        else:
+            there = torch.load(out / "pytorch_model.bin", weights_only=True)
+            assert set(there) == set(got)
+        assert all(torch.equal(x, got[n]) for n, x in there.items())
+    with pytest.raises(ValueError, match="max_shard_size is 'much'"):
+        zero_to_fp32.convert_zero_checkpoint_to_state_dict(tmp_path, out, max_shard_size="much")
+    with pytest.raises(FileNotFoundError):
+        zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(tmp_path, "none")
+
+
+def test_leaf_modules_of_a_ds_config(address, caplog):
+    """zero_optimization.leaf_module marks what set_z3_leaf_modules() would."""
+    which = {"classes": "Block", "names": ["norm", "nothing"], "name_suffixes": ["1.n1"]}
+    engine = make(address, zero_optimization={"stage": 3, "leaf_module": which})
+    model = engine.module
+    marked = deepspeed.utils.get_z3_leaf_modules(model)
+    assert {id(m) for m in marked} == {id(m) for m in (*model.blocks, model.norm,
+                                                      model.blocks[1].n1)}
+    assert "names ['nothing']" in caplog.text
+    assert deepspeed.utils.unset_z3_leaf_modules(model, [models.Block]) == list(model.blocks)
+    assert deepspeed.utils.set_z3_leaf_modules_by_suffix(model, ["n1", "n9"], True, False) == (
+        [b.n1 for b in model.blocks], ["n9"])
+    with pytest.raises(ValueError, match="No modules named"):
+        deepspeed.utils.set_z3_leaf_modules_by_name(model, ["n9"])
+    engine.destroy()
+
+
 def test_numbers_from_outside(address):
     """safe_get and safe_set, GatheredParameters with a modifier."""
     engine = make(address, stage=3)
@@ -345,7 +400,9 @@ def test_numbers_from_outside(address):
     engine.backward(engine(*models.tokens(0, 0)))
     grad = deepspeed.utils.safe_get_full_grad(p)
     assert grad.shape == p.shape and grad.any()
-    deepspeed.utils.safe_set_full_grad(p, torch.zeros_like(grad))
+    # One parameter at a time, as DeepSpeed calls it.
+    deepspeed.utils.safe_update_full_grad_vectorized(
+        [p], lambda g, of: torch.zeros_like(g) if of is p and torch.equal(g, grad) else g)
     engine.step()
     assert deepspeed.utils.safe_get_full_grad(p) is None
     assert not deepspeed.utils.safe_get_full_optimizer_state(p, "exp_avg").any()

@@ -52,13 +52,14 @@ RUN = """
         masters = [opt.read(r.param).double().sum().item() for r in opt._rows]
         fetched = engine.zero_optimization_partition_weights()
         engine.destroy()
-        return dict(losses=losses, norm=norm, masters=masters,
+        tied = state is None or state["head.weight"] is state["embed.weight"]
+        return dict(losses=losses, norm=norm, masters=masters, tied=tied,
                     state=None if state is None else {k: v.double().sum().item()
                                                       for k, v in state.items()}), left, fetched
     a, _, image = train("a")
     b, left, fetched = train("b", params="copy")
     assert a["losses"][3:5] == a["losses"][7:9]
-    say(same=a == b, left=left, fetched=[image, fetched], last=a["losses"][-1])
+    say(same=a == b and a["tied"], left=left, fetched=[image, fetched], last=a["losses"][-1])
 """
 
 

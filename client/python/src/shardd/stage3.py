@@ -486,11 +486,14 @@ class FetchedImage(Image, Source):
             r.param.data = torch.empty_like(r.param, device=self._where, requires_grad=False)
             self.free(r.param)
             r.address = r.param.untyped_storage()._cdata
+        tied = {m: pairs for m in self._module.modules() if (pairs := _p.ties(m))}
         self.fetcher = Fetcher(self._module, [r.param for r in self._rows], self, **self._settings)
         # What a module looks up at once is its own, so that the hook of each part is for these.
         for m in self._module.modules():
             self._names.append(m._register_state_dict_hook(
                 functools.partial(_state, weakref.ref(self))))
+            if m in tied:
+                self._names.append(m._register_state_dict_hook(functools.partial(_tie, tied[m])))
 
     def fetch(self, params: list[torch.nn.Parameter], wait: bool) -> None:
         """Copies from the image, at once."""
@@ -553,3 +556,10 @@ def _state(owner, module, state: dict, prefix: str, metadata) -> None:
             x = image.value(p)
             if x is not None:
                 state[prefix + name] = x
+
+
+def _tie(pairs: Mapping[str, str], module, state: dict, prefix: str, metadata) -> None:
+    """Tied parameters are one tensor in state_dict(), as they are in the model."""
+    for second, first in pairs.items():
+        if prefix + first in state and prefix + second in state:
+            state[prefix + second] = state[prefix + first]

@@ -72,6 +72,12 @@ STAGE3 = {"prefetch_bucket_size": "prefetch", "max_live_parameters": "live",
           "max_reuse_distance": "reuse", "param_persistence_threshold": "keep",
           "model_persistence_threshold": "kept"}
 
+# Modules that stage 3 fetches as a whole if the ds_config says nothing: by class, name, suffix.
+LEAF_MODULES: dict[str, list[str]] = {
+    "classes": [f"transformers.models.{k}.modeling_{k}.{c}SparseMoeBlock" for k, c in (
+        ("mixtral", "Mixtral"), ("qwen2_moe", "Qwen2Moe"), ("qwen3_moe", "Qwen3Moe"))],
+    "names": [], "name_suffixes": []}
+
 KEYS: dict[str, Key] = {
     "train_batch_size": _m("micro batch x accumulation x trainers", int),
     "train_micro_batch_size_per_gpu": _m("of each trainer", int),
@@ -151,9 +157,12 @@ KEYS: dict[str, Key] = {
     **{f"zero_optimization.{k}": _n(_LIVE) for k in (
         "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
         "stage3_allgather_sequential", "module_granularity_threshold",
-        "use_all_reduce_for_fetch_params", "allgather_sequential", "leaf_module",
+        "use_all_reduce_for_fetch_params", "allgather_sequential",
         "override_module_apply", "memory_efficient_linear", "log_trace_cache_warnings",
         "enable_sanity_checks", "pipeline_loading_checkpoint")},
+    "zero_optimization.leaf_module": _c("marks modules as set_z3_leaf_modules() does", inside=True),
+    **{f"zero_optimization.leaf_module.{k}": _c("which modules are fetched as a whole")
+       for k in ("classes", "names", "name_suffixes")},
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.gather_16bit_weights_on_model_save": _m("always: it is free", bool),
@@ -514,6 +523,13 @@ class Config:
                 if value is not None:
                     found[word] = value
         return found
+
+    @property
+    def leaf_modules(self) -> dict[str, list[str]]:
+        """Which modules stage 3 fetches as a whole: lists of classes, names and name_suffixes."""
+        given = self.get("zero_optimization.leaf_module", {})
+        return {k: [v] if isinstance(v, str) else list(dict.fromkeys(map(str, v)))
+                for k, v in {**LEAF_MODULES, **given}.items()}
 
     @property
     def dtype(self) -> str | None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from . import comm, saving
+from . import comm, saving, zero
 from .config import DTYPE_NAMES, Config, ConfigError
 from .monitor import Monitors, Timers, count_flops, log
 from .optimizer import make_optimizer, schedule_params
@@ -55,6 +55,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self._gas = config.gradient_accumulation_steps
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
+        if config.stage == 3:
+            zero.mark_leaf_modules(model, config)
         if config.stage < 3:
             self._move(set())
         self._make_optimizer(optimizer, model_parameters)
@@ -164,14 +166,9 @@ class DeepSpeedEngine(torch.nn.Module):
             if c.get("dump_state") and self.optimizer is not None:
                 log.info("model %r at %s: %s", self.optimizer.name, self.optimizer._session.address,
                          {"clip": c.clip, "world": c.world, **c.settings()})
-        state = sys.modules.get("accelerate.state")
-        shared = getattr(getattr(state, "PartialState", None), "_shared_state", {})
-        if shared and comm.world_size() > 1 and getattr(
-                state.PartialState(), "num_processes", 0) == 1:
-            warnings.warn(
-                f"shardd: WORLD_SIZE is {comm.world_size()}, and Accelerate counts one process on "
-                "each rank, so that all ranks train on the same batches. On a machine without a "
-                "GPU say TrainingArguments(use_cpu=True) or Accelerator(cpu=True)", stacklevel=4)
+        counts_one = _accelerate_counts_one()
+        if counts_one:
+            warnings.warn("shardd: " + counts_one, stacklevel=4)
 
     # --- the step ---
 
@@ -565,7 +562,11 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         raise AssertionError("Not sure how to proceed, we were given both a deepspeed_config and "
                              "config")
     assert config is not None, "DeepSpeed requires --deepspeed_config to specify configuration file"
-    raw = Config(config, world_size=comm.world_size(), mpu=mpu)
+    try:
+        raw = Config(config, world_size=comm.world_size(), mpu=mpu)
+    except ConfigError as e:
+        counts_one = _accelerate_counts_one()
+        raise ConfigError(f"{e}. {counts_one}") if counts_one else e from None
     if mpu is not None or mesh_param is not None:
         raise ConfigError("shardd: initialize(): mpu and mesh_param name groups of model "
                           "parallelism: train each part as a model of its own name, as \"gpt.tp0\"")
@@ -575,6 +576,18 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     engine = DeepSpeedEngine(model, raw, optimizer, model_parameters, lr_scheduler, training_data,
                              collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _accelerate_counts_one() -> str:
+    """A sentence where Accelerate believes that each of several ranks is alone, else nothing."""
+    state = sys.modules.get("accelerate.state")
+    shared = getattr(getattr(state, "PartialState", None), "_shared_state", {})
+    if not shared or comm.world_size() < 2 or \
+            getattr(state.PartialState(), "num_processes", 0) != 1:
+        return ""
+    return (f"WORLD_SIZE is {comm.world_size()}, and Accelerate counts one process on each rank, "
+            "so that all ranks train on the same batches. On a machine without a GPU say "
+            "TrainingArguments(use_cpu=True) or Accelerator(cpu=True)")
 
 
 def _each_tensor(x, call) -> None:

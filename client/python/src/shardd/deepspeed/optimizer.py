@@ -8,6 +8,7 @@ checkpoint of another world, is again(): the model is dropped and made anew from
 
 from __future__ import annotations
 
+import math
 import os
 import types
 import weakref
@@ -79,7 +80,9 @@ class DeepSpeedOptimizer(Optimizer):
 
     @property
     def _global_grad_norm(self) -> float | None:
-        return self.result.grad_norm if self.result is not None else None
+        norm = self.result.grad_norm if self.result is not None else None
+        # DeepSpeed says inf for a gradient with Inf or NaN.
+        return math.inf if norm is not None and math.isnan(norm) else norm
 
     @property
     def optimizer(self) -> "DeepSpeedOptimizer":

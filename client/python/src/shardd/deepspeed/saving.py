@@ -204,11 +204,25 @@ def _write_file(path: str, data: bytes) -> None:
 
 
 def clone_tensors(x, device="cpu"):
-    """A copy of a state dict whose tensors have memory of their own."""
+    """A copy of a state dict whose tensors have memory of their own.
+
+    Tensors that are one, as those of tied parameters, are one in the copy, too. DeepSpeed makes two
+    of them, and then Hugging Face's libraries save both.
+    """
+    return _clone(x, torch.device(device), {})
+
+
+def _clone(x, device: torch.device, made: dict):
     if isinstance(x, torch.Tensor):
-        return x.detach().to(device, copy=True)
+        if x.numel() == 0:
+            return x.detach().to(device, copy=True)
+        key = x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
+        if key not in made:
+            # The original is kept until all are copied, so that no other one gets its address.
+            made[key] = x.detach().to(device, copy=True), x
+        return made[key][0]
     if isinstance(x, dict):
-        return type(x)((k, clone_tensors(v, device)) for k, v in x.items())
+        return type(x)((k, _clone(v, device, made)) for k, v in x.items())
     if isinstance(x, (list, tuple)):
-        return type(x)(clone_tensors(v, device) for v in x)
+        return type(x)(_clone(v, device, made) for v in x)
     return x

@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from . import checkpointing, comm, config, engine, monitor, optimizer, saving, schedules, zero
+from . import (checkpointing, comm, config, engine, monitor, optimizer, saving, schedules, zero,
+               zero_to_fp32)
 
 VERSION = "0.19.8+shardd"
 REAL, OURS = "deepspeed", "shardd.deepspeed"
@@ -270,6 +271,7 @@ class DeepSpeedZeroConfig:
         self.__dict__.update(block.get("zero_optimization", {}))
         self.stage = block.stage
         self.overlap_comm = block.get("zero_optimization.overlap_comm", self.stage == 3)
+        self.leaf_module = types.SimpleNamespace(**block.leaf_modules)
 
 
 def _bf16_config(param_dict: dict) -> types.SimpleNamespace:
@@ -300,6 +302,10 @@ MODULES: dict[str, Any] = {
     "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": optimizer.DeepSpeedOptimizer},
     "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": optimizer.DeepSpeedOptimizer},
     "runtime.zero.config": {"DeepSpeedZeroConfig": DeepSpeedZeroConfig},
+    "runtime.zero.leaf_module_config": {
+        f"DEFAULT_LEAF_MODULE_{k.upper()}": v for k, v in config.LEAF_MODULES.items()},
+    "runtime.base_optimizer": {"DeepSpeedOptimizer": optimizer.DeepSpeedOptimizer},
+    "runtime.swap_tensor": {"MIN_SWAPPABLE_BYTES": 1 << 20},
     "runtime.precision_config": {"get_bfloat16_config": _bf16_config},
     "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
     "runtime.fp16": {},
@@ -326,6 +332,7 @@ MODULES: dict[str, Any] = {
     "utils": {"logger": monitor.log, "log_dist": _log_dist, "RepeatingLoader": RepeatingLoader,
               "set_log_level_from_string": lambda name, custom_logger=None:
               (custom_logger or monitor.log).setLevel(name.upper()), **_SAFE},
+    "utils.zero_to_fp32": zero_to_fp32,
     "utils.logging": {"logger": monitor.log, "log_dist": _log_dist},
     "utils.groups": {"_get_data_parallel_world_size": comm.get_world_size,
                      "_get_data_parallel_rank": comm.get_rank,

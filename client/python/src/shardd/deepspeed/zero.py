@@ -18,7 +18,8 @@ import torch
 
 from ..init import Init as _Init
 from . import comm
-from .config import DTYPE_NAMES, load
+from .config import DTYPE_NAMES, Config, load
+from .monitor import log
 from .optimizer import DeepSpeedOptimizer, optimizer_of
 
 
@@ -193,13 +194,12 @@ def safe_set_full_grad(param, value) -> None:
         held.copy_(value.to(held.dtype) * opt._session.loss_scale)
 
 
-def safe_update_full_grad_vectorized(params, update: Callable) -> None:
-    """Replaces the gradients of many parameters by what update(gradients, parameters) returns."""
-    grads = [safe_get_full_grad(p) for p in params]
-    changed = update(grads, params)
-    for p, g in zip(params, changed if changed is not None else grads):
-        if g is not None:
-            safe_set_full_grad(p, g)
+def safe_update_full_grad_vectorized(param_list, update_func: Callable) -> None:
+    """Replaces the gradient of each parameter by update_func(gradient, parameter)."""
+    for p in param_list:
+        grad = safe_get_full_grad(p)
+        if grad is not None:
+            safe_set_full_grad(p, update_func(grad, p))
 
 
 def _change(param, kind: str, value: torch.Tensor) -> None:
@@ -278,26 +278,66 @@ def safe_set_local_grad(param, value):
 # --- leaf modules: fetched as a whole, where parameters are fetched ---
 
 
-def set_z3_leaf_modules(model, leaf_modules, raise_if_not_found: bool = True) -> list:
-    """Marks the modules of these classes, before initialize()."""
-    names = [c for c in leaf_modules if isinstance(c, str)]
-    classes = tuple(c for c in leaf_modules if not isinstance(c, str))
-    found = [m for m in model.modules()
-             if isinstance(m, classes) or type(m).__name__ in names
-             or f"{type(m).__module__}.{type(m).__qualname__}" in names]
-    if not found and raise_if_not_found:
-        raise ValueError(f"No modules of type {leaf_modules} found in model {model}")
+def set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found: bool = True) -> list:
+    """Marks the modules of these classes, before initialize(). Returns them.
+
+    leaf_module_classes: classes, or their names with or without the module that they are in.
+    Raises ValueError if the model has none of them, unless raise_if_not_found is False.
+    """
+    return _mark(model, leaf_module_classes, True, raise_if_not_found)
+
+
+def unset_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found: bool = True) -> list:
+    """Takes the marks of these classes away. Returns the modules."""
+    return _mark(model, leaf_module_classes, False, raise_if_not_found)
+
+
+def _mark(model, which, flag: bool, must: bool) -> list:
+    names = {c for c in which if isinstance(c, str)}
+    classes = tuple(c for c in which if not isinstance(c, str))
+    found = [m for m in model.modules() if isinstance(m, classes) or names & {
+        type(m).__name__, f"{type(m).__module__}.{type(m).__qualname__}"}]
+    if not found and must:
+        raise ValueError(f"No modules of type {which} found in model {model}")
     for m in found:
-        m._z3_leaf = True
+        m._z3_leaf = flag
     return found
 
 
-def unset_z3_leaf_modules(model, leaf_modules) -> list:
-    """Takes the marks away."""
-    found = [m for m in model.modules() if isinstance(m, tuple(leaf_modules)) and z3_leaf_module(m)]
-    for m in found:
-        m._z3_leaf = False
-    return found
+def set_z3_leaf_modules_by_name(model, module_names, flag: bool = True,
+                                raise_if_not_found: bool = True) -> tuple[list, list[str]]:
+    """Marks modules by their names in named_modules(). Returns them, and the names of none."""
+    by_name = dict(model.named_modules())
+    return _mark_named(model, {n: [by_name[n]] if n in by_name else [] for n in module_names}, flag,
+                       raise_if_not_found)
+
+
+def set_z3_leaf_modules_by_suffix(model, module_name_suffixes, flag: bool = True,
+                                  raise_if_not_found: bool = True) -> tuple[list, list[str]]:
+    """Marks modules by the ends of their names. Returns them, and the ends of none."""
+    return _mark_named(model, {end: [m for n, m in model.named_modules() if n.endswith(end)]
+                               for end in module_name_suffixes}, flag, raise_if_not_found)
+
+
+def _mark_named(model, found: dict[str, list], flag: bool, must: bool) -> tuple[list, list[str]]:
+    missing = [n for n, modules in found.items() if not modules]
+    if missing and must:
+        raise ValueError(f"No modules named {missing} found in model {model}")
+    once = {id(m): m for modules in found.values() for m in modules}
+    for m in once.values():
+        m._z3_leaf = flag
+    return list(once.values()), missing
+
+
+def mark_leaf_modules(model, config: Config) -> None:
+    """Marks what zero_optimization.leaf_module of a ds_config says."""
+    which = config.leaf_modules
+    _mark(model, which["classes"], True, False)
+    missing = [*set_z3_leaf_modules_by_name(model, which["names"], True, False)[1],
+               *set_z3_leaf_modules_by_suffix(model, which["name_suffixes"], True, False)[1]]
+    if missing:
+        log.warning("shardd: ds_config: zero_optimization.leaf_module names %s, and the model has "
+                    "no such module", missing)
 
 
 def set_z3_leaf_module(model, flag: bool) -> None:
