@@ -108,8 +108,8 @@ class Image:
 
 _views: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters are views.
 _absent: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters come and go.
-_AT_0 = (b"shardd: an access to address 0 or behind it, where a parameter of stage 3 is whose memory "
-         b"was given back: opt.gather(p) has it be in memory\n")
+_AT_0 = (b"shardd: an access to address 0 or behind it, where a parameter of stage 3 is whose "
+         b"memory was given back: opt.gather(p) has it be in memory\n")
 _told: Any = None  # What the library reads when a write faults. None: it has not been asked to.
 
 
@@ -118,8 +118,8 @@ def explain_faults(on: bool = True) -> None:
 
     Such a write, which no check of torch sees, as one by numpy or by another C library, ends the
     process with SIGSEGV. So does what reads a parameter of stage 3 that is not in memory and asks
-    no function of torch, as torch.tensor(p). From now on a line on stderr comes first, and then what came before, as
-    faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler is used, enable that
+    no function of torch, as torch.tensor(p). From now on a line on stderr comes first, and then
+    what came before, as faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler is used, enable that
     first. For all Optimizers of this process, also later ones. False: no more.
 
     Thread-safety: the main thread calls it, as it does all that makes an Optimizer.
@@ -169,8 +169,8 @@ def refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
     """Has DistributedDataParallel leave the parameters of a module alone, or not any more.
 
     Its constructor writes into all that it does not ignore, and memory that is read-only, or is not
-    there, ends the process. What ignores every parameter is refused by torch itself, in a sentence. The names are
-    where DDP looks for them, at the module that it wraps, and at each part in case of that.
+    there, ends the process. What ignores every parameter is refused by torch itself, in a sentence.
+    The names are where DDP looks for them, at the module that it wraps, and at each part in case of that.
     """
     for part in module.modules() if module is not None else ():
         if on:

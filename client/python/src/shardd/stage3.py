@@ -9,8 +9,9 @@ is recorded anew. Ranks need not agree, because nobody waits for another one.
 
 Fetcher acts. Its hooks tell a Scheduler of each module, and a Source has the memory and fills it. A
 parameter that is freed keeps its tensor: only its storage becomes empty, so that what autograd
-saved is right again once it is fetched, and until then absent.py refuses to read it. A parameter that a module uses and another one has, as tied
-weights, is fetched when it is looked up, and belongs to both units from then on.
+saved is right again once it is fetched, and until then absent.py refuses to read it. A parameter
+that a module uses and another one has, as tied weights, is fetched when it is looked up, and
+belongs to both units from then on.
 
 FetchedImage is what an Optimizer has for an Image then: its source is the node's shared image.
 """

@@ -149,11 +149,15 @@ KEYS: dict[str, Key] = {
     **{f"zero_optimization.{p}{k}": _m(f"{word} of stage3=, where parameters are fetched", float)
        for k, word in STAGE3.items() for p in ("stage3_", "")},
     **{f"zero_optimization.{k}": _n(_LIVE) for k in (
-        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
-        "stage3_allgather_sequential", "module_granularity_threshold",
-        "use_all_reduce_for_fetch_params", "allgather_sequential", "leaf_module",
+        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
+        "use_all_reduce_for_fetch_params", "allgather_sequential",
         "override_module_apply", "memory_efficient_linear", "log_trace_cache_warnings",
         "enable_sanity_checks", "pipeline_loading_checkpoint")},
+    "zero_optimization.leaf_module": _m("modules that are fetched as a whole", inside=True),
+    **{f"zero_optimization.leaf_module.{k}": _m("modules that are fetched as a whole") for k in (
+        "classes", "names", "name_suffixes")},
+    **{f"zero_optimization.{p}module_granularity_threshold": _m(
+        "finer modules are fetched as a whole", float) for p in ("stage3_", "")},
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.gather_16bit_weights_on_model_save": _m("always: it is free", bool),
@@ -514,6 +518,22 @@ class Config:
                 if value is not None:
                     found[word] = value
         return found
+
+    @property
+    def leaves(self) -> tuple[list[str], list[str], list[str], float]:
+        """Classes, names and ends of names of modules that stage 3 fetches as a whole, and the
+        granularity up to which it does."""
+        found = []
+        for key in ("classes", "names", "name_suffixes"):
+            value = self.get(f"zero_optimization.leaf_module.{key}") or []
+            value = [value] if isinstance(value, str) else value
+            if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+                raise ConfigError(f"shardd: ds_config: zero_optimization.leaf_module.{key} is "
+                                  f"{_short(value)}, and should be a list of names")
+            found.append(value)
+        fine = max(self.get(f"zero_optimization.{p}module_granularity_threshold") or 0
+                   for p in ("stage3_", ""))
+        return found[0], found[1], found[2], fine
 
     @property
     def dtype(self) -> str | None:

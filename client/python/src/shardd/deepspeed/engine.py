@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from . import comm, saving
+from . import comm, saving, zero
 from .config import DTYPE_NAMES, Config, ConfigError
 from .monitor import Monitors, Timers, count_flops, log
 from .optimizer import make_optimizer, schedule_params
@@ -101,6 +101,8 @@ class DeepSpeedEngine(torch.nn.Module):
                 m._buffers[name] = b.to(where) if b is not None else None
 
     def _make_optimizer(self, client, model_parameters) -> None:
+        if self._config.stage == 3:
+            zero.mark_leaves(self.module, self._config)
         self.optimizer, self.client_optimizer = make_optimizer(self.module, self._config, client,
                                                                model_parameters)
         if self.optimizer is not None:
