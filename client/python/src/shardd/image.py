@@ -119,8 +119,8 @@ def explain_faults(on: bool = True) -> None:
     Such a write, which no check of torch sees, as one by numpy or by another C library, ends the
     process with SIGSEGV. So does what reads a parameter of stage 3 that is not in memory and asks
     no function of torch, as torch.tensor(p). From now on a line on stderr comes first, and then
-    what came before, as faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler is used, enable that
-    first. For all Optimizers of this process, also later ones. False: no more.
+    what came before, as faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler
+    is used, enable that first. For all Optimizers of this process, also later ones. False: no more.
 
     Thread-safety: the main thread calls it, as it does all that makes an Optimizer.
     """
@@ -170,7 +170,8 @@ def refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
 
     Its constructor writes into all that it does not ignore, and memory that is read-only, or is not
     there, ends the process. What ignores every parameter is refused by torch itself, in a sentence.
-    The names are where DDP looks for them, at the module that it wraps, and at each part in case of that.
+    The names are where DDP looks for them, at the module that it wraps, and at each part in case of
+    that.
     """
     for part in module.modules() if module is not None else ():
         if on:
