@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""man.py OUT VERSION DATE SHARD.H SHARDD SHARDCTL SHARDD.CONF, or --list: the manual, from what there is already. Section 3 comes from the
-comment blocks of shard.h: shard(3) and one page per function. shardd(8), shardctl(1) and shardd.conf(5) come from what the programs say to
---help. Called by deploy/man.mk. Fails where a block of shard.h lacks a section, an argument or a type, or names a status that is not there.
-Why not help2man: it knows neither commands of commands nor tables of options of a file.
+"""man.py OUT VERSION DATE SHARDD SHARDCTL SHARDD.CONF HEADER..., or --list HEADER...: the manual, from what there is already. HEADER is
+shard.h, and shard_cuda.h where that library is built. Section 3 comes from the comment blocks of the headers: shard(3) and shard_cuda(3),
+one page per function, and one name per struct, which leads to the page of the function that takes it. shardd(8), shardctl(1) and
+shardd.conf(5) come from what the programs say to --help. Called by deploy/man.mk. Fails where a block of a header lacks a section, an
+argument or a type, names a status that is not there, or runs two items together. Why not help2man: it knows neither commands of commands
+nor tables of options of a file.
 
-A block of shard.h begins with "NAME - what", or with the name of a group in capitals. Its headings are lines in capitals. "KEY: text",
+A block of a header begins with "NAME - what", or with the name of a group in capitals. Its headings are lines in capitals. "KEY: text",
 with further lines indented by two, is an item; lines that begin with a tab are code; the rest is paragraphs. "Also the errors of X, and
 of Y." stands for the items under ERRORS OF X and ERRORS OF Y."""
 import os
@@ -13,8 +15,6 @@ import re
 import subprocess
 import sys
 import textwrap
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def esc(text):
@@ -61,16 +61,19 @@ class Type:
 
 
 class Manual:
-    def __init__(self, path):
+    """What a header says. base: the manual of shard.h, whose functions and statuses a second header may name."""
+    def __init__(self, path, base=None):
         text = open(path, encoding="ascii").read()
+        self.header, self.name = os.path.basename(path), os.path.basename(path)[:-2]
+        self.library, self.base = "lib" + self.name.replace("_", "-"), base
         self.types = [Type(m.group(2).strip(), m.group(1), m.group(3)) for m in re.finditer(
             r"^/\* ([^\n]*) \*/\n((?:struct|enum) ?\w*) \{\n(.*?)^\};", text, re.S | re.M)]
-        self.status = {t.what: t for t in self.types}["enum shard_status"]
-        self.shard, self.groups, self.functions = None, [], {}
+        self.status = base.status if base else {t.what: t for t in self.types}["enum shard_status"]
+        self.library_block, self.groups, self.functions = None, [], {}
         for m in re.finditer(r"^/\*\n((?: \*[^/\n]?[^\n]*\n)+?) \*/\n((?:SHARD_(?:CALL|API)[^;]*;)?)", text, re.S | re.M):
             b = Block(m.group(1), m.group(2))
-            if b.title.startswith("shard - "):
-                self.shard = b
+            if b.title.startswith(self.name + " - "):
+                self.library_block = b
             elif b.declaration:
                 b.group = self.groups[-1]
                 b.group.members.append(b)
@@ -79,6 +82,8 @@ class Manual:
             else:
                 b.members = []
                 self.groups.append(b)
+        self.known = {**self.functions, **(base.functions if base else {})}
+        self.links = self.named_types()
 
     def check(self, b):
         declared = re.search(r"(shard_\w+)\(", b.declaration).group(1)
@@ -94,6 +99,9 @@ class Manual:
         for heading in ("DESCRIPTION", "ERRORS", "THREADS"):
             if heading not in b.sections:
                 sys.exit("man.py: %s: no %s" % (declared, heading))
+        joined = re.search(r"^.*\S SHARD_\w+: .*|^SHARD_\w+: .*(?:\n  .*)*\n[a-z].*", "\n".join(b.sections["ERRORS"]), re.M)
+        if joined:
+            sys.exit("man.py: %s: ERRORS: two items in one, or a line that is not indented:\n%s" % (declared, joined.group(0)))
 
     @staticmethod
     def arguments(b):
@@ -108,7 +116,7 @@ class Manual:
             if word.startswith("SHARD_"):
                 return "\x01" + word + "\x02"
             name = word[:-2]
-            return "\x01" + name + ("\x02()" if name == own or name not in self.functions else "\x02(3)")
+            return "\x01" + name + ("\x02()" if name == own or name not in self.known else "\x02(3)")
         text = re.sub(r"`[^`]+`|\bshard_\w+\(\)|(?<![$\w])SHARD_\w+", one, text)
         return esc(text).replace("\x01", "\\fB").replace("\x02", "\\fR").replace("\x03", "\\fI")
 
@@ -116,7 +124,7 @@ class Manual:
         """The items of ERRORS OF A CONNECTION and so on that a sentence names."""
         items = {}
         for what in re.findall(r"of a [a-z ]+", sentence):
-            for status, text in re.findall(r"^(SHARD_\w+): (.*(?:\n  .*)*)", "\n".join(self.shard.sections["ERRORS " + what.strip().upper()]), re.M):
+            for status, text in re.findall(r"^(SHARD_\w+): (.*(?:\n  .*)*)", "\n".join(self.library_block.sections["ERRORS " + what.strip().upper()]), re.M):
                 items[status] = text
         return items
 
@@ -163,7 +171,7 @@ class Manual:
                 lines.append(line.rstrip())
                 line = "    "
             line += a + (");\\fR" if i == len(args) - 1 else ", ")
-        return ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\n" + "\n".join(lines + [line]) + "\n.fi\n"
+        return ".SH SYNOPSIS\n.nf\n.B #include <%s>\n.PP\n" % self.header + "\n".join(lines + [line]) + "\n.fi\n"
 
     def shown(self, b):
         """The types that somebody who calls the function needs."""
@@ -175,6 +183,22 @@ class Manual:
                     found.append(t)
                     text += " ".join(m + " " + words for m, words in t.members)
         return found
+
+    def named_types(self):
+        """struct -> the function whose page describes it: one that takes it, or else one that shows it."""
+        links = {}
+        for t in self.types:
+            kind, _, name = t.what.partition(" ")
+            if kind == "struct" and name not in self.functions:
+                takes = [f for f in self.functions.values() if re.search(r"\b%s\b" % t.what, f.declaration)]
+                takes += [f for f in self.functions.values() if t in self.shown(f)]
+                if not takes:
+                    sys.exit("man.py: %s: no function takes it or names it" % t.what)
+                links[name] = takes[0].name()
+        return links
+
+    def pages(self):
+        return [self.name, *self.functions, *self.links]
 
     def example(self, b):
         lines = [line[1:] for line in b.sections["EXAMPLE"] if line.startswith("\t") or not line]
@@ -192,16 +216,17 @@ class Manual:
         if "RETURN VALUE" in s:
             body += ".SH RETURN VALUE\n" + self.prose(s["RETURN VALUE"], own)
         elif "enum shard_status shard" in b.declaration:
-            body += (".SH RETURN VALUE\n\\fBSHARD_OK\\fR, or a status of the list below. \\fBshard_error\\fR(3) then has a sentence with the reason.\n"
-                     "Below 20 it is normal life, and from 60 on the handle is dead.\n")
+            body += (".SH RETURN VALUE\n\\fBSHARD_OK\\fR, or a status of the list below. \\fB" + self.name +
+                     "_error\\fR(3) then has a sentence with the reason.\nBelow 20 it is normal life, and from 60 on the handle is dead.\n")
         body += ".SH ERRORS\n" + self.items(s["ERRORS"], own, names) + ".SH THREADS\n" + self.prose(s["THREADS"], own)
         others = [f.name() for f in b.group.members if f is not b]
-        others += [n for n in dict.fromkeys(re.findall(r"(shard_\w+)\(\)", b.text())) if n in self.functions and n != own and n not in others]
-        page(out, own, 3, "libshard", b.what(), body + self.example(b.group) + see([(n, 3) for n in others + ["shard"]]))
+        others += [n for n in dict.fromkeys(re.findall(r"(shard_\w+)\(\)", b.text())) if n in self.known and n != own and n not in others]
+        page(out, own, 3, self.library, b.what(), body + self.example(b.group) + see([(n, 3) for n in others + [self.name]]))
 
     def overview(self, out):
-        s = self.shard.sections
-        body = ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\ncc \\-o trainer trainer.c $(pkg\\-config \\-\\-cflags \\-\\-libs libshard)\n.fi\n"
+        s = self.library_block.sections
+        body = ".SH SYNOPSIS\n.nf\n.B #include <%s>\n.PP\n%s\n.fi\n" % (
+            self.header, esc("cc -o trainer trainer.c $(pkg-config --cflags --libs %s)" % self.library))
         for heading in s:
             if heading.startswith("ERRORS OF"):
                 body += ".SS %s\n" % heading.capitalize() + self.items(s[heading])
@@ -211,9 +236,11 @@ class Manual:
         for g in self.groups:
             body += ".SS %s\n%s" % (g.title.capitalize(), self.prose(g.sections["DESCRIPTION"]))
             body += "".join(".TP\n.BR %s (3)\n%s\n" % (f.name(), sentence(f.what())) for f in g.members)
-        body += ".SH STATUSES\n" + "".join(".TP\n.B %s\n%s\n" % (name, self.rich(text)) for name, text in self.status.members)
-        page(out, "shard", 3, "libshard", self.shard.what(), body + self.example(self.shard) +
-             see([(n, 3) for n in self.functions] + [("shardd", 8), ("shardctl", 1), ("shardd.conf", 5)]))
+        if not self.base:
+            body += ".SH STATUSES\n" + "".join(".TP\n.B %s\n%s\n" % (name, self.rich(text)) for name, text in self.status.members)
+        others = [("shard", 3)] if self.base else [("shardd", 8), ("shardctl", 1), ("shardd.conf", 5)]
+        page(out, self.name, 3, self.library, self.library_block.what(), body + self.example(self.library_block) +
+             see([(n, 3) for n in self.functions] + others))
 
 
 def page(out, name, section, title, what, body):
@@ -235,11 +262,20 @@ def code(text):
     return ".nf\n" + esc("\n".join(lines)).rstrip() + "\n.fi\n"
 
 
-def section3(out, header):
-    manual = Manual(header)
-    for b in manual.functions.values():
-        manual.function(out, b)
-    manual.overview(out)
+def manuals(headers):
+    """Of shard.h, which is the first one, and of those that build on it."""
+    base = Manual(headers[0])
+    return [base] + [Manual(h, base) for h in headers[1:]]
+
+
+def section3(out, headers):
+    for manual in manuals(headers):
+        for b in manual.functions.values():
+            manual.function(out, b)
+        manual.overview(out)
+        for name, of in manual.links.items():
+            with open(os.path.join(out, "man3", name + ".3"), "w", encoding="ascii") as f:
+                f.write(".so man3/%s.3\n" % of)
 
 
 # --- what programs say to --help ---
@@ -373,10 +409,10 @@ def section1(out, shardctl):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--list"]:  # what there will be, below share/man
-        print("\n".join(["man1/shardctl.1", "man5/shardd.conf.5", "man8/shardd.8", "man3/shard.3"] + sorted(
-            "man3/%s.3" % n for n in Manual(os.path.join(HERE, "..", "include", "shard.h")).functions)))
+        names = [n for manual in manuals(sys.argv[2:]) for n in manual.pages()]
+        print("\n".join(["man1/shardctl.1", "man5/shardd.conf.5", "man8/shardd.8"] + sorted("man3/%s.3" % n for n in names)))
         sys.exit()
-    OUT, VERSION, DATE = sys.argv[1:4]
-    section3(OUT, sys.argv[4])
-    section58(OUT, sys.argv[5], sys.argv[7])
-    section1(OUT, sys.argv[6])
+    OUT, VERSION, DATE, SHARDD, SHARDCTL, CONF = sys.argv[1:7]
+    section3(OUT, sys.argv[7:])
+    section58(OUT, SHARDD, CONF)
+    section1(OUT, SHARDCTL)

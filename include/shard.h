@@ -883,7 +883,8 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  *   away for lost_timeout, but not with more copies of a chunk than nodes are up.
  * SHARD_PROTOCOL: `restore_at_start` is set, and no checkpoint that is there is good; or as below.
  * SHARD_NOT_FOUND: the model was dropped while the caller waited for it. With spec->wait_ms the
- * call goes on waiting. SHARD_TIMEOUT: with spec->wait_ms also: nobody has defined the model.
+ *   call goes on waiting.
+ * SHARD_TIMEOUT: nobody has defined the model within spec->wait_ms; or as below.
  * SHARD_UNSUPPORTED: spec->wait_ms is set, and a daemon is too old for it. It has given this
  *   connection the task of writing the weights: disconnect, so that another one gets it.
  * Also the errors of a connection, and of a call that waits.
@@ -986,11 +987,14 @@ SHARD_API enum shard_status shard_drop(shard_client *client, const char *name, i
  *
  * ERRORS
  * SHARD_BAD_ARG: key is another one, there is no such group, or value is no number that it can
- * have. SHARD_BAD_STATE: a schedule sets the learning rate, or moves beta1 or the momentum.
+ *   have.
+ * SHARD_BAD_STATE: a schedule sets the learning rate, or moves beta1 or the momentum.
  * SHARD_UNSUPPORTED: a hyper-parameter, and a node is of a release that does not know that it can
- * be set. The text names it. SHARD_DENIED: the `mode` of the model does not let the caller change
- * it. SHARD_BUSY: too many changes wait already, or the model is being dropped. SHARD_UNREACHABLE:
- * a node is down. If the text says that the change stays wanted, it holds when the node is back.
+ *   be set. The text names it.
+ * SHARD_DENIED: the `mode` of the model does not let the caller change it.
+ * SHARD_BUSY: too many changes wait already, or the model is being dropped.
+ * SHARD_UNREACHABLE: a node is down. If the text says that the change stays wanted, it holds when
+ *   the node is back.
  * Also the errors of a model, and of a call that waits.
  *
  * THREADS

@@ -216,9 +216,10 @@ struct shard_cuda_pull {
  *
  * ERRORS
  * SHARD_BAD_ARG: a pointer is NULL, opts were not started with SHARD_INIT(), a flag is not known,
- * or piece_bytes is no multiple of 4096. SHARD_BAD_STATE: the model is not joined; no context is
- * current in this thread, and no device is named; the current context is not the primary one of the
- * device; or the memory is registered already, as by another handle that is open.
+ *   or piece_bytes is no multiple of 4096.
+ * SHARD_BAD_STATE: the model is not joined; no context is current in this thread, and no device is
+ *   named; the current context is not the primary one of the device; or the memory is registered
+ *   already, as by another handle that is open.
  * SHARD_UNSUPPORTED: there is no libcuda.so.1, or no device of that number, the driver is too old
  *   for a function, or libshard is older than this library.
  * Also the errors of a device.
@@ -240,8 +241,8 @@ SHARD_API enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *mode
  *
  * ARGUMENTS
  * cuda: where the handle is. It is set to NULL, except after SHARD_TIMEOUT. NULL, or a handle that
- * is NULL, is fine. timeout_ms: how long to wait, in milliseconds. SHARD_DEFAULT takes the timeout
- * of the handle.
+ *   is NULL, is fine.
+ * timeout_ms: how long to wait, in milliseconds. SHARD_DEFAULT takes the timeout of the handle.
  *
  * ERRORS
  * SHARD_TIMEOUT: a copy is still under way. The handle stays, and takes no more pushes and pulls.
@@ -329,8 +330,10 @@ SHARD_CALL const char *shard_cuda_error(void);
  *
  *	// Gets the parameters of two layers. The kernels of the first one need not wait for
  *	// those of the second one.
- *	enum shard_status fetch(shard_cuda *cu, uint64_t step, const struct shard_cuda_pull
- **layer[2], const uint32_t nr[2], shard_stream s, void (*forward)(int layer))
+ *	enum shard_status fetch(shard_cuda *cu, uint64_t step,
+ *				const struct shard_cuda_pull *const layer[2],
+ *				const uint32_t nr[2], shard_stream s,
+ *				void (*forward)(int layer))
  *	{
  *		enum shard_status rc = SHARD_OK;
  *		shard_ticket t[2];
@@ -383,9 +386,11 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * first: the first element, counted from the beginning of the tensor.
  * count: how many elements; not 0.
  * dev: the gradient in device memory. It may be written or freed when the ticket is done, or by
- * work that comes after the copy on shard_cuda_stream(). dtype: of the elements at dev. flags: 0,
- * or SHARD_ADD and SHARD_CAST, as for shard_push(). stream: the copy is made after the work that is
- * on it now. ticket: set to the ticket. NULL: none.
+ *   work that comes after the copy on shard_cuda_stream().
+ * dtype: of the elements at dev.
+ * flags: 0, or SHARD_ADD and SHARD_CAST, as for shard_push().
+ * stream: the copy is made after the work that is on it now.
+ * ticket: set to the ticket. NULL: none.
  *
  * ERRORS
  * SHARD_BAD_ARG: dev is NULL, a flag is not known, or the tensor is frozen; or as below.
@@ -448,7 +453,7 @@ SHARD_API enum shard_status shard_cuda_pull(shard_cuda *cuda, uint64_t step,
  * cuda: the handle.
  * ticket: as a call gave it. 0: all that were queued so far.
  * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the timeout
- * of the handle.
+ *   of the handle.
  *
  * ERRORS
  * SHARD_BAD_ARG: the ticket was not given yet; or as below.

@@ -538,7 +538,8 @@ static json_t *model_json(const struct model *m)
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
 	uint32_t joined = 0, done, all;
 	char waits[1280];
-	struct core_state c = {.part = CORE_FREE};
+	static const struct core_tune untuned; /* Of a model whose memory is being made. */
+	struct core_state c = {.part = CORE_FREE, .tune = &untuned};
 	json_t *o;
 
 	if (m->core != NULL)

@@ -31,6 +31,11 @@ if command -v python3 >/dev/null; then
 	for page in man1/shardctl.1 man3/shard_push.3 man5/shardd.conf.5 man8/shardd.8; do
 		[ -s "$root/usr/share/man/$page" ] || fail "no $page"
 	done
+	page=$root/usr/share/man/man3/shard_cuda_push.3
+	case $(cat "$B/with-cuda") in
+	yes) [ -s "$page" ] || fail "no shard_cuda_push.3" ;;
+	no) [ ! -e "$page" ] || fail "CUDA=0, and shard_cuda_push.3 is installed" ;;
+	esac
 fi
 
 for f in README.md deploy/README.md client/ctl/README.md; do

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # man.sh BUILD: checks the manual that `make man` makes. mandoc and groff have no warning about any
-# page. Each function of shard.h has a page with all of its sections. Each status, constant and
+# page. Each function of shard.h, and of shard_cuda.h unless the build has CUDA=0, has a page with
+# all of its sections, and each struct has a name that leads to one. Each status, constant and
 # variable that a page names exists, each example compiles, and each reference to another page leads
 # to one. Each option and command of --help is in the manual.
 set -eu
@@ -15,7 +16,12 @@ fail()
 	exit 1
 }
 command -v python3 mandoc groff >/dev/null || { echo "ok man: skipped, python3, mandoc or groff is not here"; exit 0; }
-"${MAKE:-make}" --no-print-directory B="$build" man >/dev/null || fail "make man"
+cuda=$(cat "$build/with-cuda")
+headers=("$here/include/shard.h")
+[ "$cuda" = no ] || headers+=("$here/include/shard_cuda.h")
+make=("${MAKE:-make}" --no-print-directory B="$build")
+[ "$cuda" = yes ] || make+=(CUDA=0)
+"${make[@]}" man >/dev/null || fail "make man"
 cd "$build/man"
 said=$(for f in man?/*; do
 	read -r first <"$f"
@@ -29,13 +35,19 @@ said=$(for f in man?/*; do
 done)
 [ -z "$said" ] || fail "warnings:
 $said"
-diff <(python3 "$here/deploy/man.py" --list | sort) <(ls man?/* | sort) || fail "make install would install other pages"
+list() { python3 "$here/deploy/man.py" --list "$@" | sort; }
+! list "$here/include/shard.h" | grep -q cuda || fail "make CUDA=0 would make pages about libshard-cuda"
+diff <(list "${headers[@]}") <(ls man?/* | sort) || fail "make install would install other pages"
 # Lists what is declared and what may be named, without comments, as the preprocessor sees it.
-"${CC:-cc}" -E -P "$here/include/shard.h" | tr '\n' ' ' >declared.txt
+last=${headers[-1]} # It includes the other one.
+"${CC:-cc}" -I"$here/include" -E -P "$last" | tr '\n' ' ' >declared.txt
 tr ';' '\n' <declared.txt | sed -n '/visibility/s/^[^(]*((.*)) [^(]*[ *]\(shard_[a-z_]*\)(.*/\1/p' >functions.txt
-[ -s functions.txt ] || fail "no function found in shard.h"
+for h in "${headers[@]}"; do
+	grep -qx "$(basename "$h" .h)_error" functions.txt || fail "no function found in $h"
+	sed -n 's/^struct \(shard_[a-z_]*\) {$/\1/p' "$h"
+done >structs.txt
 sed 's/.*enum shard_status {\([^}]*\)}.*/\1/' declared.txt | grep -oE 'SHARD_[A-Z_]+' | sort -u >statuses.txt
-{ cat declared.txt; "${CC:-cc}" -E -dM "$here/include/shard.h"; grep -rhoE 'getenv\("SHARD_[A-Z]+"\)' "$here/client"; } |
+{ cat declared.txt; "${CC:-cc}" -I"$here/include" -E -dM "$last"; grep -rhoE 'getenv\("SHARD_[A-Z]+"\)' "$here/client"; } |
 	grep -oE 'SHARD_[A-Z0-9_]+' | sort -u >words.txt
 while read -r f; do
 	page=man3/$f.3
@@ -46,9 +58,17 @@ while read -r f; do
 	said=$(sed -n '/^\.SH ERRORS/,/^\.SH THREADS/s/^\.B \(.*\)/\1/p' "$page" | sort -u | comm -23 - statuses.txt)
 	[ -z "$said" ] || fail "$page: no such status: $said"
 done <functions.txt
+while read -r struct; do
+	page=man3/$struct.3
+	[ -f "$page" ] || fail "struct $struct has no page"
+	read -r first <"$page"
+	[[ $first != .so* ]] || page=${first#.so }
+	grep -q "^\.SS struct $struct\$" "$page" || fail "$page does not describe struct $struct"
+done <structs.txt
 said=$(sed '/^\.TH/d; s/\\f.//g' man3/* | grep -oE '\bSHARD_[A-Z0-9_]+' | sort -u | comm -23 - words.txt | xargs)
 [ -z "$said" ] || fail "the manual names what is not there: $said"
 for f in man3/*; do
+	! grep -q '^\.so ' "$f" || continue
 	sed -n '/^\.SH EXAMPLE/,/^\.fi/p' "$f" | sed '/^\.\(SH\|nf\|fi\)/d; s/\\&//g; s/\\-/-/g; s/\\e/\\/g' >example.c
 	[ -s example.c ] || fail "$f has no example"
 	"${CC:-cc}" -std=c11 -Wall -Wextra -Werror -I"$here/include" -fsyntax-only example.c >cc.txt 2>&1 || { cat cc.txt; fail "the example of $f"; }

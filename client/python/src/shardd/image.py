@@ -62,7 +62,7 @@ class Image:
                 r.address = r.param.data_ptr()
         elif s.image(0) != self._base:
             self._base = s.image(0)
-            _refuse_ddp(self._module, True)
+            refuse_ddp(self._module, True)
             for i, r in enumerate(self._rows):
                 r.param.data = _p.view(s.image(i), r.param, self._dtype)
                 r.address = r.param.data_ptr()
@@ -90,7 +90,7 @@ class Image:
     def release(self) -> None:
         """Parameters become ordinary, writable memory with the values that they have."""
         if self.views:
-            _refuse_ddp(self._module, False)
+            refuse_ddp(self._module, False)
             for r in self._rows:
                 if self.is_view(r):
                     r.param.data = r.param.data.clone()
@@ -107,6 +107,9 @@ class Image:
 # --- writes into read-only memory ---
 
 _views: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters are views.
+_absent: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters come and go.
+_AT_0 = (b"shardd: an access to address 0 or behind it, where a parameter of stage 3 is whose "
+         b"memory was given back: opt.gather(p) has it be in memory\n")
 _told: Any = None  # What the library reads when a write faults. None: it has not been asked to.
 
 
@@ -114,9 +117,10 @@ def explain_faults(on: bool = True) -> None:
     """Has a write into a parameter that is the read-only image name the parameter.
 
     Such a write, which no check of torch sees, as one by numpy or by another C library, ends the
-    process with SIGSEGV. From now on a line on stderr comes first, and then what came before, as
-    faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler is used, enable that
-    first. For all Optimizers of this process, also later ones. False: no more.
+    process with SIGSEGV. So does what reads a parameter of stage 3 that is not in memory and asks
+    no function of torch, as torch.tensor(p). From now on a line on stderr comes first, and then
+    what came before, as faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler
+    is used, enable that first. For all Optimizers of this process, also later ones. False: no more.
 
     Thread-safety: the main thread calls it, as it does all that makes an Optimizer.
     """
@@ -128,6 +132,12 @@ def explain_faults(on: bool = True) -> None:
         _c.check(_c.libshard().shard_explain_faults(None))
 
 
+def comes_and_goes(image: Image, on: bool) -> None:
+    """Parameters of an image have no memory at times, or not any more."""
+    (_absent.add if on else _absent.discard)(image)
+    _tell_faults()
+
+
 def _tell_faults() -> None:
     global _told
     if _told is None:
@@ -136,6 +146,9 @@ def _tell_faults() -> None:
         f"shardd: a write into parameter {r.name!r}, which is read-only memory since the first "
         "step: params=\"copy\" makes it writable\n").encode())
               for i in _views for r in i._rows if r.numel]
+    if _absent:  # An empty storage is at address 0.
+        ranges.append(_c.FaultRange(0, max(r.numel * i._dtype.itemsize
+                                           for i in _absent for r in i._rows), _AT_0))
     new = _c.Faults(ranges=(_c.FaultRange * len(ranges))(*ranges), ranges_nr=len(ranges))
     _c.check(_c.libshard().shard_explain_faults(new))
     _told = new  # The one before, which the library had until now, is freed.
@@ -152,12 +165,13 @@ def _give_back() -> None:
         trim(0)
 
 
-def _refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
+def refuse_ddp(module: torch.nn.Module | None, on: bool) -> None:
     """Has DistributedDataParallel leave the parameters of a module alone, or not any more.
 
-    Its constructor writes into all that it does not ignore, and memory that is read-only ends the
-    process. What ignores every parameter is refused by torch itself, in a sentence. The names are
-    where DDP looks for them, at the module that it wraps, and at each part in case of that.
+    Its constructor writes into all that it does not ignore, and memory that is read-only, or is not
+    there, ends the process. What ignores every parameter is refused by torch itself, in a sentence.
+    The names are where DDP looks for them, at the module that it wraps, and at each part in case of
+    that.
     """
     for part in module.modules() if module is not None else ():
         if on:

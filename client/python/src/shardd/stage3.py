@@ -9,8 +9,9 @@ is recorded anew. Ranks need not agree, because nobody waits for another one.
 
 Fetcher acts. Its hooks tell a Scheduler of each module, and a Source has the memory and fills it. A
 parameter that is freed keeps its tensor: only its storage becomes empty, so that what autograd
-saved is right again once it is fetched. A parameter that a module uses and another one has, as tied
-weights, is fetched when it is looked up, and belongs to both units from then on.
+saved is right again once it is fetched, and until then absent.py refuses to read it. A parameter
+that a module uses and another one has, as tied weights, is fetched when it is looked up, and
+belongs to both units from then on.
 
 FetchedImage is what an Optimizer has for an Image then: its source is the node's shared image.
 """
@@ -25,8 +26,9 @@ from typing import Any, Hashable, Iterable, Mapping, NamedTuple, Sequence
 
 import torch
 
+from . import absent
 from . import params as _p
-from .image import Image
+from .image import Image, comes_and_goes, refuse_ddp
 from .session import Session
 
 
@@ -224,6 +226,8 @@ class Fetcher:
                  source: Source, **settings):
         self._source, self._params = source, list(params)
         self._number = {id(p): i for i, p in enumerate(self._params)}
+        names = {id(p): n for n, p in module.named_parameters()}
+        self._names = [names.get(id(p), "") for p in self._params]
         parts = _units(module)
         self._units = {name: self._numbers(m.parameters(getattr(m, "_z3_leaf", False)))
                        for name, m in parts.items()}
@@ -257,7 +261,9 @@ class Fetcher:
         late = [i for i in numbers if i in self._ahead]
         self._arrive(late)  # Nothing may write into memory that somebody else gets.
         for i in numbers:
-            self._source.free(self._params[i])
+            if not absent.is_absent(self._params[i]):
+                self._source.free(self._params[i])
+                absent.leave(self._params[i], self._names[i])
 
     def _arrive(self, numbers: list[int]) -> None:
         if numbers:
@@ -268,6 +274,7 @@ class Fetcher:
     def _get(self, numbers: list[int], wait: bool) -> None:
         params = [self._params[i] for i in numbers]
         for p in params:
+            absent.come(p)
             self._source.allocate(p)
         if params:
             with torch.no_grad():
@@ -352,17 +359,20 @@ class Fetcher:
         return not self._hooks
 
     def unhook(self) -> None:
-        """Nothing comes or goes any more."""
+        """Nothing comes or goes any more. What is not in memory stays so, and is a plain tensor
+        whose storage is empty: it is the caller's to fill."""
         for h in self._hooks:
             h.remove()
         self._hooks.clear()
+        for p in self._params:
+            absent.come(p)
         for m in self._watched:
             m.__dict__["_parameters"] = dict(m._parameters)
 
     def close(self) -> None:
-        """As unhook(). What is in memory now is freed."""
-        self.unhook()
+        """As unhook(). What is in memory now is freed before."""
         self._over()
+        self.unhook()
 
 
 class _Watched(dict):
@@ -489,6 +499,8 @@ class FetchedImage(Image, Source):
         tied = {m: pairs for m in self._module.modules() if (pairs := _p.ties(m))}
         self.fetcher = Fetcher(self._module, [r.param for r in self._rows], self, **self._settings)
         # What a module looks up at once is its own, so that the hook of each part is for these.
+        refuse_ddp(self._module, True)
+        comes_and_goes(self, True)
         for m in self._module.modules():
             self._names.append(m._register_state_dict_hook(
                 functools.partial(_state, weakref.ref(self))))
@@ -526,6 +538,8 @@ class FetchedImage(Image, Source):
     def _stop(self) -> None:
         if self.fetcher is not None:
             self.fetcher.close()
+            refuse_ddp(self._module, False)
+            comes_and_goes(self, False)
         for h in self._names:
             h.remove()
         self.fetcher = None

@@ -46,10 +46,20 @@ def _standin(module: str, name: str, base: type = object) -> type:
     return type(name, (base,), {"__module__": module, "__qualname__": name})
 
 
+def _getattr(of, name: str):
+    """In place of getattr(), by which some releases of Python (3.11.2) name a member of an Enum."""
+    stages = ("disabled", "optimizer_states", "gradients", "weights")
+    if getattr(of, "__name__", None) == "ZeroStageEnum" and name in stages:
+        return of(stages.index(name))
+    raise pickle.UnpicklingError(f"GLOBAL builtins.getattr of {name!r}")
+
+
+_getattr.__module__, _getattr.__qualname__ = "builtins", "getattr"  # As torch looks for it.
 STANDINS = [_standin("deepspeed.runtime.zero.config", "ZeroStageEnum", int),
             _standin("deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
             _standin("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"),
-            _standin("deepspeed.utils.tensor_fragment", "fragment_address"), argparse.Namespace]
+            _standin("deepspeed.utils.tensor_fragment", "fragment_address"), argparse.Namespace,
+            _getattr]
 
 
 def load(path: str) -> Any:

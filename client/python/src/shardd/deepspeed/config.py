@@ -155,14 +155,15 @@ KEYS: dict[str, Key] = {
     **{f"zero_optimization.{p}{k}": _m(f"{word} of stage3=, where parameters are fetched", float)
        for k, word in STAGE3.items() for p in ("stage3_", "")},
     **{f"zero_optimization.{k}": _n(_LIVE) for k in (
-        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
-        "stage3_allgather_sequential", "module_granularity_threshold",
+        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
         "use_all_reduce_for_fetch_params", "allgather_sequential",
         "override_module_apply", "memory_efficient_linear", "log_trace_cache_warnings",
         "enable_sanity_checks", "pipeline_loading_checkpoint")},
-    "zero_optimization.leaf_module": _c("marks modules as set_z3_leaf_modules() does", inside=True),
-    **{f"zero_optimization.leaf_module.{k}": _c("which modules are fetched as a whole")
-       for k in ("classes", "names", "name_suffixes")},
+    "zero_optimization.leaf_module": _m("modules that are fetched as a whole", inside=True),
+    **{f"zero_optimization.leaf_module.{k}": _m("modules that are fetched as a whole") for k in (
+        "classes", "names", "name_suffixes")},
+    **{f"zero_optimization.{p}module_granularity_threshold": _m(
+        "finer modules are fetched as a whole", float) for p in ("stage3_", "")},
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": _m("always: it is free", bool),
     "zero_optimization.gather_16bit_weights_on_model_save": _m("always: it is free", bool),
@@ -527,9 +528,21 @@ class Config:
     @property
     def leaf_modules(self) -> dict[str, list[str]]:
         """Which modules stage 3 fetches as a whole: lists of classes, names and name_suffixes."""
-        given = self.get("zero_optimization.leaf_module", {})
-        return {k: [v] if isinstance(v, str) else list(dict.fromkeys(map(str, v)))
-                for k, v in {**LEAF_MODULES, **given}.items()}
+        found = {}
+        for key, unsaid in LEAF_MODULES.items():
+            value = self.get(f"zero_optimization.leaf_module.{key}", unsaid)
+            value = [value] if isinstance(value, str) else value
+            if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+                raise ConfigError(f"shardd: ds_config: zero_optimization.leaf_module.{key} is "
+                                  f"{_short(value)}, and should be a list of names")
+            found[key] = list(dict.fromkeys(value))
+        return found
+
+    @property
+    def leaf_granularity(self) -> float:
+        """Modules that are as fine are fetched as a whole, too (module_granularity_threshold)."""
+        return max(self.get(f"zero_optimization.{p}module_granularity_threshold") or 0
+                   for p in ("stage3_", ""))
 
     @property
     def dtype(self) -> str | None:

@@ -56,7 +56,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
         if config.stage == 3:
-            zero.mark_leaf_modules(model, config)
+            zero.mark_leaves(model, config)
         if config.stage < 3:
             self._move(set())
         self._make_optimizer(optimizer, model_parameters)

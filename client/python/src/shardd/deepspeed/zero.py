@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 from typing import Any, Callable
 
 import torch
 
 from ..init import Init as _Init
 from . import comm
-from .config import DTYPE_NAMES, Config, load
-from .monitor import log
+from .config import DTYPE_NAMES, LEAF_MODULES, Config, load
 from .optimizer import DeepSpeedOptimizer, optimizer_of
+
+log = logging.getLogger("shardd")
 
 
 class ZeroParamStatus(enum.Enum):
@@ -277,6 +279,59 @@ def safe_set_local_grad(param, value):
 
 # --- leaf modules: fetched as a whole, where parameters are fetched ---
 
+LEAF_MAX = 1e9  # A module with more parameters than that is no leaf for being fine.
+
+
+def mark_leaves(model, config: Config) -> None:
+    """Marks the modules that a ds_config says. A word that none has is told in the log."""
+    which, fine = config.leaf_modules, config.leaf_granularity
+    for word in which["classes"]:
+        if not _mark(model, [word], True, False) and word not in LEAF_MODULES["classes"]:
+            _no_leaf("classes", word)
+    for word in set_z3_leaf_modules_by_name(model, which["names"], True, False)[1]:
+        _no_leaf("names", word)
+    for word in set_z3_leaf_modules_by_suffix(model, which["name_suffixes"], True, False)[1]:
+        _no_leaf("name_suffixes", word)
+    if fine > 0 and not _mark_fine(model, fine):
+        log.warning("shardd: ds_config: module_granularity_threshold=%g: no module is as fine",
+                    fine)
+
+
+def _no_leaf(key: str, word: str) -> None:
+    log.warning("shardd: ds_config: zero_optimization.leaf_module.%s: no module is %r", key, word)
+
+
+def _mark_fine(model, fine: float) -> bool:
+    """Marks modules that have at most so many parameters for each module in them, the outermost
+    first. Containers of torch, which may have no forward, and modules without parts are none."""
+    grains: dict[int, float] = {}
+    _weigh(model, grains)
+
+    def mark(m) -> bool:
+        if grains.get(id(m), fine + 1) <= fine:
+            m._z3_leaf = True
+            return True
+        return any([mark(child) for child in m.children()])
+
+    return mark(model)
+
+
+def _weigh(module, grains: dict[int, float]) -> tuple[int, int]:
+    """How many modules with parameters there are, and how many parameters. Fills in the granularity
+    of those that may be leaves, by id."""
+    if not any(True for _ in module.parameters()):
+        return 0, 0
+    parts, size = 0, sum(p.numel() for p in module.parameters(recurse=False))
+    for child in module.children():
+        n, of_child = _weigh(child, grains)
+        parts, size = parts + n, size + of_child
+    if type(module).__name__ in torch.nn.modules.container.__all__:
+        return parts, size
+    parts += 1
+    if any(True for _ in module.children()) and size <= LEAF_MAX:
+        grains[id(module)] = size // parts
+    return parts, size
+
 
 def set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found: bool = True) -> list:
     """Marks the modules of these classes, before initialize(). Returns them.
@@ -327,17 +382,6 @@ def _mark_named(model, found: dict[str, list], flag: bool, must: bool) -> tuple[
     for m in once.values():
         m._z3_leaf = flag
     return list(once.values()), missing
-
-
-def mark_leaf_modules(model, config: Config) -> None:
-    """Marks what zero_optimization.leaf_module of a ds_config says."""
-    which = config.leaf_modules
-    _mark(model, which["classes"], True, False)
-    missing = [*set_z3_leaf_modules_by_name(model, which["names"], True, False)[1],
-               *set_z3_leaf_modules_by_suffix(model, which["name_suffixes"], True, False)[1]]
-    if missing:
-        log.warning("shardd: ds_config: zero_optimization.leaf_module names %s, and the model has "
-                    "no such module", missing)
 
 
 def set_z3_leaf_module(model, flag: bool) -> None:
