@@ -304,7 +304,7 @@ def test_metadata_by_every_release_of_python(tmp_path):
         if is_read:
             assert _Unpickler(to).load() == what and b"getattr" in to.getvalue()
             continue
-        with pytest.raises(pickle.UnpicklingError, match="only metadata are read"):
+        with pytest.raises(pickle.UnpicklingError, match="only data are read"):
             _Unpickler(to).load()
 
 

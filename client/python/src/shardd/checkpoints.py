@@ -12,10 +12,12 @@ folder.py writes it as a checkpoint of shardd.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
 import mmap
 import os
+import pickle
 import re
 import struct
 from typing import Iterator, Mapping, NamedTuple
@@ -34,6 +36,19 @@ TORCH_NAMES = {"adagrad": {"exp_avg_sq": "sum"}, "sgd": {"momentum": "momentum_b
 
 class Damaged(RuntimeError):
     """A file of a checkpoint is not what was written. The text has path and offset."""
+
+
+def enum_member(of, name: str):
+    """In place of getattr(), as which some releases of Python (3.11.2) pickle a member of an Enum.
+
+    Raises pickle.UnpicklingError for anything else that getattr() would give.
+    """
+    if isinstance(of, enum.EnumMeta) and name in of.__members__:
+        return of[name]
+    raise pickle.UnpicklingError(f"it asks for {name!r} of {str(of)[:80]}, and only data are read")
+
+
+enum_member.__module__, enum_member.__qualname__ = "builtins", "getattr"  # As torch looks for it.
 
 
 def latest(folder: str) -> str:

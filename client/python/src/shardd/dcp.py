@@ -18,7 +18,6 @@ ValueError and shardd.Damaged, with the key.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import io
 import math
 import os
@@ -40,7 +39,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial
+from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial, enum_member
 from .folder import KINDS, Folder, Span, Tensor, manifest
 from .params import ties
 from .settings import KINDS as HYPER
@@ -606,20 +605,12 @@ _ALLOWED = {
     ("collections", "OrderedDict")}
 
 
-def _member(of, name: str):
-    """In place of getattr(), by which some releases of Python (3.11.2) name a member of an Enum."""
-    if isinstance(of, enum.EnumMeta) and name in of.__members__:
-        return of[name]
-    raise pickle.UnpicklingError(f"it asks for {name!r} of {str(of)[:80]}, and only metadata are "
-                                 "read")
-
-
 class _Unpickler(pickle.Unpickler):
     """Of a file .metadata: nothing but the classes of metadata are made."""
 
     def find_class(self, module: str, name: str):
         if (module, name) == ("builtins", "getattr"):
-            return _member
+            return enum_member
         if (module, name) in _ALLOWED or \
                 module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return super().find_class(module, name)

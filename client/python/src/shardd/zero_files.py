@@ -12,6 +12,7 @@ says what is wrong in which file.
 from __future__ import annotations
 
 import argparse
+import enum
 import io
 import math
 import os
@@ -22,7 +23,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from .checkpoints import Group, Initial
+from .checkpoints import Group, Initial, enum_member
 from .settings import KINDS
 from .torch_state import TORCH_DEFAULTS, kind_of
 
@@ -42,24 +43,16 @@ Progress = Callable[[int, int], None]
 # --- files of others ---
 
 
-def _standin(module: str, name: str, base: type = object) -> type:
-    return type(name, (base,), {"__module__": module, "__qualname__": name})
+def _standin(module: str, name: str) -> type:
+    return type(name, (), {"__module__": module, "__qualname__": name})
 
 
-def _getattr(of, name: str):
-    """In place of getattr(), by which some releases of Python (3.11.2) name a member of an Enum."""
-    stages = ("disabled", "optimizer_states", "gradients", "weights")
-    if getattr(of, "__name__", None) == "ZeroStageEnum" and name in stages:
-        return of(stages.index(name))
-    raise pickle.UnpicklingError(f"GLOBAL builtins.getattr of {name!r}")
-
-
-_getattr.__module__, _getattr.__qualname__ = "builtins", "getattr"  # As torch looks for it.
-STANDINS = [_standin("deepspeed.runtime.zero.config", "ZeroStageEnum", int),
+STANDINS = [enum.IntEnum("ZeroStageEnum", "disabled optimizer_states gradients weights", start=0,
+                         module="deepspeed.runtime.zero.config"),
             _standin("deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
             _standin("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"),
             _standin("deepspeed.utils.tensor_fragment", "fragment_address"), argparse.Namespace,
-            _getattr]
+            enum_member]
 
 
 def load(path: str) -> Any:
