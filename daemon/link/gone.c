@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN_NS (5 * NS_PER_SEC) /* After a disk that failed. */
+#define AGAIN_NS  (5 * NS_PER_SEC) /* After a disk that failed. */
+#define COUNT_MAX (1u << 30)       /* Nobody drains so often, and one more still counts. */
 
 _Static_assert(STATIC_GONE_NR == CONFIG_NODES_MAX, "the file has a count for each node");
 
@@ -151,6 +152,11 @@ enum shard_status gone_heard(struct server *s, size_t nr, const uint32_t *count,
 	if (nr > CONFIG_NODES_MAX)
 		return err_set(e, SHARD_PROTOCOL, "node %s tells of %zu nodes, and %u are possible",
 			       members_name(s, from), nr, CONFIG_NODES_MAX);
+	for (size_t n = 0; n < nr; n++) {
+		if (count[n] > COUNT_MAX)
+			return err_set(e, SHARD_PROTOCOL, "node %s tells of %u drains of node %zu",
+				       members_name(s, from), count[n], n);
+	}
 	if (!take(g, count, nr))
 		return SHARD_OK;
 	g->late = true;

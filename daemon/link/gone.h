@@ -18,7 +18,8 @@ enum shard_status gone_set(struct server *s, uint16_t node, bool on, gone_set_fn
 			   struct err *e);
 /* The counts, as NODES has them. */
 const uint32_t *gone_all(const struct server *s, size_t *nr);
-/* Those of another node. SHARD_PROTOCOL: they are more than there can be nodes. */
+/* Those of another node. SHARD_PROTOCOL: they are more than there can be nodes, or one is higher
+ * than it can be. */
 enum shard_status gone_heard(struct server *s, size_t nr, const uint32_t *count, uint16_t from,
 			     struct err *e);
 void gone_beat(struct server *s, uint64_t now_ns);

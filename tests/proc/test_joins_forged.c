@@ -172,6 +172,40 @@ static void test_most(void **state)
 	rawnode_stop(&x);
 }
 
+/* --- who is gone --- */
+
+static void send_gone(struct rawnode *x, uint32_t *gone, size_t nr)
+{
+	Shard__Nodes body = SHARD__NODES__INIT;
+
+	body.taken = 2;
+	body.gone = gone;
+	body.n_gone = nr;
+	raw_send(&x->r[0], &(struct wire_head){.op = OP_NODES, .attempt = ++x->tag}, &body.base);
+}
+
+/* A count so high that no other one can follow it, and counts of more nodes than there can be. What
+ * can be is kept. */
+static void test_gone(void **state)
+{
+	uint32_t gone[65] = {[1] = UINT32_MAX};
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, false, &quiet, 1);
+	send_gone(&x, gone, 2);
+	rawnode_refused(&x, 0, "tells of 4294967295 drains of node 1");
+	gone[1] = 0;
+	rawnode_link(&x);
+	send_gone(&x, gone, 65);
+	rawnode_refused(&x, 0, "tells of 65 nodes, and 64 are possible");
+	rawnode_link(&x);
+	gone[1] = 1;
+	send_gone(&x, gone, 2);
+	inproc_wait_log(&x.c.node[0], "event=gone node=b", 1);
+	rawnode_stop(&x);
+}
+
 /* --- to add a node --- */
 
 static void refused_add(struct rawnode *x, const char *name, const char *address, const char *part)
@@ -215,6 +249,7 @@ int main(void)
 		cmocka_unit_test(test_lists_of_the_coordinator),
 		cmocka_unit_test(test_address_of_another),
 		cmocka_unit_test(test_most),
+		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_add),
 	};
 
