@@ -2,7 +2,9 @@
 /* Weights and moments in and out: shard_write(), shard_seal(), shard_read(). A range of a tensor
  * travels as fp32 in parts of at most 256 KiB that do not cross a chunk, with several under way.
  * Each part has a buffer of its own, so that a call can give up (deadline, interrupt) while the
- * stream still uses the buffer. None of this is on the step path. A read of several parts succeeds
+ * stream still uses the buffer. None of this is on the step path. A part is asked for again if the
+ * daemon says that the reason passes: it is full, or its link to the node that holds the part has
+ * just fallen. A read of several parts succeeds
  * only if all were answered with the same step. With *step = 0 it begins again a few times before
  * it answers SHARD_STALE. */
 #include "handle.h"
@@ -35,7 +37,7 @@ struct transfer {
 	char *dst;
 	uint64_t step;   /* read: step of the data, when it is known. */
 	bool step_known; /* Asked for, or fixed by the first reply. */
-	uint32_t busy;   /* Times in a row that the daemon had no room to answer. */
+	uint32_t busy;   /* Times in a row that the daemon could not do it now. */
 	struct err full; /* Its words then. */
 	struct wait wait;
 	struct part {
@@ -124,9 +126,16 @@ static enum shard_status send_next(struct transfer *x)
 	return SHARD_OK;
 }
 
-/* Asks for a part again after a pause. The daemon's queue is full of frames for this process, or
- * its workers are behind, so it would refuse again at once. A write puts the same bytes at the same
- * place. */
+/* Would the same part be taken a little later? */
+static bool passes(const struct transfer *x, const struct part *p, enum shard_status rc)
+{
+	if (rc == SHARD_BUSY && x->dst)
+		return true;
+	return (rc == SHARD_BUSY || rc == SHARD_UNREACHABLE) && p->r->err.sys == EAGAIN;
+}
+
+/* Asks for a part again after a pause. The daemon would refuse again at once. A write puts the same
+ * bytes at the same place. */
 static enum shard_status part_again(struct transfer *x, struct part *p)
 {
 	uint64_t ms = BUSY_PAUSE_MS;
@@ -156,8 +165,7 @@ static enum shard_status transfer_run(struct transfer *x)
 			continue;
 		}
 		rc = request_wait(p->r, &x->wait);
-		if (rc == SHARD_BUSY && (x->dst || p->r->err.sys == EAGAIN) &&
-		    x->busy++ < BUSY_TRIES) {
+		if (passes(x, p, rc) && x->busy++ < BUSY_TRIES) {
 			rc = part_again(x, p);
 			continue;
 		}

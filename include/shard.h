@@ -1146,7 +1146,8 @@ SHARD_API enum shard_status shard_find(const shard_model *model, const char *ten
  *   restored, or too much waited to be sent to a node for some seconds.
  * SHARD_STALE: somebody else has begun to write the weights since: define it anew.
  * SHARD_NOT_FOUND: the optimizer keeps nothing of that kind, or the tensor is frozen; or as below.
- * SHARD_UNREACHABLE: the node that holds the elements, or the one that coordinates, is down.
+ * SHARD_UNREACHABLE: the node that holds the elements, or the one that coordinates, is down. A link
+ *   that fell and may be back at once is waited for.
  * SHARD_DENIED: the `mode` of the model does not let the caller change it.
  * Also the errors of a model, and of a call that waits.
  *
@@ -1213,7 +1214,8 @@ SHARD_API enum shard_status shard_seal(shard_model *model, uint64_t step);
  * SHARD_NOT_FOUND: the optimizer keeps nothing of that kind, or the tensor is frozen; or as below.
  * SHARD_MISSING: a node has found its weights gone. The model is about to be given up there.
  * SHARD_BUSY: the daemon had no room to answer for some seconds, or too many reads wait for a step.
- * SHARD_UNREACHABLE: the node that holds the elements is down.
+ * SHARD_UNREACHABLE: the node that holds the elements is down. A link that fell and may be back at
+ *   once is waited for.
  * SHARD_DENIED: the `mode` of the model does not let the caller read it.
  * Also the errors of a model, and of a call that waits.
  *

@@ -112,7 +112,7 @@ static bool link_full(const struct server *s, const struct stream *link)
 	return held > PEER_QUEUED_MAX || (held > 0 && s->conns.queued.bytes > s->conns.queued.most);
 }
 
-/* BUSY with EAGAIN tells the library to send the same WRITE again a little later. */
+/* BUSY or UNREACHABLE with EAGAIN tells the library to send the same WRITE again a little later. */
 static enum shard_status soon(enum shard_status st, struct err *e)
 {
 	return st == SHARD_BUSY ? err_passes(e, st) : st;
@@ -125,10 +125,12 @@ static enum shard_status reachable(const struct server *s, uint16_t node, uint64
 	const struct peer *p = s->peer[node];
 	struct conn *c = p != NULL ? peer_control(s->peer[node]) : NULL;
 
-	if (c == NULL)
-		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
-			       members_name(s, node), (unsigned long)element,
-			       p != NULL ? p->why : "");
+	if (c == NULL) {
+		err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
+			members_name(s, node), (unsigned long)element, p != NULL ? p->why : "");
+		return p != NULL && peer_blinks(p, clock_ns()) ? err_passes(e, e->status)
+							       : e->status;
+	}
 	if (stream_held(conn_stream(c)) > SERVER_QUEUED_MAX)
 		return soon(err_set(e, SHARD_BUSY,
 				    "too much waits to be sent to node %s already: try again",

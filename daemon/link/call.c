@@ -393,7 +393,7 @@ void call_progress(struct server *s, uint16_t node, const struct wire_head *h,
 
 void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 {
-	struct err gone; /* For sessions, whose own connections stay open. */
+	struct err gone, passes; /* For sessions, whose own connections stay open. */
 	bool any = true;
 
 	CHECK(node < s->nodes_nr && node != s->self);
@@ -401,6 +401,8 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 		"the link to node %s fell before its answer came, so what was asked may have been "
 		"done: %.300s",
 		members_name(s, node), e->text);
+	passes = gone;
+	err_passes(&passes, passes.status);
 	while (any) { /* answered() may open or end other calls, so the walk starts again. */
 		any = false;
 		list_each(it, &s->calls.open) {
@@ -408,7 +410,8 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 
 			if (c->node != node)
 				continue;
-			call_refuse(s, c, &gone);
+			/* Weights may be asked for or sent twice. */
+			call_refuse(s, c, c->op == OP_READ || c->op == OP_WRITE ? &passes : &gone);
 			any = true;
 			break;
 		}

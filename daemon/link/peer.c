@@ -49,10 +49,13 @@ static struct peer *peer_at(struct server *s, uint16_t node)
 	return s->peer[node];
 }
 
+/* A link that fell may be up again at once, so that asking again helps. */
 static enum shard_status is_down(const struct peer *p, struct err *e)
 {
-	return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s",
-		       members_name(p->server, p->node), p->why);
+	enum shard_status st = err_set(e, SHARD_UNREACHABLE, "node %s is down: %s",
+				       members_name(p->server, p->node), p->why);
+
+	return peer_blinks(p, clock_ns()) ? err_passes(e, st) : st;
 }
 
 static enum shard_status queued(const struct peer *p, const struct wire_head *h,
@@ -233,6 +236,12 @@ const struct peer *peer_older(const struct server *s, enum wire_since what)
 uint32_t peer_capacity(const struct peer *p)
 {
 	return server_gone(p->server, p->node) ? 0 : p->capacity;
+}
+
+bool peer_blinks(const struct peer *p, uint64_t now_ns)
+{
+	return !p->up && !p->leaves && !server_gone(p->server, p->node) &&
+	       now_ns - p->since_ns < PEER_RECONNECT_NS;
 }
 
 bool peer_given_up(const struct peer *p, uint64_t now_ns)

@@ -80,8 +80,11 @@ uint32_t peer_capacity(const struct peer *p);
 /* Is the node away, and has been for lost_timeout, as far as this process knows, or was drained
  * meanwhile? */
 bool peer_given_up(const struct peer *p, uint64_t now_ns);
+/* Is it down for so short a time that it may be up again at once? */
+bool peer_blinks(const struct peer *p, uint64_t now_ns);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.
- * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
+ * SHARD_UNREACHABLE: the link is down, and the text says why; it passes if the link only blinks.
+ * SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e);
 /* The same, but nothing is written before peer_write(), so that several frames for a node are one
