@@ -69,7 +69,7 @@ static void answer(struct model *m, const struct caller *a, bool may_write)
 
 	if (!caller_waits(s, a))
 		return;
-	if (lost_check(m, &e) != SHARD_OK) {
+	if ((!server_leads(s) && lead_refuse(s, &e) != SHARD_OK) || lost_check(m, &e) != SHARD_OK) {
 		caller_refuse(s, a, &e);
 		return;
 	}
@@ -295,11 +295,18 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 	return SHARD_OK;
 }
 
-/* A node has answered that it has made the model, or this node has. */
+/* A node has answered that it has made the model, or this node has. If another node leads by now,
+ * the model is in no view, and whoever defines it asks there. */
 static void made_on(struct model *m)
 {
-	if (m->control->told.out == 0 && m->control->later == 0)
+	struct err e;
+
+	if (m->control->told.out != 0 || m->control->later != 0)
+		return;
+	if (server_leads(m->server))
 		define_finish(m);
+	else if (lead_refuse(m->server, &e) != SHARD_OK)
+		abandon(m, &e);
 }
 
 /* Right after an election some nodes have not heard of it yet, and refuse MODEL. They are asked
@@ -375,7 +382,8 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		return st;
 	}
 	s->next_model = m->id;
-	(void)known_forget(s, m->name); /* A restore brings it back as another one. */
+	/* A restore brings it back as another one. */
+	known_forget(s, m->name, NULL, NULL);
 	m->defining = true;
 	m->control->maker.who = nobody(s);
 	m->control->since_ns = clock_ns();

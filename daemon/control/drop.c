@@ -2,7 +2,8 @@
 /* Dropping a model. manage.c calls on the coordinator, define.c for a definition that failed, and
  * dispatch.c when the coordinator's MODEL_DROP arrives at another node. Happy path: the model
  * leaves server.models, and its trainers get LOST with SHARD_NOT_FOUND. A thread removes its file,
- * so that no restart brings it back, and then the other nodes are told. When the last job and frame
+ * and an elected coordinator makes a value durable that does not name it, so that no restart brings
+ * it back. Then the other nodes are told. When the last job and frame
  * is done, a thread frees the memory, the budget gets it back, and each node answers. A node that
  * was away keeps the model, which has no effect, until it names the model to the coordinator (a
  * PING with its number) and is told. A file that cannot be removed is tried again at each beat. The
@@ -48,6 +49,7 @@ struct drop {
 	/* file_due: the model's file is still there. file_working: a thread of libuv's pool is
 	 * removing it. The thread uses only .dir, .id, .file_st and .file_now. */
 	bool file_due, file_working;
+	bool value_due; /* The value that names it is not known to be replaced yet. */
 	uv_work_t work;
 	struct static_dir *dir;
 	struct server *server;
@@ -177,9 +179,15 @@ static void answer(struct server *s, struct drop *d)
 		caller_answer(s, &d->requester, &h, NULL);
 }
 
+/* Would a restart bring it back? */
+static bool named(const struct drop *d)
+{
+	return d->file_due || d->value_due;
+}
+
 static void finish(struct server *s, struct drop *d)
 {
-	if (d->m != NULL || d->going || d->told.out != 0)
+	if (d->m != NULL || d->going || d->told.out != 0 || named(d))
 		return;
 	answer(s, d);
 	list_remove(&d->link);
@@ -201,18 +209,36 @@ static void tell(struct server *s, struct drop *d, uint16_t node, Shard__Why *wh
 		d->e.status = SHARD_OK;
 }
 
-/* Tells the other nodes. Not before the file is gone, because a start that finds the file needs the
- * chunks of the other nodes. */
+/* Tells the other nodes. Not before, because a start that brings it back needs the chunks of the
+ * other nodes. */
 static void tell_all(struct server *s, struct drop *d)
 {
 	Shard__Why body = SHARD__WHY__INIT;
 
-	CHECK(!d->file_due);
+	CHECK(!named(d));
 	body.why = d->why;
 	d->told.ops = &told;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self)
 			tell(s, d, n, &body);
+}
+
+/* If this node does not lead any more, who leads may still have the model, and tells what is left
+ * of it. */
+static void forgotten(void *arg, const struct err *e)
+{
+	struct drop *d = arg;
+
+	CHECK(d->value_due);
+	d->value_due = false;
+	if (e != NULL)
+		err_set(&d->e, SHARD_UNREACHABLE,
+			"\"%s\" is out of use on node %s, but it is not known whether the cluster "
+			"forgets it: %.250s: drop it again",
+			d->name, members_name(d->server, d->server->self), e->text);
+	else
+		tell_all(d->server, d);
+	server_wake(d->server, 1);
 }
 
 /* The memory is kept until the file is gone, so that a start that finds the file finds the memory
@@ -233,8 +259,6 @@ static void file_done(uv_work_t *w, int status)
 	d->file_working = false;
 	s->persists--;
 	d->file_due = d->file_st != SHARD_OK;
-	if (!d->file_due)
-		lead_forget(d->server, d->id);
 	if (d->file_due && d->file_e.status == SHARD_OK)
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_file model=%s why=%s", d->name,
 			 d->file_now.text);
@@ -245,8 +269,8 @@ static void file_done(uv_work_t *w, int status)
 	if (d->file_e.status != SHARD_OK)
 		log_line(s->log, LOG_LEVEL_INFO, "event=drop_file_gone model=%s seconds=%.1f",
 			 d->name, (double)(clock_ns() - d->since_ns) / NS_PER_SEC);
-	tell_all(s, d);
-	server_wake(s, 1);
+	d->value_due = true;
+	lead_forget(s, d->id, forgotten, d);
 }
 
 static void file_remove(struct drop *d)
@@ -407,8 +431,8 @@ void drop_unknown(struct peer *p, uint32_t model, bool has)
 	struct wire_head h = {.op = OP_MODEL_DROP, .model = model};
 	const struct drop *d = find(p->server, model);
 
-	if (d != NULL && d->file_due)
-		return; /* it is told once the file is gone */
+	if (d != NULL && named(d))
+		return; /* it is told later */
 	/* A coordinator that was elected without its memory does not know what it has to lead. */
 	if (d == NULL && has && known_elsewhere(p->server, model))
 		return;
@@ -445,6 +469,11 @@ static void answer_late(struct server *s, struct drop *d, uint64_t now_ns)
 			"before, "
 			"the model is there again",
 			d->name, d->file_e.text);
+	else if (d->value_due)
+		err_set(&d->e, SHARD_TIMEOUT,
+			"\"%s\" is out of use, but for %.1f s the nodes that vote have not agreed "
+			"to forget it. If this node ends before, the model is there again",
+			d->name, seconds);
 	else
 		err_set(&d->e, SHARD_TIMEOUT,
 			"\"%s\" is dropped, but node %s has not given its memory back for %.1f s",
@@ -463,10 +492,10 @@ void drop_beat(struct server *s, uint64_t now_ns)
 		struct drop *d = list_of(it, struct drop, link);
 
 		file_remove(d);
-		if (d->m != NULL && !d->file_due && idle(d->m))
+		if (d->m != NULL && !named(d) && idle(d->m))
 			give_memory_back(d);
 		if (d->asked && d->manage && now_ns - d->since_ns > s->conf->heartbeat_timeout_ns &&
-		    (d->m != NULL || d->going || d->told.out != 0))
+		    (d->m != NULL || d->going || d->told.out != 0 || named(d)))
 			answer_late(s, d, now_ns);
 		finish(s, d);
 	}
@@ -477,7 +506,7 @@ void drop_free(struct server *s)
 	list_each(it, &s->drops) {
 		struct drop *d = list_of(it, struct drop, link);
 
-		CHECK(!d->going);
+		CHECK(!d->going && !d->value_due);
 		if (d->m != NULL) {
 			d->m->keep = d->file_due; /* A model whose file is still there keeps its
 						     memory for the next start. */

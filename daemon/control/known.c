@@ -44,18 +44,15 @@ enum shard_status known_may_define(struct server *s, const char *name, struct er
 		       name, why[0] ? ", and " : "", why);
 }
 
-bool known_forget(struct server *s, const char *name)
+void known_forget(struct server *s, const char *name, void (*done)(void *arg, const struct err *e),
+		  void *arg)
 {
-	const Shard__Kept *k;
-	bool any = false;
+	const Shard__Kept *k = by_name(s, name);
 
-	while ((k = by_name(s, name)) != NULL) {
-		lead_forget(s, k->model);
-		any = true;
-		if (by_name(s, name) == k)
-			break; /* There was no memory for it. */
-	}
-	return any;
+	if (k != NULL)
+		lead_forget(s, k->model, done, arg);
+	else if (done != NULL)
+		done(arg, NULL);
 }
 
 bool known_elsewhere(struct server *s, uint32_t model)

@@ -15,8 +15,9 @@ struct server;
 /* Such a name cannot be defined (SHARD_LOST) before its view is forgotten. SHARD_BUSY: it is not
  * known yet whether another node has the model. */
 enum shard_status known_may_define(struct server *s, const char *name, struct err *e);
-/* Forgets the view. Returns whether there was one. */
-bool known_forget(struct server *s, const char *name);
+/* Forgets the view, if there is one. done: as lead_forget() has it. */
+void known_forget(struct server *s, const char *name, void (*done)(void *arg, const struct err *e),
+		  void *arg);
 /* Another node has this model, or its definition. True: it has a view and is not here. This node
  * then gives the lead away, unless it makes the model itself. */
 bool known_elsewhere(struct server *s, uint32_t model);

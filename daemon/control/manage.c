@@ -352,10 +352,24 @@ static const struct {
 	[MANAGE_KICK_PROCESS] = {.name = "kick_process", .run = kick_process},
 };
 
+struct forgetting {
+	struct server *s;
+	struct caller requester;
+};
+
+static void forgotten(void *arg, const struct err *e)
+{
+	struct forgetting *f = arg;
+
+	manage_answer(f->s, &f->requester, e);
+	free(f);
+}
+
 /* A model that no node has any more, see model/lead.h. Nobody knows whose it was. e says that there
  * is no such model. */
 static enum shard_status forget(struct ask *a, struct err *e)
 {
+	struct forgetting *f;
 	struct err why;
 
 	if (known_may_define(a->s, a->body->name, &why) == SHARD_OK)
@@ -364,11 +378,13 @@ static enum shard_status forget(struct ask *a, struct err *e)
 		*e = why;
 		return e->status;
 	}
+	if ((f = malloc(sizeof(*f))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*f = (struct forgetting){a->s, *a->from};
 	access_text(a->who, a->body->cred);
 	log_line(a->s->log, LOG_LEVEL_WARN, "event=forgotten model=%s by=%s node=%s", a->body->name,
 		 a->who, members_name(a->s, a->from->node));
-	(void)known_forget(a->s, a->body->name);
-	manage_answer(a->s, a->from, NULL);
+	known_forget(a->s, a->body->name, forgotten, f);
 	return SHARD_OK;
 }
 

@@ -228,13 +228,24 @@ later:
 	l->next = NULL; /* The beat tries again. */
 }
 
-void lead_forget(struct server *s, uint32_t model)
+void lead_forget(struct server *s, uint32_t model, void (*done)(void *arg, const struct err *e),
+		 void *arg)
 {
 	struct lead *l = s->lead;
-	struct lead_save *v;
+	struct lead_save *v = NULL;
+	struct err e = {.status = SHARD_OK};
 
-	if (l == NULL || l->term == 0 || (v = lead_save_new(model, NULL, 0)) == NULL)
+	if (l != NULL && (l->term == 0 || l->stopping))
+		err_set(&e, SHARD_UNREACHABLE, "this node does not lead any more");
+	else if (l != NULL && (v = lead_save_new(model, NULL, 0)) == NULL)
+		err_set(&e, SHARD_SYSTEM, "no memory to forget a model");
+	if (l == NULL || e.status != SHARD_OK) {
+		if (done != NULL)
+			done(arg, e.status != SHARD_OK ? &e : NULL);
 		return;
+	}
+	v->done = done;
+	v->arg = arg;
 	list_push(&l->waiting, &v->link);
 	propose(l);
 }

@@ -57,8 +57,10 @@ struct config_node;
 enum shard_status lead_save_node(struct server *s, const struct config_node *more,
 				 void (*done)(void *arg, const struct err *e), void *arg,
 				 struct err *e);
-/* The model is dropped, and its view goes with it. */
-void lead_forget(struct server *s, uint32_t model);
+/* The model is dropped, and its view goes with it. done: it will not come back, or (e) that is not
+ * known. It is called at once if there is nothing to wait for. NULL: nobody waits. */
+void lead_forget(struct server *s, uint32_t model, void (*done)(void *arg, const struct err *e),
+		 void *arg);
 /* This node leads: the next model from *at on that has a view and is not known here. NULL: none. */
 const Shard__Kept *lead_lacks(struct server *s, size_t *at);
 /* This node leads, and has a value that does not have the model. */

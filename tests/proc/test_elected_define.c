@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* shard_define() and shard_attach() while nobody coordinates. Elections take longer here than
  * anything waits in a daemon, so that the library has to ask again: in a cluster that has just been
- * started, after the coordinator was killed, and on a node that begins without its memory. */
+ * started, after the coordinator was killed, and on a node that begins without its memory. Also a
+ * coordinator that is one no more before the other nodes have said that they have made the
+ * model. */
 #include "base/clock.h"
+#include "lib/cutter.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -103,6 +106,66 @@ static void test_waits(void **state)
 	cluster_done(&cluster);
 }
 
+/* The node that leads and has not lost that. */
+static int leads(void)
+{
+	uint64_t until = pace_by(30);
+
+	for (;;) {
+		for (int n = 0; n < 3; n++)
+			if (cluster_logged(cluster, n, "event=leading term=") >
+			    cluster_logged(cluster, n, "event=not_leading term="))
+				return n;
+		if (clock_ns() > until)
+			fail_msg("nobody coordinates");
+		usleep(10000);
+	}
+}
+
+/* Nothing passes between nodes from before the definition until the lead is lost. Then all that was
+ * sent arrives, the requests to make the model and their answers among it. Whether they were sent
+ * before depends on the moment, so it is done again until one was. */
+static void test_leads_no_more(void **state)
+{
+	uint32_t refused = 0;
+	struct cutter *k;
+
+	(void)state;
+	cluster = cluster_make(3, NULL,
+			       "[cluster]\nmembership = quorum\nelection_timeout = 300ms\n"
+			       "heartbeat_timeout = 60s\n");
+	k = cutter_start(cluster);
+	for (int n = 0; n < 3; n++)
+		cluster_spawn(cluster, n);
+	for (int n = 0; n < 3; n++)
+		cluster_ready(cluster, n);
+	for (int tries = 0; refused == 0 && tries < 20; tries++) {
+		struct trainer t = {.client = NULL};
+		pthread_t thread;
+		uint32_t before;
+		int first;
+
+		first = leads();
+		before = cluster_logged(cluster, first, "event=not_leading term=");
+		trainer_connect(&t, cluster->node[first].unix_address);
+		cutter_deaf(k, true);
+		assert_int_equal(pthread_create(&thread, NULL, define, &t), 0);
+		cluster_wait_log(cluster, first, "event=not_leading term=", before + 1);
+		cutter_deaf(k, false);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		if (defined != SHARD_OK)
+			fail_msg("%s: %s", shard_name(defined), why);
+		assert_int_equal(t.created, 1);
+		EXPECT(SHARD_OK, shard_drop(t.client, "gpt", 1));
+		trainer_end(&t);
+		for (int n = 0; n < 3; n++)
+			refused += cluster_logged(cluster, n, "event=model_refused model=gpt");
+	}
+	assert_true(refused > 0);
+	cluster_done(&cluster);
+	cutter_stop(&k);
+}
+
 static int put_away(void **state)
 {
 	(void)state;
@@ -112,7 +175,10 @@ static int put_away(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_waits, put_away)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_waits, put_away),
+		cmocka_unit_test_teardown(test_leads_no_more, put_away),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
