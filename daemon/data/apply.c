@@ -509,7 +509,7 @@ void apply_placed(struct model *m)
 
 void apply_settle_none(struct model *m)
 {
-	if (!m->memory.settle.on || m->img.feed.what != FEED_SETTLE || m->img.apply_left > 0)
+	if (!m->memory.settle.on || m->img.apply_left > 0)
 		return;
 	feed_end(m);
 	settled(m);

@@ -194,6 +194,7 @@ static void test_is_kept(void **state)
 {
 	(void)state;
 	cluster = cluster_start(3, NULL, STATIC);
+	wait_member(1, 0, " up ");
 	cluster_kill(cluster, 2);
 	say(1, "drain c", 0, "node c is drained, gone: nobody waits for it\n");
 	cluster_wait_log(cluster, 1, "event=gone node=c", 1);

@@ -285,6 +285,33 @@ static void test_killed_meanwhile(void **state)
 	ends(false);
 }
 
+/* No chunk that it is to hold has come when a node is killed, so that it makes no image again. */
+static void test_killed_before_the_first_chunk(void **state)
+{
+	uint32_t learning;
+
+	(void)state;
+	begin(&(struct moved_plan){.nodes = 4,
+				   .conf = BEAT,
+				   .extra = "replicas=2 chunk_elems=1024",
+				   .scale = 8,
+				   .warm = true,
+				   .between = true});
+	assert_int_equal(ctl(0, "drain d"), 0);
+	learning = cluster_logged(cluster, 3, "event=learning ");
+	cutter_lose(cluster->cutter, OP_COPY_DATA);
+	assert_int_equal(ctl(0, "drain --undo --no-wait d"), 0);
+	cluster_wait_log(cluster, 3, "event=learning ", learning + 1);
+	more(2);
+	cluster_kill(cluster, 3);
+	cluster_spawn(cluster, 3);
+	cluster_ready(cluster, 3);
+	cutter_lose(cluster->cutter, 0);
+	wait_held(0, 3, 1, 1000);
+	more(3);
+	ends(true);
+}
+
 /* A node that comes back with its memory has lost its chunks meanwhile, and hears of that while it
  * still makes the images of its older step again. */
 static void test_drained_while_it_settles(void **state)
@@ -743,6 +770,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_all_warm, cleanup),
 		cmocka_unit_test_teardown(test_made_elsewhere, cleanup),
 		cmocka_unit_test_teardown(test_killed_meanwhile, cleanup),
+		cmocka_unit_test_teardown(test_killed_before_the_first_chunk, cleanup),
 		cmocka_unit_test_teardown(test_drained_while_it_settles, cleanup),
 		cmocka_unit_test_teardown(test_coordinator_killed, cleanup),
 		cmocka_unit_test_teardown(test_led_without_room, cleanup),
