@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving and restoring. The daemons do it, and this file asks and waits. A save
- * may take hours, so its ticket is apart from the others. Only a caller that asks for just this
- * ticket waits for it, and detaching or disconnecting does not. A restore is waited for as long as
- * the daemon reports its progress. It fails with the daemon's refusal in its words (a path with
- * ENOSPC, a damaged file, a model that has weights), when the daemon is silent, and when the
- * connection ends. */
+/* Saving and restoring. The daemons do it. This file asks, again if what is against it passes, as
+ * that nobody coordinates yet, and waits. A save may take hours, so its ticket is apart from the
+ * others. Only a caller that asks for just this ticket waits for it, and detaching or disconnecting
+ * does not. A restore is waited for as long as the daemon reports its progress. It fails with the
+ * daemon's refusal in its words (a path with ENOSPC, a damaged file, a model that has weights),
+ * when the daemon is silent, and when the connection ends. */
 #include "ckpt.h"
 
 #include "ticket.h"
@@ -160,14 +160,19 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a,
 	struct request *r = NULL;
 	Shard__Saved *s = NULL;
 	enum shard_status rc = ask_check(a, "save");
+	uint64_t pause_ns = 0;
 	struct wait w;
 
-	if (rc != SHARD_OK || (rc = client_known(c, a)) != SHARD_OK ||
-	    (r = request_new(c, OP_SAVE, 0)) == NULL)
-		return rc == SHARD_OK ? SHARD_SYSTEM : rc;
+	if (rc != SHARD_OK || (rc = client_known(c, a)) != SHARD_OK)
+		return rc;
 	wait_begin(c, &w, a->timeout_ms);
-	if ((rc = send_save(r, (struct wire_head){0}, a, &w)) == SHARD_OK)
-		rc = ckpt_answer_wait(r, a, &w);
+	do {
+		request_free(r);
+		if ((r = request_new(c, OP_SAVE, 0)) == NULL)
+			return SHARD_SYSTEM;
+		if ((rc = send_save(r, (struct wire_head){0}, a, &w)) == SHARD_OK)
+			rc = ckpt_answer_wait(r, a, &w);
+	} while ((rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
 	if (rc == SHARD_OK && (s = shard__saved__unpack(NULL, r->body_bytes, r->body)) == NULL)
 		rc = no_answer(r);
 	else if (rc == SHARD_TIMEOUT)
@@ -203,13 +208,19 @@ enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a,
 {
 	enum shard_status rc = ask_check(a, "restore");
 	struct request *r = NULL;
+	uint64_t pause_ns = 0;
 	struct wait w;
 
-	if (rc != SHARD_OK || (r = request_new(c, OP_RESTORE, 0)) == NULL)
-		return rc == SHARD_OK ? SHARD_SYSTEM : rc;
+	if (rc != SHARD_OK)
+		return rc;
 	wait_begin(c, &w, a->timeout_ms);
-	if ((rc = send_restore(r, a, &w)) == SHARD_OK)
-		rc = ckpt_answer_wait(r, a, &w);
+	do {
+		request_free(r);
+		if ((r = request_new(c, OP_RESTORE, 0)) == NULL)
+			return SHARD_SYSTEM;
+		if ((rc = send_restore(r, a, &w)) == SHARD_OK)
+			rc = ckpt_answer_wait(r, a, &w);
+	} while ((rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
 	if (rc == SHARD_TIMEOUT)
 		silent("restore", a, r, &w);
 	if (rc == SHARD_OK)

@@ -94,12 +94,16 @@ enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, 
 					    "rid of that trainer"};
 	struct request *r = NULL;
 	enum shard_status rc = client_enter(c);
+	uint64_t pause_ns = 0;
 	struct wait w;
 
 	if (rc != SHARD_OK)
 		return rc;
 	wait_begin(c, &w, timeout_ms);
-	rc = ask(c, OP_MANAGE, &what->base, what->name, &w, &r);
+	do {
+		request_free(r);
+		rc = ask(c, OP_MANAGE, &what->base, what->name, &w, &r);
+	} while (r != NULL && (rc = request_again(r, &w, &pause_ns, rc)) == SHARD_AGAIN);
 	if (rc == SHARD_TIMEOUT && clock_ns() >= w.deadline_ns)
 		text_fail(rc,
 			  "\"%.64s\" is not %s yet after %.1f s, but stays asked for: a step in "

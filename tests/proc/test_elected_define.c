@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_define() and shard_attach() while nobody coordinates. Elections take longer here than
- * anything waits in a daemon, so that the library has to ask again: in a cluster that has just been
- * started, after the coordinator was killed, and on a node that begins without its memory. Also a
- * coordinator that is one no more before the other nodes have said that they have made the
- * model. */
+/* shard_define(), shard_attach() and other requests while nobody coordinates. Elections take longer
+ * here than anything waits in a daemon, so that the library has to ask again: in a cluster that has
+ * just been started, after the coordinator was killed, and on a node that begins without its
+ * memory. Also a coordinator that is one no more before the other nodes have said that they have
+ * made the model. */
 #include "base/clock.h"
+#include "lib/crew.h"
 #include "lib/cutter.h"
+#include "lib/keep.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -106,6 +108,27 @@ static void test_waits(void **state)
 	cluster_done(&cluster);
 }
 
+/* The other requests that only the coordinator carries out. */
+static void test_asks_again(void **state)
+{
+	shard_client *c;
+	enum shard_status st;
+
+	(void)state;
+	cluster = cluster_make(3, NULL, SLOW);
+	cluster_up(cluster);
+	st = keep_restore(cluster->node[1].unix_address, cluster->dir, NULL, NULL);
+	if (st != SHARD_NOT_FOUND)
+		fail_msg("restore: %s: %s", shard_name(st), shard_error());
+	cluster_done(&cluster);
+	cluster = cluster_make(3, NULL, SLOW);
+	cluster_up(cluster);
+	c = crew_connect(cluster->node[1].unix_address);
+	EXPECT(SHARD_NOT_FOUND, shard_drop(c, "nowhere", 0));
+	shard_disconnect(&c);
+	cluster_done(&cluster);
+}
+
 /* The node that leads and has not lost that. */
 static int leads(void)
 {
@@ -177,6 +200,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_waits, put_away),
+		cmocka_unit_test_teardown(test_asks_again, put_away),
 		cmocka_unit_test_teardown(test_leads_no_more, put_away),
 	};
 

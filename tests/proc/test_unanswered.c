@@ -264,7 +264,7 @@ static void asked_of_a_stopped_node(void **state)
 		fail_msg("save: %s", shard_error());
 	drill_text(shard_error(), "node b");
 	drill_get(t, SHARD_UNREACHABLE);
-	drill_text(t->last.error, "the link to node b fell");
+	drill_text(t->last.error, "node b is down: "); /* It was asked for again. */
 	cluster_signal(y->cluster, 1, SIGCONT);
 	cluster_wait_log(y->cluster, 0, "event=link_up peer=b ", 2);
 	DRILL(t, SHARD_OK, .op = DRILL_READ, .kind = SHARD_MASTER);
