@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-builtin-rules
 SHELL    := /bin/bash
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
-CFLAGS   ?= $(if $(SAN),-O1,-O3) -g
+CFLAGS   ?= $(if $(SAN),-O1 -g1,-O3 -g)
 OBJCOPY  ?= objcopy
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
@@ -32,6 +32,8 @@ SECTIONS := -ffunction-sections -fdata-sections
 LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
 COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
 SIZE    := -Os -fno-asynchronous-unwind-tables $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
+# Tests are most of the code, and what they compute is little.
+quick   = $(if $(filter tests/unit/% tests/proc/% tests/lib/%,$1),$(if $(SAN),-O0,-O1))
 small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)
@@ -41,7 +43,7 @@ ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 isa     = $(if $(filter tests/%,$1),,$(if $(filter %_avx512.c,$1),$(ISA_avx512),$(if $(filter %_avx2.c,$1),$(ISA_avx2))))
 Q      := $(if $(V),,@)
 say     = @$(if $(V),:,echo '  $1' $2)
-compile = $(Q)$(CC) $(STD) $(HARDEN) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call isa,$<) -MMD -MP -c $< -o $@
+compile = $(Q)$(CC) $(STD) $(HARDEN) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call quick,$<) $(call isa,$<) -MMD -MP -c $< -o $@
 # daemon/ and client/ never see each other's headers. Tests see all of them.
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
