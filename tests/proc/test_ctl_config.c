@@ -121,7 +121,7 @@ static void test_all(void **state)
 
 static void test_wrong(void **state)
 {
-	char path[64], words[200], want[100];
+	char path[64], words[200], want[200];
 
 	(void)state;
 	write_file(path, "[daemon]\nlog_lvl = info\n");

@@ -619,7 +619,7 @@ static void make_older(struct warm *w)
 /* warm_dir is another folder, which is on a tmpfs, too. */
 static void test_other_folder(void **state)
 {
-	char was[200], now[200], aside[100], words[200];
+	char was[200], now[200], aside[100], words[300];
 	struct warm *w = *state;
 	struct stat s;
 
