@@ -248,7 +248,8 @@ static void asked_of_a_stopped_node(void **state)
 	shard_client *c;
 	struct drill *t;
 
-	y->cluster = cluster_make(2, NULL, "[cluster]\nheartbeat_timeout = 1s\n");
+	y->cluster =
+		cluster_make(2, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 60s\n");
 	start(y);
 	t = drill_new(y, at(y, 0));
 	drill_expect(t, SHARD_OK, definition());
