@@ -211,7 +211,7 @@ static void test_copies_on_three(void **state)
 
 #define T(fn) cmocka_unit_test_setup_teardown(fn, yard_setup, yard_teardown)
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {T(test_member),
 					   T(test_coordinator),
@@ -222,5 +222,7 @@ int main(void)
 					   T(test_copies),
 					   T(test_copies_on_three)};
 
+	if (argc > 1) /* One of them, by its name. */
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
