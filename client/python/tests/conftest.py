@@ -5,11 +5,12 @@ import itertools
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+import forks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 HERE = pathlib.Path(__file__).resolve().parent
@@ -36,39 +37,32 @@ def address():
     return f"spawn:py{os.getpid()}-{next(_numbers)}"
 
 
-class Rank:
-    """A process that runs a piece of Python. result() is what it gave to say()."""
+class Rank(forks.Process):
+    """A process that runs a piece of Python, which calls say() for what the test is to hear."""
 
     def __init__(self, code: str, env: dict, address: str):
         head = ("import json, sys, os\n"
                 "def say(**k): print('SAY ' + json.dumps(k), flush=True)\n")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", head + textwrap.dedent(code)], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "SHARD_ADDRESS": address, **env})
+        super().__init__(head + textwrap.dedent(code),
+                         {**os.environ, "SHARD_ADDRESS": address, **env})
 
-    def hear(self) -> dict:
+    def hear(self, timeout: float = 300) -> dict:
         """The next thing that it says, while it goes on. {}: it has ended."""
-        for line in self.process.stdout:
+        while line := self.line(timeout):
             if line.startswith("SAY "):
                 return json.loads(line[4:])
         return {}
 
     def go(self):
         """Lets it go on where it reads a line."""
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
+        self.stdin.write("go\n")
+        self.stdin.flush()
 
     def wait(self, timeout: float = 300) -> tuple[int, list[dict], str]:
         """The exit status, what it said, and what it wrote to stderr."""
-        try:
-            out, err = self.process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            out, err = self.process.communicate()
-            raise AssertionError(f"a rank did not end in {timeout} s\n{out}\n{err}") from None
+        out = self.finish(timeout)
         said = [json.loads(line[4:]) for line in out.splitlines() if line.startswith("SAY ")]
-        return self.process.returncode, said, err
+        return self.returncode, said, self.stderr()
 
 
 @pytest.fixture
@@ -84,9 +78,7 @@ def start(address):
 
     yield one
     for r in started:
-        if r.process.poll() is None:
-            r.process.kill()
-            r.process.communicate()
+        r.kill()
 
 
 @pytest.fixture

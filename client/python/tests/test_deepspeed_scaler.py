@@ -82,7 +82,7 @@ def traces(tmp_path_factory):
             ends = [r.wait() for r in ranks]
         finally:
             for r in ranks:
-                r.process.kill()
+                r.kill()
         for status, _, err in ends:
             assert status == 0, err
         said[real] = [dict(zip(CASES, words)) for _, words, _ in ends]

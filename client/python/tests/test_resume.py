@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that starts again and finds its model: with real processes and a private daemon."""
 
-import json
 import os
 import signal
 
@@ -42,20 +41,15 @@ def daemons():
         os.kill(pid, signal.SIGTERM)
 
 
-def first_word(r):
-    return json.loads(r.process.stdout.readline().removeprefix("SAY "))
-
-
 @pytest.mark.parametrize("before,after", [(1, 2), (2, 1)])
 def test_a_crash_before_the_first_step_is_begun_anew(start, address, daemons, before, after):
     """The model that a job of another size left at step 0 is no trap for the next job."""
     crashed = [start(JOB, r, before, SEED=7, CRASHES=1, SHARD_LINGER="300s") for r in range(before)]
     for r in crashed:
-        assert first_word(r)
+        assert r.hear()
     daemons.append(daemon_of(address))
     for r in crashed:
-        r.process.kill()
-        r.process.communicate()
+        r.kill()
     # Rank 0, which defines the model, comes last.
     job = [start(JOB, r, after, SEED=8 + r, SHARD_LINGER="300s") for r in reversed(range(after))]
     ends = [r.wait(120) for r in reversed(job)]
@@ -73,11 +67,11 @@ def test_a_model_that_made_a_step_is_gone_on_with(start, address, daemons):
     status, said, err = start(JOB, 0, 1, SEED=7, SHARD_LINGER="300s").wait(120)
     assert status == 0, err
     r = start(JOB, 0, 2, SEED=8, CRASHES=1, SHARD_LINGER="300s")
-    word = first_word(r)
+    word = r.hear()
     daemons.append(daemon_of(address))
     assert word["first"] == said[1]["last"]
-    r.process.kill()
-    assert "goes on with the settings that it has" in r.process.communicate()[1]
+    r.kill()
+    assert "goes on with the settings that it has" in r.stderr()
 
 
 def step_of(model, opt):
