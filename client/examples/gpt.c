@@ -117,6 +117,8 @@ static enum shard_status seek(struct gpt *g)
 		g->cursor.samples = due;
 		return SHARD_OK;
 	}
+	if (st == SHARD_STALE) /* Restored once more: begin says so, and then it is looked for again. */
+		return SHARD_OK;
 	if (st != SHARD_OK)
 		return library(g, st, "place in the data");
 	if (bytes != sizeof(g->cursor) || step != g->world.step - 1 || g->cursor.samples != due)
