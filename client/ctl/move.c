@@ -157,7 +157,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 	const struct timespec look = {.tv_nsec = LOOK_NS};
 	struct err e;
 
-	if (o->timeout_ns != 5 * NS_PER_SEC)
+	if (o->timeout_given)
 		still = o->timeout_ns;
 	for (;;) {
 		long long nr;
