@@ -134,6 +134,31 @@ static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t 
 	return CTL_OK;
 }
 
+/* The node in the status. NULL: it is not there. */
+static const json_t *node_in(const json_t *status, const char *name)
+{
+	size_t i;
+	json_t *n;
+
+	json_array_foreach(json_object_get(status, "nodes"), i, n)
+		if (strcmp(ctl_text(n, "name"), name) == 0)
+			return n;
+	return NULL;
+}
+
+/* Has somebody ended the drain while this command waits for it? The node may hear of a drain later
+ * than this command, so it has to be seen drained first. */
+static bool drain_ended(const json_t *status, const char *name, bool *seen)
+{
+	const json_t *n = node_in(status, name);
+
+	if (json_object_get(n, "capacity") == NULL)
+		return false;
+	if (ctl_whole(n, "capacity") == 0)
+		*seen = true;
+	return *seen && ctl_whole(n, "capacity") > 0;
+}
+
 static enum ctl_exit stands_still(uint64_t still, const char *node, const char *now)
 {
 	char undo[320] = "";
@@ -148,10 +173,12 @@ static enum ctl_exit stands_still(uint64_t still, const char *node, const char *
 
 /* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
  * moved for a while and the coordinator would not move anything either: on a busy machine it may
- * take long until the first chunk moves. copied: nor may it lack nodes for the copies. */
+ * take long until the first chunk moves. drained: this node is. If it is not `node`, its copies are
+ * made on others, and the coordinator may not lack nodes for them. */
 static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
-				bool copied, json_t **status)
+				const char *drained, json_t **status)
 {
+	bool copied = drained != NULL && node == NULL, seen = false;
 	uint64_t changed = clock_ns(), moved = changed, still = STILL_NS;
 	char last[1024] = "", now[1024], held_up[1024] = "";
 	const struct timespec look = {.tv_nsec = LOOK_NS};
@@ -167,6 +194,11 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		if (ctl_ask_status(o, status, &e) != SHARD_OK)
 			return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status),
 					e.text);
+		if (drained != NULL && drain_ended(*status, drained, &seen))
+			return ctl_fail(CTL_FAILED,
+					"node %s is not drained: somebody has ended its drain "
+					"meanwhile (`shardctl drain --undo %s`)",
+					drained, drained);
 		nr = held(*status, node, now, sizeof(now), &any);
 		if (any)
 			moved = clock_ns();
@@ -255,7 +287,7 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 	if (any_error(plan))
 		exit = CTL_REFUSED;
 	else if (!dry && o->value[NO_WAIT] == NULL)
-		exit = wait_moved(o, NULL, plan, false, &status);
+		exit = wait_moved(o, NULL, plan, NULL, &status);
 	json_decref(plan);
 	json_decref(status);
 	return exit;
@@ -263,9 +295,12 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 
 /* --- drain --- */
 
-static void drained(const struct ctl_options *o, const char *node, const json_t *answer)
+/* status: how it was at the end of the wait. NULL: nothing was waited for. */
+static void drained(const struct ctl_options *o, const char *node, const json_t *answer,
+		    const json_t *status)
 {
 	bool gone = json_is_true(json_object_get(answer, "gone")), wait = !o->value[NO_WAIT];
+	bool back = strcmp(ctl_text(node_in(status, node), "state"), "up") == 0;
 
 	if (o->value[UNDO] && gone)
 		printf("node %s is waited for again\n", node);
@@ -276,7 +311,7 @@ static void drained(const struct ctl_options *o, const char *node, const json_t 
 		       node);
 	else if (o->value[UNDO])
 		printf("node %s holds its share of chunks again\n", node);
-	else if (gone)
+	else if (gone && !back)
 		printf("node %s is drained, gone: nobody waits for it%s%s\n", node,
 		       wait ? "" : ", and its chunks get copies on other nodes",
 		       json_is_true(json_object_get(answer, "votes"))
@@ -301,11 +336,12 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 		return exit;
 	gone = json_is_true(json_object_get(answer, "gone"));
 	if (o->value[NO_WAIT] == NULL && !(undo && gone))
-		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, gone && !undo, &status);
+		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, undo ? NULL : q.node,
+				  &status);
 	if (o->json)
 		saves_print(json_incref(answer));
 	else if (exit == CTL_OK)
-		drained(o, q.node, answer);
+		drained(o, q.node, answer, status);
 	json_decref(answer);
 	json_decref(status);
 	return exit;

@@ -11,6 +11,7 @@
 #include "lib/proc.h"
 #include "lib/tool.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +132,7 @@ static void test_for_good(void **state)
 	doctor(0, "1 of 1 others answer");
 	moved_copied(cluster, 0);
 	assert_int_equal(moved_held(cluster, 0, 0), moved_held(cluster, 0, 1));
+	say(1, "history moved --node all --from 2 --to 2", 0, "node c is gone for good");
 	wait_well(0, 2);
 	wait_well(1, 2);
 	say(0, "drain c --timeout 20", 0, "drained, gone"); /* Again: it is so. */
@@ -261,6 +263,40 @@ static void test_nowhere(void **state)
 	moved_ends(&cluster, &crew, true);
 }
 
+struct drain_b { /* A thread's `shardctl drain b`. */
+	char *out; /* This and rc are valid once it has been joined. */
+	int rc;
+};
+
+static void *drain_b(void *arg)
+{
+	struct drain_b *d = arg;
+
+	d->out = moved_said(cluster, 0, "drain b --timeout 15", &d->rc);
+	return NULL;
+}
+
+/* The drain is ended while the command still waits for copies, for which there is no node. */
+static void test_undone(void **state)
+{
+	struct drain_b d;
+	pthread_t thread;
+
+	(void)state;
+	begin(2, STATIC, "replicas=2");
+	cluster_kill(cluster, 1);
+	more(3);
+	assert_int_equal(pthread_create(&thread, NULL, drain_b, &d), 0);
+	cluster_wait_log(cluster, 0, "event=gone node=b", 1);
+	cluster_wait_log(cluster, 0, "event=not_moved", 1);
+	say(0, "drain --undo b", 0, "node b is waited for again");
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	if (d.rc != 1 || strstr(d.out, "node b is not drained: somebody has ended") == NULL)
+		fail_msg("%d: %s", d.rc, d.out);
+	free(d.out);
+	moved_ends(&cluster, &crew, false);
+}
+
 /* The drain of a node without capacity is ended, which gives it nothing. */
 static void test_no_capacity(void **state)
 {
@@ -293,6 +329,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_is_kept, cleanup),
 		cmocka_unit_test_teardown(test_only_copy, cleanup),
 		cmocka_unit_test_teardown(test_nowhere, cleanup),
+		cmocka_unit_test_teardown(test_undone, cleanup),
 		cmocka_unit_test_teardown(test_no_capacity, cleanup),
 	};
 
