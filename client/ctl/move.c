@@ -104,8 +104,9 @@ static bool as_planned(const json_t *status, const json_t *plan)
 
 /* Asks the coordinator whether it would move anything now, and why it has not: only the coordinator
  * knows that before a view has begun the move. A model that it cannot plan for counts as one that
- * does not move. */
-static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t bytes, bool *would)
+ * does not move. weights: so does one without weights, of which there is nothing to copy. */
+static enum ctl_exit would_move(const struct ctl_options *o, bool weights, char *text,
+				size_t bytes, bool *would)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
 	struct err e = {.status = SHARD_OK};
@@ -123,6 +124,8 @@ static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t 
 	json_array_foreach(json_object_get(plan, "models"), i, m) {
 		const char *why = ctl_text(m, "trouble");
 
+		if (weights && json_is_false(json_object_get(m, "weights")))
+			continue;
 		*would = *would || ctl_whole(m, "copies") > 0 || ctl_whole(m, "primaries") > 0;
 		if (why[0] == 0)
 			why = ctl_text(m, "error");
@@ -207,7 +210,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		/* Another plan may have taken the place of this one, because nodes came or went. */
 		if (!any && clock_ns() - moved > SETTLE_NS) {
 			/* Nobody may coordinate for a while, and what was asked for stays asked. */
-			if (would_move(o, held_up, sizeof(held_up), &any) == CTL_OK &&
+			if (would_move(o, copied, held_up, sizeof(held_up), &any) == CTL_OK &&
 			    node == NULL && !any && !(copied && held_up[0] != 0))
 				return CTL_OK;
 			moved = clock_ns();

@@ -156,6 +156,26 @@ static void a_node_stays_away(void **state)
 	drill_end(t);
 }
 
+/* A model without weights has no copies that a drained node would have to hand on. */
+static void a_drain_without_weights(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t;
+	char words[200];
+
+	y->cluster = cluster_start(
+		4, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 1000s\n");
+	t = drill_new(y, at(y, 0));
+	drill_expect(t, SHARD_OK, definition(SGD));
+	cluster_kill(y->cluster, 3);
+	snprintf(words, sizeof(words), "drain d --timeout 10 --address %s", at(y, 0));
+	tool_expect(0, "node d is drained, gone", "shardctl", words);
+	snprintf(words, sizeof(words), "drain c --timeout 4 --address %s", at(y, 0));
+	tool_expect(1, "\"m\": it has no weights, and its chunks move when it has", "shardctl",
+		    words);
+	drill_end(t);
+}
+
 static void a_checkpoint_is_brought(void **state)
 {
 	struct drill_yard *y = *state;
@@ -226,6 +246,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_node_stays_away, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(a_drain_without_weights, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(a_fresh_start_is_asked_for, drill_setup,
 						drill_teardown),
 		cmocka_unit_test_setup_teardown(a_checkpoint_is_brought, drill_setup,
