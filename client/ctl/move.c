@@ -105,8 +105,8 @@ static bool as_planned(const json_t *status, const json_t *plan)
 /* Asks the coordinator whether it would move anything now, and why it has not: only the coordinator
  * knows that before a view has begun the move. A model that it cannot plan for counts as one that
  * does not move. weights: so does one without weights, of which there is nothing to copy. */
-static enum ctl_exit would_move(const struct ctl_options *o, bool weights, char *text,
-				size_t bytes, bool *would)
+static enum ctl_exit would_move(const struct ctl_options *o, bool weights, char *text, size_t bytes,
+				bool *would)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
 	struct err e = {.status = SHARD_OK};

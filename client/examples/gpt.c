@@ -135,7 +135,8 @@ static enum shard_status seek(struct gpt *g)
 		g->cursor.samples = due;
 		return SHARD_OK;
 	}
-	if (st == SHARD_STALE) /* Restored once more: begin says so, and then it is looked for again. */
+	if (st ==
+	    SHARD_STALE) /* Restored once more: begin says so, and then it is looked for again. */
 		return SHARD_OK;
 	if (st != SHARD_OK)
 		return library(g, st, "place in the data");

@@ -253,7 +253,8 @@ static void test_nowhere(void **state)
 	begin(2, STATIC, "replicas=2");
 	cluster_kill(cluster, 1);
 	more(3);
-	say(0, "drain b --timeout 5", 1, "nothing has changed for 5 s: \"moved\": "); /* The default of others. */
+	say(0, "drain b --timeout 5", 1,
+	    "nothing has changed for 5 s: \"moved\": "); /* The default of others. */
 	wait_well(0, 1);
 	c = cluster_joiner(cluster, 0, NULL);
 	cluster_spawn(cluster, c);
@@ -263,7 +264,7 @@ static void test_nowhere(void **state)
 	moved_ends(&cluster, &crew, true);
 }
 
-struct drain_b { /* A thread's `shardctl drain b`. */
+struct drain_b {   /* A thread's `shardctl drain b`. */
 	char *out; /* This and rc are valid once it has been joined. */
 	int rc;
 };
@@ -295,6 +296,29 @@ static void test_undone(void **state)
 		fail_msg("%d: %s", d.rc, d.out);
 	free(d.out);
 	moved_ends(&cluster, &crew, false);
+}
+
+/* The copies are made when nobody trains, too. The old ones leave with a step, and every node says
+ * that there is none. */
+static void test_nobody_trains(void **state)
+{
+	char *out;
+	int rc;
+
+	(void)state;
+	begin(3, STATIC, "replicas=2");
+	crew_finish(crew);
+	test_free(crew);
+	crew = NULL;
+	for (int n = 0; n < 2; n++) {
+		out = moved_said(cluster, n, "drain c --timeout 4", &rc);
+		if (rc != 1 ||
+		    strstr(out, n == 0 ? "the next step, for which trainers are missing"
+				       : "chunks move: the node that coordinates") == NULL)
+			fail_msg("node %c: %d: %s", 'a' + n, rc, out);
+		free(out);
+	}
+	cluster_done(&cluster);
 }
 
 /* The drain of a node without capacity is ended, which gives it nothing. */
@@ -330,6 +354,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_only_copy, cleanup),
 		cmocka_unit_test_teardown(test_nowhere, cleanup),
 		cmocka_unit_test_teardown(test_undone, cleanup),
+		cmocka_unit_test_teardown(test_nobody_trains, cleanup),
 		cmocka_unit_test_teardown(test_no_capacity, cleanup),
 	};
 

@@ -144,8 +144,7 @@ static void a_node_stays_away(void **state)
 	cluster_kill(y->cluster, 2);
 	for (int n = 0; n < 2; n++) {
 		cluster_says(y->cluster, n, "node c has been away for ");
-		cluster_says(y->cluster, n,
-			     " s, and no node that is up has 2 of its chunks: in ");
+		cluster_says(y->cluster, n, " s, and no node that is up has 2 of its chunks: in ");
 		cluster_says(y->cluster, n, "\"awaited\":{\"node\":\"c\",\"chunks\":2,");
 	}
 	for (int n = 0; n < 2; n++)
@@ -163,8 +162,8 @@ static void a_drain_without_weights(void **state)
 	struct drill *t;
 	char words[200];
 
-	y->cluster = cluster_start(
-		4, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 1000s\n");
+	y->cluster =
+		cluster_start(4, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 1000s\n");
 	t = drill_new(y, at(y, 0));
 	drill_expect(t, SHARD_OK, definition(SGD));
 	cluster_kill(y->cluster, 3);
