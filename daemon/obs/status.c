@@ -399,8 +399,8 @@ static void awaited_words(const struct model *m, char *out, size_t bytes, size_t
 
 	if (used < bytes && awaited(m, &a))
 		snprintf(out + used, bytes - used,
-			 "%snode %s has been away for %.0f s, and no node that is up has %u of its "
-			 "chunks: in %.0f s it is given up (lost_timeout)",
+			 "%snode %s has been away for %.0f s, with %u chunks of which no node that "
+			 "is up has a copy: it is given up in %.0f s (lost_timeout)",
 			 used > 0 ? "; " : "", members_name(m->server, a.node), seconds(a.since_ns),
 			 a.chunks, left_s(&a));
 }

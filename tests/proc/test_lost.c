@@ -144,7 +144,8 @@ static void a_node_stays_away(void **state)
 	cluster_kill(y->cluster, 2);
 	for (int n = 0; n < 2; n++) {
 		cluster_says(y->cluster, n, "node c has been away for ");
-		cluster_says(y->cluster, n, " s, and no node that is up has 2 of its chunks: in ");
+		cluster_says(y->cluster, n,
+			     " s, with 2 chunks of which no node that is up has a copy: it is ");
 		cluster_says(y->cluster, n, "\"awaited\":{\"node\":\"c\",\"chunks\":2,");
 	}
 	for (int n = 0; n < 2; n++)
