@@ -47,7 +47,7 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 	rc = saves_ask_json(c, OP_MOVE, &q->base, &a, out);
 	pthread_mutex_unlock(&c->lock);
 	if (rc != SHARD_OK && refused != NULL)
-		(void)err_set(refused, rc, "%.400s", shard_error());
+		(void)err_set(refused, rc, "%.500s", shard_error());
 	shard_disconnect(&c);
 	if (rc == SHARD_OK)
 		return CTL_OK;
@@ -326,6 +326,26 @@ static void drained(const struct ctl_options *o, const char *node, const json_t 
 		       wait ? ", and may be stopped" : " as soon as they have moved");
 }
 
+/* A node that writes an earlier drain to its disk, as it does when it hears of its own after a
+ * start, is asked again. */
+static enum ctl_exit ask(const struct ctl_options *o, Shard__Move *q, json_t **out)
+{
+	const struct timespec look = {.tv_nsec = LOOK_NS};
+	uint64_t until = clock_ns() + o->timeout_ns;
+	enum ctl_exit exit;
+	struct err e;
+
+	for (;;) {
+		e = (struct err){.status = SHARD_OK};
+		exit = request(o, q, out, &e);
+		if (e.status != SHARD_BUSY || clock_ns() > until)
+			break;
+		nanosleep(&look, NULL);
+	}
+	return e.status == SHARD_OK ? exit
+				    : ctl_fail(exit, "%s: %s", status_name(e.status), e.text);
+}
+
 enum ctl_exit ctl_drain(const struct ctl_options *o)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
@@ -335,7 +355,7 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 
 	q.action = undo ? DRAIN_END : DRAIN;
 	q.node = o->words[0];
-	if ((exit = request(o, &q, &answer, NULL)) != CTL_OK)
+	if ((exit = ask(o, &q, &answer)) != CTL_OK)
 		return exit;
 	gone = json_is_true(json_object_get(answer, "gone"));
 	if (o->value[NO_WAIT] == NULL && !(undo && gone))
