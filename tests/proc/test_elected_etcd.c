@@ -173,7 +173,7 @@ static void test_no_etcd(void **state)
 				"etcd_endpoints = http://127.0.0.1:1\n");
 	snprintf(words, sizeof(words), "model pause x --address %s", cluster->node[1].unix_address);
 	tool_expect(5,
-		    "SHARD_BUSY: no node coordinates now: one does when etcd says so "
+		    "no node coordinates now: one does when etcd says so "
 		    "(http://127.0.0.1:1: ",
 		    "shardctl", words);
 	cluster_wait_log(cluster, 2, "event=no_coordinator why=\"no node coordinates now", 1);
