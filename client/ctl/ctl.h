@@ -28,6 +28,7 @@ struct ctl_options {
 	const char *address; /* unix:/path or host:port */
 	const char *secret;  /* File with the cluster's secret, for tcp. NULL: none. */
 	uint64_t timeout_ns;
+	bool timeout_given; /* False: timeout_ns is the default, which is for short questions. */
 	bool json;
 	int words_nr; /* The number of words after the subcommand's name. */
 	char *const *words;

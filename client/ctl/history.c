@@ -4,7 +4,7 @@
  * daemons send the bytes of their files, page by page, and history_read.c makes entries of them.
  * With --json each entry is an object in a line of its own, for `shardctl replay` and for scripts.
  * Damage ends with exit code 1, after all that is whole was printed. A node that cannot be asked
- * is said, and the others are printed all the same. */
+ * is said, and the others are printed all the same. One that is gone for good is left out. */
 #include "ctl/history.h"
 #include "ctl/json.h"
 
@@ -222,8 +222,15 @@ static enum ctl_exit read_all(shard_client *c, const struct ctl_options *o, stru
 	if (ctl_ask_status(o, &status, &e) != SHARD_OK)
 		return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status), e.text);
 	json_array_foreach(json_object_get(status, "nodes"), i, n) {
-		enum ctl_exit one = read_one(c, o, ctl_text(n, "name"), s);
+		enum ctl_exit one;
 
+		/* It will never answer, and what it had of the steps others have, too. */
+		if (strcmp(ctl_text(n, "state"), "gone") == 0) {
+			fprintf(stderr, "node %s is gone for good: its history is left out\n",
+				ctl_text(n, "name"));
+			continue;
+		}
+		one = read_one(c, o, ctl_text(n, "name"), s);
 		exit = exit == CTL_OK ? one : exit;
 	}
 	json_decref(status);

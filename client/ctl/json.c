@@ -27,6 +27,9 @@ const char *ctl_moving(const json_t *model)
 		return ctl_text(o, "trouble");
 	if (ctl_text(o, "waits")[0] != 0)
 		return ctl_text(o, "waits");
-	return strcmp(ctl_text(o, "state"), "planning") == 0 ? "where chunks go is being computed"
-							     : "nodes make room";
+	if (strcmp(ctl_text(o, "state"), "planning") == 0)
+		return "where chunks go is being computed";
+	if (strcmp(ctl_text(o, "state"), "room") == 0)
+		return "nodes make room";
+	return "chunks move: the node that coordinates knows what they wait for";
 }

@@ -105,6 +105,7 @@ static error_t on_common(int key, char *arg, struct argp_state *state)
 		if (end == arg || *end || !(seconds > 0 && seconds < 1e6))
 			argp_error(state, "--timeout %s: choose a number of seconds above 0", arg);
 		p->options.timeout_ns = (uint64_t)(seconds * 1e9);
+		p->options.timeout_given = true;
 		return 0;
 	case OPT_JSON:
 		p->options.json = true;

@@ -47,7 +47,7 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 	rc = saves_ask_json(c, OP_MOVE, &q->base, &a, out);
 	pthread_mutex_unlock(&c->lock);
 	if (rc != SHARD_OK && refused != NULL)
-		(void)err_set(refused, rc, "%.400s", shard_error());
+		(void)err_set(refused, rc, "%.500s", shard_error());
 	shard_disconnect(&c);
 	if (rc == SHARD_OK)
 		return CTL_OK;
@@ -104,8 +104,9 @@ static bool as_planned(const json_t *status, const json_t *plan)
 
 /* Asks the coordinator whether it would move anything now, and why it has not: only the coordinator
  * knows that before a view has begun the move. A model that it cannot plan for counts as one that
- * does not move. */
-static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t bytes, bool *would)
+ * does not move. weights: so does one without weights, of which there is nothing to copy. */
+static enum ctl_exit would_move(const struct ctl_options *o, bool weights, char *text, size_t bytes,
+				bool *would)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
 	struct err e = {.status = SHARD_OK};
@@ -123,6 +124,8 @@ static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t 
 	json_array_foreach(json_object_get(plan, "models"), i, m) {
 		const char *why = ctl_text(m, "trouble");
 
+		if (weights && json_is_false(json_object_get(m, "weights")))
+			continue;
 		*would = *would || ctl_whole(m, "copies") > 0 || ctl_whole(m, "primaries") > 0;
 		if (why[0] == 0)
 			why = ctl_text(m, "error");
@@ -132,6 +135,31 @@ static enum ctl_exit would_move(const struct ctl_options *o, char *text, size_t 
 	}
 	json_decref(plan);
 	return CTL_OK;
+}
+
+/* The node in the status. NULL: it is not there. */
+static const json_t *node_in(const json_t *status, const char *name)
+{
+	size_t i;
+	json_t *n;
+
+	json_array_foreach(json_object_get(status, "nodes"), i, n)
+		if (strcmp(ctl_text(n, "name"), name) == 0)
+			return n;
+	return NULL;
+}
+
+/* Has somebody ended the drain while this command waits for it? The node may hear of a drain later
+ * than this command, so it has to be seen drained first. */
+static bool drain_ended(const json_t *status, const char *name, bool *seen)
+{
+	const json_t *n = node_in(status, name);
+
+	if (json_object_get(n, "capacity") == NULL)
+		return false;
+	if (ctl_whole(n, "capacity") == 0)
+		*seen = true;
+	return *seen && ctl_whole(n, "capacity") > 0;
 }
 
 static enum ctl_exit stands_still(uint64_t still, const char *node, const char *now)
@@ -148,16 +176,18 @@ static enum ctl_exit stands_still(uint64_t still, const char *node, const char *
 
 /* Until the node has no chunks, or the plan is carried out. Also, without a node, until nothing has
  * moved for a while and the coordinator would not move anything either: on a busy machine it may
- * take long until the first chunk moves. copied: nor may it lack nodes for the copies. */
+ * take long until the first chunk moves. drained: this node is. If it is not `node`, its copies are
+ * made on others, and the coordinator may not lack nodes for them. */
 static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, const json_t *plan,
-				bool copied, json_t **status)
+				const char *drained, json_t **status)
 {
+	bool copied = drained != NULL && node == NULL, seen = false;
 	uint64_t changed = clock_ns(), moved = changed, still = STILL_NS;
 	char last[1024] = "", now[1024], held_up[1024] = "";
 	const struct timespec look = {.tv_nsec = LOOK_NS};
 	struct err e;
 
-	if (o->timeout_ns != 5 * NS_PER_SEC)
+	if (o->timeout_given)
 		still = o->timeout_ns;
 	for (;;) {
 		long long nr;
@@ -167,6 +197,11 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		if (ctl_ask_status(o, status, &e) != SHARD_OK)
 			return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status),
 					e.text);
+		if (drained != NULL && drain_ended(*status, drained, &seen))
+			return ctl_fail(CTL_FAILED,
+					"node %s is not drained: somebody has ended its drain "
+					"meanwhile (`shardctl drain --undo %s`)",
+					drained, drained);
 		nr = held(*status, node, now, sizeof(now), &any);
 		if (any)
 			moved = clock_ns();
@@ -175,7 +210,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 		/* Another plan may have taken the place of this one, because nodes came or went. */
 		if (!any && clock_ns() - moved > SETTLE_NS) {
 			/* Nobody may coordinate for a while, and what was asked for stays asked. */
-			if (would_move(o, held_up, sizeof(held_up), &any) == CTL_OK &&
+			if (would_move(o, copied, held_up, sizeof(held_up), &any) == CTL_OK &&
 			    node == NULL && !any && !(copied && held_up[0] != 0))
 				return CTL_OK;
 			moved = clock_ns();
@@ -255,7 +290,7 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 	if (any_error(plan))
 		exit = CTL_REFUSED;
 	else if (!dry && o->value[NO_WAIT] == NULL)
-		exit = wait_moved(o, NULL, plan, false, &status);
+		exit = wait_moved(o, NULL, plan, NULL, &status);
 	json_decref(plan);
 	json_decref(status);
 	return exit;
@@ -263,9 +298,12 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 
 /* --- drain --- */
 
-static void drained(const struct ctl_options *o, const char *node, const json_t *answer)
+/* status: how it was at the end of the wait. NULL: nothing was waited for. */
+static void drained(const struct ctl_options *o, const char *node, const json_t *answer,
+		    const json_t *status)
 {
 	bool gone = json_is_true(json_object_get(answer, "gone")), wait = !o->value[NO_WAIT];
+	bool back = strcmp(ctl_text(node_in(status, node), "state"), "up") == 0;
 
 	if (o->value[UNDO] && gone)
 		printf("node %s is waited for again\n", node);
@@ -276,7 +314,7 @@ static void drained(const struct ctl_options *o, const char *node, const json_t 
 		       node);
 	else if (o->value[UNDO])
 		printf("node %s holds its share of chunks again\n", node);
-	else if (gone)
+	else if (gone && !back)
 		printf("node %s is drained, gone: nobody waits for it%s%s\n", node,
 		       wait ? "" : ", and its chunks get copies on other nodes",
 		       json_is_true(json_object_get(answer, "votes"))
@@ -288,6 +326,26 @@ static void drained(const struct ctl_options *o, const char *node, const json_t 
 		       wait ? ", and may be stopped" : " as soon as they have moved");
 }
 
+/* A node that writes an earlier drain to its disk, as it does when it hears of its own after a
+ * start, is asked again. */
+static enum ctl_exit ask(const struct ctl_options *o, Shard__Move *q, json_t **out)
+{
+	const struct timespec look = {.tv_nsec = LOOK_NS};
+	uint64_t until = clock_ns() + o->timeout_ns;
+	enum ctl_exit exit;
+	struct err e;
+
+	for (;;) {
+		e = (struct err){.status = SHARD_OK};
+		exit = request(o, q, out, &e);
+		if (e.status != SHARD_BUSY || clock_ns() > until)
+			break;
+		nanosleep(&look, NULL);
+	}
+	return e.status == SHARD_OK ? exit
+				    : ctl_fail(exit, "%s: %s", status_name(e.status), e.text);
+}
+
 enum ctl_exit ctl_drain(const struct ctl_options *o)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
@@ -297,15 +355,16 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 
 	q.action = undo ? DRAIN_END : DRAIN;
 	q.node = o->words[0];
-	if ((exit = request(o, &q, &answer, NULL)) != CTL_OK)
+	if ((exit = ask(o, &q, &answer)) != CTL_OK)
 		return exit;
 	gone = json_is_true(json_object_get(answer, "gone"));
 	if (o->value[NO_WAIT] == NULL && !(undo && gone))
-		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, gone && !undo, &status);
+		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, undo ? NULL : q.node,
+				  &status);
 	if (o->json)
 		saves_print(json_incref(answer));
 	else if (exit == CTL_OK)
-		drained(o, q.node, answer);
+		drained(o, q.node, answer, status);
 	json_decref(answer);
 	json_decref(status);
 	return exit;

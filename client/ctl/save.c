@@ -82,8 +82,7 @@ enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMe
 
 int64_t saves_silence_ms(const struct ctl_options *o)
 {
-	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS
-					       : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
+	return o->timeout_given ? (int64_t)(o->timeout_ns / NS_PER_MS) + 1 : SAVES_SILENCE_MS;
 }
 
 enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_ask *ask,

@@ -11,9 +11,6 @@
 #include <jansson.h>
 
 enum { SAVES_DIR_BYTES = 1024, SAVES_SILENCE_MS = 300000 };
-#define CTL_TIMEOUT_NS                                                                             \
-	5000000000ull /* The default of --timeout. It is for short questions, so SAVES_SILENCE_MS  \
-			 replaces it here. */
 
 /* Makes dir absolute, because a daemon has another working directory. */
 const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir);
@@ -28,7 +25,8 @@ enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c);
  * client's lock. ask has the name for texts, and how long there may be no sign of life. */
 enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMessage *msg,
 				 const struct ckpt_ask *ask, json_t **out);
-/* How long an answer may take without a sign of life. */
+/* How long an answer may take without a sign of life: --timeout, or SAVES_SILENCE_MS where it is
+ * not given. */
 int64_t saves_silence_ms(const struct ctl_options *o);
 void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* arg: a bar. */
 enum ctl_exit saves_print(json_t *j); /* Frees j. NULL says that there was no memory. */

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AWAY_NS (60 * NS_PER_SEC)
+
 struct cursor {           /* The blob that each step commits. */
 	uint64_t samples; /* Samples of all steps and ranks so far. */
 };
@@ -96,19 +98,35 @@ static enum shard_status write_weights(struct gpt *g)
 	return st == SHARD_OK ? library(g, shard_seal(g->model, 0), "seal") : st;
 }
 
+/* A node that could have a newer blob may be away for a moment, as it is in an upgrade. */
+static enum shard_status find_cursor(struct gpt *g, size_t *bytes, uint64_t *step)
+{
+	const struct timespec pause = {.tv_nsec = 100 * NS_PER_MS};
+	const uint64_t until = clock_ns() + AWAY_NS;
+	enum shard_status st;
+
+	do {
+		*bytes = sizeof(g->cursor);
+		st = shard_blob(g->model, 0, &g->cursor, bytes, step);
+		if ((st != SHARD_UNREACHABLE && st != SHARD_BUSY) || clock_ns() > until)
+			return st;
+	} while (nanosleep(&pause, NULL) == 0);
+	return st;
+}
+
 /* Finds where the run stands in its data. Rank 0 is in every world, so its blob is of the last
  * step. */
 static enum shard_status seek(struct gpt *g)
 {
 	const uint64_t due = (g->world.step - 1) * g->cli.batch;
-	size_t bytes = sizeof(g->cursor);
 	enum shard_status st;
 	uint64_t step;
+	size_t bytes;
 
 	g->cursor.samples = 0;
 	if (g->world.step == 1)
 		return SHARD_OK;
-	st = shard_blob(g->model, 0, &g->cursor, &bytes, &step);
+	st = find_cursor(g, &bytes, &step);
 	if (st == SHARD_NOT_FOUND) { /* The weights did not come from this program. */
 		fprintf(stderr,
 			"gpt: nobody left a place in the data: step %" PRIu64
@@ -117,6 +135,9 @@ static enum shard_status seek(struct gpt *g)
 		g->cursor.samples = due;
 		return SHARD_OK;
 	}
+	if (st ==
+	    SHARD_STALE) /* Restored once more: begin says so, and then it is looked for again. */
+		return SHARD_OK;
 	if (st != SHARD_OK)
 		return library(g, st, "place in the data");
 	if (bytes != sizeof(g->cursor) || step != g->world.step - 1 || g->cursor.samples != due)

@@ -244,6 +244,7 @@ static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 	/* These are no part of the definition. */
 	body.incarnation = m->memory.incarnation;
 	body.tables = tables_for_model(m, a, &tables);
+	body.lost = (char *)(uintptr_t)lost_why(m); /* Packing only reads. */
 	m->control->told.ops = &model_round;
 	st = round_ask(&m->control->told, m->server, node, &h, &body.base, NULL, e);
 	arena_reset(a);

@@ -16,6 +16,7 @@
 #include "link/call.h"
 #include "link/peer.h"
 #include "model/lead.h"
+#include "model/lost.h"
 #include "model/model.h"
 #include "model/resume.h"
 #include "model/spec.h"
@@ -89,16 +90,19 @@ static void made_for(struct model *m, const struct err *e)
 static enum shard_status make_for(struct peer *p, const struct wire_head *h,
 				  const Shard__Model *body, struct err *e)
 {
-	Shard__Model *copy = spec_copy(&body->base);
+	Shard__Model own = *body, *copy;
 	enum shard_status st;
 	struct model *m;
 
-	if (copy == NULL)
+	/* These are no part of the definition. */
+	own.incarnation = 0;
+	own.lost = (char *)(uintptr_t)protobuf_c_empty_string;
+	if ((copy = spec_copy(&own.base)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
-	copy->incarnation = 0;
 	if ((st = model_make_later(&m, p->server, copy, NULL, made_for, e)) != SHARD_OK)
 		return st;
 	m->defining = true;
+	lost_told(m, body->lost);
 	m->control->maker = (struct model_maker){caller_node(p, h->attempt), body->incarnation};
 	return SHARD_OK;
 }
@@ -137,8 +141,10 @@ enum shard_status have_model(struct peer *p, const struct wire_head *h, const Sh
 		st = resume_check(m, p, e);
 	if (st != SHARD_OK)
 		refuse_model(p, body->spec->name, e);
-	else if (m != NULL)
+	else if (m != NULL) {
+		lost_told(m, body->lost);
 		held_here(m, p, h->attempt, body->incarnation);
+	}
 	return st;
 }
 

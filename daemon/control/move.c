@@ -59,6 +59,7 @@ static json_t *model_json(struct model *m)
 	json_object_set_new(o, "primaries", json_integer((json_int_t)p.cost.primaries));
 	json_object_set_new(o, "bytes", json_integer((json_int_t)p.bytes));
 	json_object_set_new(o, "nodes", nodes);
+	json_object_set_new(o, "weights", json_boolean(m->sealed));
 	moving_plan_free(&p);
 	return o;
 }

@@ -324,7 +324,10 @@ enum shard_status moving_plan(const struct model *m, struct moving_plan *out, st
 			out->bytes += (uint64_t)__builtin_popcountll(more) * chunk_bytes(m, c);
 			gain |= more;
 		}
-		if (gain != 0 && may_ask(m->server, gain, e) != SHARD_OK)
+		if (!m->sealed && out->cost.copies + out->cost.primaries > 0)
+			snprintf(out->trouble, sizeof(out->trouble),
+				 "it has no weights, and its chunks move when it has");
+		else if (gain != 0 && may_ask(m->server, gain, e) != SHARD_OK)
 			snprintf(out->trouble, sizeof(out->trouble), "%.299s", e->text);
 	}
 	if (t != NULL)

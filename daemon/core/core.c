@@ -366,6 +366,15 @@ void core_state(const struct core *c, struct core_state *s)
 								     core_members(c)->nodes)));
 }
 
+uint64_t core_absent_since(const struct core *c, uint16_t node)
+{
+	CHECK(node < CORE_NODES_MAX);
+	return core_coordinates(c) && view_is_member(coord_members(c), node) &&
+			       !core_linked(c, node)
+		       ? c->coord.node[node].absent_since
+		       : 0;
+}
+
 void core_now(const struct core *c, struct core_now *a)
 {
 	*a = (struct core_now){.term = c->member.term,

@@ -134,6 +134,9 @@ struct core_state {
 	char moves[128];
 };
 void core_state(const struct core *c, struct core_state *s);
+/* On the coordinator: since when that member has no link, from which lost_timeout counts. 0: it has
+ * one, or is no member, or this node does not coordinate. */
+uint64_t core_absent_since(const struct core *c, uint16_t node);
 /* What this node has adopted and decided. Cheap enough to be looked at after each event. */
 struct core_now {
 	uint64_t term; /* Of the view that is adopted. 0: none is. */

@@ -209,7 +209,8 @@ void moves_waits(const struct core *c, char *text, size_t bytes)
 			snprintf(text, bytes, "node %s, %s, for chunk %u", core_node_name(c, node),
 				 why, chunk);
 		else
-			snprintf(text, bytes, "the next step");
+			snprintf(text, bytes, "the next step%s",
+				 coord_too_few(c) ? ", for which trainers are missing" : "");
 	} else {
 		snprintf(text, bytes, "the end of the step in hand");
 	}

@@ -11,6 +11,7 @@
 #include "core/inner.h"
 #include "wire/xxh.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define VALUES_BYTES (CORE_VALUES_NR * sizeof(double))
@@ -53,6 +54,10 @@ struct warm {
 	struct core_world world;
 	struct record record;
 };
+
+/* Tests have lower limits. */
+static_assert(CORE_RANKS_MAX < 256 || (sizeof(struct warm) == 44208 && VALUES_BYTES == 128),
+	      "WARM_MAGIC, and WARM_FORMAT of warm/warm.c, grow when this does");
 
 size_t core_warm_bytes(const struct core_conf *conf)
 {

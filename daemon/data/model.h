@@ -129,10 +129,11 @@ struct model {
 	struct rooms *rooms;
 
 	/* Owner: model/lost.c. */
-	char lost[512];   /* Why the last weights are gone. Empty: they are not. */
-	bool gone;        /* The model is LOST for good, and `lost` says what happened first. */
-	bool rolled_back; /* The model is LOST, and a restore brings the weights. */
-	bool reset_due;   /* Its memory is void, and is reset when no job uses it any more. */
+	char lost[512];      /* Why the last weights are gone. Empty: they are not. */
+	char lost_told[256]; /* The same, of a loss before this node had a view: lost_told(). */
+	bool gone;           /* The model is LOST for good, and `lost` says what happened first. */
+	bool rolled_back;    /* The model is LOST, and a restore brings the weights. */
+	bool reset_due;      /* Its memory is void, and is reset when no job uses it any more. */
 	char restored_from[CHECKPOINT_PATH_MAX]; /* For texts. */
 	struct writer writer;                    /* model/writer.c */
 

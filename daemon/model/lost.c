@@ -28,11 +28,23 @@ bool lost_for_good(const struct model *m)
 	return core.lost && !m->sealed && !m->rolled_back;
 }
 
+const char *lost_why(const struct model *m)
+{
+	if (m->lost[0] != 0 || m->core == NULL || !lost_for_good(m))
+		return m->lost;
+	return m->lost_told;
+}
+
+void lost_told(struct model *m, const char *why)
+{
+	snprintf(m->lost_told, sizeof(m->lost_told), "%s", why);
+}
+
 /* The text that says what happened and what can be done now. */
 static void sentence(const struct model *m, char *out, size_t bytes)
 {
-	const char *what =
-		m->lost[0] != 0 ? m->lost : "its weights went before this daemon started";
+	const char *why = lost_why(m);
+	const char *what = why[0] != 0 ? why : "its weights went before this daemon started";
 
 	CHECK(bytes >= 256);
 	if (!lost_for_good(m))

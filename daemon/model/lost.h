@@ -16,6 +16,10 @@ enum shard_status lost_check(const struct model *m, struct err *e);
 /* At a start: takes over why the weights of a model are lost, as the coordinator's file says. */
 void lost_loaded(struct model *m, const struct core_view *view, const char *why);
 
+/* Why its weights are gone. Empty: they are not, or nobody here knows. */
+const char *lost_why(const struct model *m);
+/* The coordinator says so with MODEL, to a node that has no view of the model yet. */
+void lost_told(struct model *m, const char *why);
 /* Carries out CORE_ACT_LOST. */
 void lost_act(struct model *m, const struct core_action *a);
 /* After each view: a node that has just started may know a model by a generation that ends before

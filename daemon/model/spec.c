@@ -238,6 +238,7 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 
 	a.generation = b.generation = 0;
 	a.incarnation = b.incarnation = 0;
+	a.lost = b.lost = (char *)(uintptr_t)protobuf_c_empty_string;
 	a.n_place_runs = b.n_place_runs = 0;
 	a.n_holder_runs = b.n_holder_runs = 0;
 	a.tables = b.tables = NULL;

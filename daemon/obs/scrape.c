@@ -14,6 +14,7 @@
 #include "control/moving.h"
 
 #include "base/clock.h"
+#include "model/lost.h"
 #include "model/model.h"
 #include "model/watch.h"
 #include "warm/warm.h"
@@ -676,9 +677,9 @@ static void ill(FILE *f, const struct server *s)
 	list_each(it, (struct list *)(uintptr_t)&s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m->lost[0] != 0)
+		if (lost_why(m)[0] != 0)
 			fprintf(f, "model \"%s\" is lost: %s\n", m->name,
-				shown(m) ? m->lost : "its owner may ask why");
+				shown(m) ? lost_why(m) : "its owner may ask why");
 	}
 }
 

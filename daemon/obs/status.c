@@ -351,6 +351,72 @@ static bool disk_words(const struct model *m, char *out, size_t bytes)
 	return true;
 }
 
+/* --- a node that is away, with copies that no other one has --- */
+
+struct awaited {
+	uint16_t node;
+	uint32_t chunks;             /* How many no node that is up has. */
+	uint64_t since_ns, until_ns; /* When its link went, and when it is given up. */
+};
+
+/* Is there such a node? Of several the one that went last is found: the model is LOST when no node
+ * is left that may bring a chunk back. The coordinator's clock holds. Other nodes know it to within
+ * what their own links tell. */
+static bool awaited(const struct model *m, struct awaited *out)
+{
+	const struct server *s = m->server;
+	bool any = false, alone;
+
+	*out = (struct awaited){0};
+	for (uint16_t n = 0; n < s->nodes_nr && m->sealed && m->core != NULL; n++) {
+		const struct peer *p = s->peer[n];
+		struct awaited a = {.node = n};
+
+		if (p == NULL || p->up || server_gone(s, n) ||
+		    (a.chunks = moving_only_at(m, n, &alone)) == 0)
+			continue;
+		a.since_ns = core_absent_since(m->core, n);
+		if (a.since_ns == 0)
+			a.since_ns = p->since_ns > s->started_ns ? p->since_ns : s->started_ns;
+		a.until_ns = a.since_ns + s->conf->lost_timeout_ns;
+		if (!any || a.since_ns > out->since_ns)
+			*out = a;
+		any = true;
+	}
+	return any;
+}
+
+static double left_s(const struct awaited *a)
+{
+	uint64_t now = clock_ns();
+
+	return a->until_ns > now ? (double)(a->until_ns - now) / (double)NS_PER_SEC : 0;
+}
+
+static void awaited_words(const struct model *m, char *out, size_t bytes, size_t used)
+{
+	struct awaited a;
+
+	if (used < bytes && awaited(m, &a))
+		snprintf(out + used, bytes - used,
+			 "%snode %s has been away for %.0f s, with %u chunks of which no node that "
+			 "is up has a copy: it is given up in %.0f s (lost_timeout)",
+			 used > 0 ? "; " : "", members_name(m->server, a.node), seconds(a.since_ns),
+			 a.chunks, left_s(&a));
+}
+
+static void awaited_json(json_t *o, const struct model *m)
+{
+	struct awaited a;
+
+	if (awaited(m, &a))
+		json_object_set_new(o, "awaited",
+				    json_pack("{s:s, s:i, s:f, s:f}", "node",
+					      members_name(m->server, a.node), "chunks",
+					      (int)a.chunks, "since_s", seconds(a.since_ns),
+					      "left_s", left_s(&a)));
+}
+
 /* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
  * far as this node knows. The coordinator's text follows if it names more, or that there is none.
  * Empty: nobody is known. */
@@ -400,8 +466,9 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 	else if (disk_words(m, out, bytes))
 		return;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
-		snprintf(out + used, bytes - used, "%s%s", used > 0 ? "; on all nodes: " : "",
-			 word);
+		used += (size_t)snprintf(out + used, bytes - used, "%s%s",
+					 used > 0 ? "; on all nodes: " : "", word);
+	awaited_words(m, out, bytes, used);
 	if (out[0] == 0 && strcmp(status_model_state(m), "unsealed") == 0)
 		writer_words(m, out, bytes);
 }
@@ -580,8 +647,10 @@ static json_t *model_json(const struct model *m)
 	if (o != NULL && all > 0)
 		json_object_set_new(o, "resuming",
 				    json_pack("{s:i, s:i}", "done", (int)done, "chunks", (int)all));
-	if (o != NULL && m->lost[0] != 0)
-		json_object_set_new(o, "lost", json_string(m->lost));
+	if (o != NULL)
+		awaited_json(o, m);
+	if (o != NULL && lost_why(m)[0] != 0)
+		json_object_set_new(o, "lost", json_string(lost_why(m)));
 	return o;
 }
 

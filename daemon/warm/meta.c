@@ -14,6 +14,7 @@
 #include "wire/place.h"
 #include "wire/xxh.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,9 @@ struct meta_head {
 	_Atomic uint32_t core_now, mark_now;
 	struct meta_mark mark[2];
 };
+
+static_assert(sizeof(struct meta_head) == 312 && sizeof(struct meta_tables) == 64,
+	      "META_MAGIC, and WARM_FORMAT of warm.c, grow when this does");
 
 /* How many tiles there are. first: NULL, or the first one of each chunk. */
 static uint32_t tiles_all(const struct meta_conf *c, uint32_t *first)

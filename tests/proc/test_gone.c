@@ -11,6 +11,7 @@
 #include "lib/proc.h"
 #include "lib/tool.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +132,7 @@ static void test_for_good(void **state)
 	doctor(0, "1 of 1 others answer");
 	moved_copied(cluster, 0);
 	assert_int_equal(moved_held(cluster, 0, 0), moved_held(cluster, 0, 1));
+	say(1, "history moved --node all --from 2 --to 2", 0, "node c is gone for good");
 	wait_well(0, 2);
 	wait_well(1, 2);
 	say(0, "drain c --timeout 20", 0, "drained, gone"); /* Again: it is so. */
@@ -251,7 +253,8 @@ static void test_nowhere(void **state)
 	begin(2, STATIC, "replicas=2");
 	cluster_kill(cluster, 1);
 	more(3);
-	say(0, "drain b --timeout 3", 1, "add a node first");
+	say(0, "drain b --timeout 5", 1,
+	    "nothing has changed for 5 s: \"moved\": "); /* The default of others. */
 	wait_well(0, 1);
 	c = cluster_joiner(cluster, 0, NULL);
 	cluster_spawn(cluster, c);
@@ -259,6 +262,63 @@ static void test_nowhere(void **state)
 	moved_copied(cluster, 0);
 	say(0, "drain b --timeout 20", 0, "drained, gone");
 	moved_ends(&cluster, &crew, true);
+}
+
+struct drain_b {   /* A thread's `shardctl drain b`. */
+	char *out; /* This and rc are valid once it has been joined. */
+	int rc;
+};
+
+static void *drain_b(void *arg)
+{
+	struct drain_b *d = arg;
+
+	d->out = moved_said(cluster, 0, "drain b --timeout 15", &d->rc);
+	return NULL;
+}
+
+/* The drain is ended while the command still waits for copies, for which there is no node. */
+static void test_undone(void **state)
+{
+	struct drain_b d;
+	pthread_t thread;
+
+	(void)state;
+	begin(2, STATIC, "replicas=2");
+	cluster_kill(cluster, 1);
+	more(3);
+	assert_int_equal(pthread_create(&thread, NULL, drain_b, &d), 0);
+	cluster_wait_log(cluster, 0, "event=gone node=b", 1);
+	cluster_wait_log(cluster, 0, "event=not_moved", 1);
+	say(0, "drain --undo b", 0, "node b is waited for again");
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	if (d.rc != 1 || strstr(d.out, "node b is not drained: somebody has ended") == NULL)
+		fail_msg("%d: %s", d.rc, d.out);
+	free(d.out);
+	moved_ends(&cluster, &crew, false);
+}
+
+/* The copies are made when nobody trains, too. The old ones leave with a step, and every node says
+ * that there is none. */
+static void test_nobody_trains(void **state)
+{
+	char *out;
+	int rc;
+
+	(void)state;
+	begin(3, STATIC, "replicas=2");
+	crew_finish(crew);
+	test_free(crew);
+	crew = NULL;
+	for (int n = 0; n < 2; n++) {
+		out = moved_said(cluster, n, "drain c --timeout 4", &rc);
+		if (rc != 1 ||
+		    strstr(out, n == 0 ? "the next step, for which trainers are missing"
+				       : "chunks move: the node that coordinates") == NULL)
+			fail_msg("node %c: %d: %s", 'a' + n, rc, out);
+		free(out);
+	}
+	cluster_done(&cluster);
 }
 
 /* The drain of a node without capacity is ended, which gives it nothing. */
@@ -293,6 +353,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_is_kept, cleanup),
 		cmocka_unit_test_teardown(test_only_copy, cleanup),
 		cmocka_unit_test_teardown(test_nowhere, cleanup),
+		cmocka_unit_test_teardown(test_undone, cleanup),
+		cmocka_unit_test_teardown(test_nobody_trains, cleanup),
 		cmocka_unit_test_teardown(test_no_capacity, cleanup),
 	};
 

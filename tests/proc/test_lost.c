@@ -129,6 +129,53 @@ static void a_fresh_start_is_asked_for(void **state)
 	trains(y, 0, 1);
 }
 
+/* A node stays away. The others say for how long they wait for it. When it is back after the end of
+ * that, it says why the model is lost, though it had no part in it. */
+static void a_node_stays_away(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t;
+
+	y->cluster =
+		cluster_start(3, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 6s\n");
+	t = drill_joining(y, at(y, 0), 0, SGD);
+	drill_get(t, SHARD_OK);
+	DRILL(t, SHARD_OK, .op = DRILL_TRAIN, .step = 3);
+	cluster_kill(y->cluster, 2);
+	for (int n = 0; n < 2; n++) {
+		cluster_says(y->cluster, n, "node c has been away for ");
+		cluster_says(y->cluster, n,
+			     " s, with 2 chunks of which no node that is up has a copy: it is ");
+		cluster_says(y->cluster, n, "\"awaited\":{\"node\":\"c\",\"chunks\":2,");
+	}
+	for (int n = 0; n < 2; n++)
+		cluster_says(y->cluster, n, "\"lost\":\"node c stayed away, which held 2 of ");
+	cluster_spawn(y->cluster, 2);
+	cluster_ready(y->cluster, 2);
+	cluster_says(y->cluster, 2, "\"lost\":\"node c stayed away, which held 2 of ");
+	drill_end(t);
+}
+
+/* A model without weights has no copies that a drained node would have to hand on. */
+static void a_drain_without_weights(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t;
+	char words[200];
+
+	y->cluster =
+		cluster_start(4, NULL, "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 1000s\n");
+	t = drill_new(y, at(y, 0));
+	drill_expect(t, SHARD_OK, definition(SGD));
+	cluster_kill(y->cluster, 3);
+	snprintf(words, sizeof(words), "drain d --timeout 10 --address %s", at(y, 0));
+	tool_expect(0, "node d is drained, gone", "shardctl", words);
+	snprintf(words, sizeof(words), "drain c --timeout 4 --address %s", at(y, 0));
+	tool_expect(1, "\"m\": it has no weights, and its chunks move when it has", "shardctl",
+		    words);
+	drill_end(t);
+}
+
 static void a_checkpoint_is_brought(void **state)
 {
 	struct drill_yard *y = *state;
@@ -198,6 +245,9 @@ static void never_sealed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_node_stays_away, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(a_drain_without_weights, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(a_fresh_start_is_asked_for, drill_setup,
 						drill_teardown),
 		cmocka_unit_test_setup_teardown(a_checkpoint_is_brought, drill_setup,
