@@ -16,6 +16,7 @@
 #include "data/blobs.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "data/images.h"
 #include "data/model.h"
 #include "link/peer.h"
 #include "wire/ops.h"
@@ -309,6 +310,14 @@ uint32_t catchup_count(const struct model *m)
 	return nr;
 }
 
+/* With two images: has the image before the record that is being applied not come yet? Trainers
+ * still need it, and nobody sends it to a node that makes the images of the chunk itself. */
+static bool lacks_older(const struct model *m, uint32_t chunk)
+{
+	return m->set.max_staleness > 0 && m->content_old != m->content_step &&
+	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
+}
+
 void catchup_record(struct model *m, uint64_t before, bool skip)
 {
 	struct catchup *l = m->catchup;
@@ -319,7 +328,7 @@ void catchup_record(struct model *m, uint64_t before, bool skip)
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		if (!fetches(m, c))
 			continue;
-		if (l->at[c] == before) {
+		if (l->at[c] == before && (skip || l->own[c] || !lacks_older(m, c))) {
 			l->at[c] = m->step;
 			l->own[c] |= !skip;
 		} else if (l->at[c] != m->step) { /* It may have come before its record did. */
@@ -336,7 +345,9 @@ bool catchup_caught(const struct model *m)
 	if (!learns(m) || m->catchup->missing > 0 || m->img.applying)
 		return false;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		if (fetches(m, c) && store_image_chunk(m->store, m->img.slot, c) != data_version(m))
+		if (fetches(m, c) &&
+		    (store_image_chunk(m->store, m->img.slot, c) != data_version(m) ||
+		     images_lacks_old(m, c)))
 			return false;
 	return true;
 }

@@ -129,7 +129,9 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 	m->core = core_init(m->core_memory, conf, own, there ? meta_core(&m->meta) : NULL);
 	free(own);
 	if (m->core == NULL)
-		return err_set(e, SHARD_MISMATCH, "what its core knew is of another release");
+		return err_set(e, SHARD_MISMATCH,
+			       "what its core knew does not count any more, is damaged, or is of "
+			       "another release");
 	if (meta_persistent(&m->meta) && !there)
 		meta_tables(&m->meta, &m->place, m->tables.defined.sum);
 	if (meta_persistent(&m->meta) && !there &&
