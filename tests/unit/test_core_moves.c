@@ -296,7 +296,7 @@ static void test_ends_after_a_step(void **state)
 	caught_up(&l);
 	assert_null(persists(&l));
 	core_state(l.core, &st);
-	assert_string_equal(st.moves, "the next step");
+	assert_string_equal(st.moves, "the next step, for which trainers are missing");
 	begin(&l);
 	assert_null(persists(&l));
 	commit(&l, 2, 2);
