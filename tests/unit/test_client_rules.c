@@ -172,10 +172,10 @@ static void test_signals(void **state)
 	session(f, &t);
 	handlers(after);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask_after);
-	for (int s = 1; s < 65; s++)
+	for (int s = 1; s < 65; s++) /* The kernel fills in only a part of a sigset_t. */
 		assert_true(before[s].sa_handler == after[s].sa_handler &&
-			    before[s].sa_flags == after[s].sa_flags);
-	assert_memory_equal(&mask, &mask_after, sizeof(mask));
+			    before[s].sa_flags == after[s].sa_flags &&
+			    sigismember(&mask, s) == sigismember(&mask_after, s));
 	trainer_end(&t);
 	fake_stop(f);
 }

@@ -73,8 +73,9 @@ def test_equal_weights_and_no_memory(ranks):
     for word in ("first", "last", "random"):
         assert plain[word] == built[word]
     assert plain["peak"] > plain["size"] > 120 * MIB
-    # One parameter on its way to a file, one gradient, and what libraries take for themselves.
-    assert built["peak"] < 50 * MIB, built
+    # One parameter on its way to a file, what libraries take for themselves, and gradients of
+    # 4 MiB: one, or some more where pushing is slow.
+    assert built["peak"] < built["size"] * 0.6, built
 
 
 @pytest.mark.parametrize("words", ["", "params='copy', stage3=dict(prefetch=0, reuse=0, keep=0)"])
