@@ -22,10 +22,7 @@ static void test_reads_while_cut(void **state)
 
 	y->cluster = cluster_make(3, "replicas = 1\n", "[cluster]\nheartbeat_timeout = 30s\n");
 	k = cutter_start(y->cluster);
-	for (int n = 0; n < 3; n++)
-		cluster_spawn(y->cluster, n);
-	for (int n = 0; n < 3; n++)
-		cluster_ready(y->cluster, n);
+	cluster_up(y->cluster);
 	crew_init(&y->crew, "m");
 	yard_train(&y->crew, y->cluster, (const int[]){1, 1, 1}, STEPS);
 	for (int i = 0; i < ROUNDS; i++) {

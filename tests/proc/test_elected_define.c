@@ -158,10 +158,7 @@ static void test_leads_no_more(void **state)
 			       "[cluster]\nmembership = quorum\nelection_timeout = 300ms\n"
 			       "heartbeat_timeout = 60s\n");
 	k = cutter_start(cluster);
-	for (int n = 0; n < 3; n++)
-		cluster_spawn(cluster, n);
-	for (int n = 0; n < 3; n++)
-		cluster_ready(cluster, n);
+	cluster_up(cluster);
 	for (int tries = 0; refused == 0 && tries < 20; tries++) {
 		struct trainer t = {.client = NULL};
 		pthread_t thread;
