@@ -159,25 +159,28 @@ step tools-globals "no mutable globals" tests/lib/globals.sh "$B"
 wait
 step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 
-# pytest NAME WHAT COMMAND...: as step, but the tests that pytest counts are counted one by one.
+# pytests NAME WHAT COMMAND...: as step, but the tests that pytest counts are counted one by one, and
+# the names of those that fail are printed.
 pytests()
 {
-	local name=$1 what=$2 start=$SECONDS log rc p f s
+	local name=$1 what=$2 start=$SECONDS log rc p f s sum
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
 	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-1500}" "$@"
 	rc=$?
+	sum=$(grep -E '^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' "$log" | tail -1)
 	count() {
-		tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' |
+		grep -oE "[0-9]+ $1" <<<"$sum" | grep -oE '[0-9]+' |
 			awk '{ n += $1 } END { print n + 0 }'
 	}
 	p=$(count passed) f=$(count '(failed|error)') s=$(count skipped)
 	[ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
 	echo "$p $f $s $(((SECONDS - start) * 1000)) $what" >>"$results"
 	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" \
-		"$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
-	[ "$f" = 0 ] || tail -${TAIL:-60} "$log" | sed 's/^/     | /'
+		"${sum:-$(tail -1 "$log" | cut -c1-90)}" $((SECONDS - start))
+	[ "$f" = 0 ] || { tail -${TAIL:-60} "$log"; grep -E '^(FAILED|ERROR) ' "$log"; } |
+		sed 's/^/     | /'
 }
 
 if [ -n "$everything" ]; then

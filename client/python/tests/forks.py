@@ -41,8 +41,11 @@ def _tell(fd: int, number: int):
 
 def main(requests_fd: int):
     """The server. In a process that it forked it runs the code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # From the keyboard it is for the tests.
-    exec(_serve(requests_fd), vars(sys.modules["__main__"]))
+    # From the keyboard it is for the tests, and a command that a shell ran with & ignores it.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = _serve(requests_fd)
+    signal.signal(signal.SIGINT, interrupt)
+    exec(code, vars(sys.modules["__main__"]))
 
 
 def _serve(requests_fd: int) -> str:
@@ -83,7 +86,6 @@ def _become(request: dict, fds: list[int]) -> str:
     for k in range(3):
         os.dup2(fds[k], k)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -32,9 +32,13 @@ sys.exit(3)
 """
 
 
-def test_it_is_as_a_new_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_it_is_as_a_new_process(tmp_path, monkeypatch, request, interrupt):
     monkeypatch.chdir(tmp_path)
-    env = {**os.environ, "WORD": "1"}
+    kept = signal.signal(signal.SIGINT, interrupt)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, kept))
+    # PYTHON...: this test's server is started now.
+    env = {**os.environ, "WORD": "1", "PYTHON_OF": str(interrupt)}
     p = forks.Process(LOOK, env)
     p.stdin.write("hello\n")
     out = p.finish(60)
