@@ -115,6 +115,8 @@ static json_t *record_json(const struct history_reader *r, const Shard__Record *
 	json_object_set_new(o, "outcome", json_string(x->outcome < 4 ? outcomes[x->outcome] : "?"));
 	json_object_set_new(o, "diverged", json_boolean(x->diverged));
 	json_object_set_new(o, "content", whole(x->content));
+	if (x->content_old > 0) /* The release that wrote it knew it. */
+		json_object_set_new(o, "content_old", whole(x->content_old - 1));
 	json_object_set_new(o, "applied", whole(x->applied));
 	json_object_set_new(o, "skipped_in_row", whole(x->skipped_in_row));
 	json_object_set_new(o, "attempts", whole(x->attempts));

@@ -60,6 +60,8 @@ bool record_can_follow(const struct record *r, const struct record *prev,
 {
 	if (r->content != (r->outcome == RECORD_APPLIED ? r->id.step : prev->content))
 		return false;
+	if (r->content_old != prev->content && r->content_old != r->content)
+		return false;
 	if (r->outcome == RECORD_SEAL || r->id.step != prev->id.step + 1 ||
 	    r->applied != prev->applied + (r->outcome == RECORD_APPLIED) ||
 	    r->world.size != world->size)
@@ -78,7 +80,7 @@ void record_seal(struct record *r, const struct record_conf *conf, const struct 
 	memset(r, 0, sizeof(*r));
 	r->id = *id;
 	r->outcome = RECORD_SEAL;
-	r->content = r->applied = id->step;
+	r->content = r->content_old = r->applied = id->step;
 	r->clip_factor = 1;
 	r->bad_tensor = -1;
 	r->bad_rank = -1;
@@ -242,9 +244,11 @@ static uint64_t record_skips(const struct record *r, const struct core_tune *tun
 
 bool record_content_ok(const struct record *r)
 {
-	if (r->outcome == RECORD_SEAL || r->outcome == RECORD_APPLIED)
-		return r->content == r->id.step;
-	return r->content < r->id.step;
+	if (r->outcome == RECORD_APPLIED)
+		return r->content == r->id.step && r->content_old <= r->content;
+	if (r->content_old != r->content)
+		return false;
+	return r->outcome == RECORD_SEAL ? r->content == r->id.step : r->content < r->id.step;
 }
 
 void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf,
@@ -258,6 +262,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	      conf->groups_nr <= CORE_GROUPS_MAX);
 	memset(r, 0, sizeof(*r));
 	r->id = *id;
+	r->content_old = prev->content;
 	r->attempts = id->attempt;
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;

@@ -63,6 +63,9 @@ struct record {
 	bool diverged;
 	/* The last step that changed weights (of a seal: its own step). It names the image. */
 	uint64_t content;
+	/* That of the record before. With two images it names the older one, on which ranks may
+	 * still compute (of a seal: its own step). As .content: the older one is not known. */
+	uint64_t content_old;
 	uint64_t applied, skipped_in_row, attempts;
 	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
 	int64_t bad_tensor;
@@ -145,7 +148,7 @@ bool record_can_follow(const struct record *r, const struct record *prev,
 		       const struct core_world *world);
 
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
-/* Of a record that came from elsewhere: is .content possible? */
+/* Of a record that came from elsewhere: are .content and .content_old possible? */
 bool record_content_ok(const struct record *r);
 bool record_pauses(const struct record *r,
 		   const struct core_tune *tune); /* Does no step follow it before a resume? */

@@ -17,7 +17,7 @@
 #define VALUES_BYTES (CORE_VALUES_NR * sizeof(double))
 
 /* "srdwarmC". Its last letter grows with each change of struct warm. */
-#define WARM_MAGIC 0x436d726177647273ull
+#define WARM_MAGIC 0x446d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -56,7 +56,7 @@ struct warm {
 };
 
 /* Tests have lower limits. */
-static_assert(CORE_RANKS_MAX < 256 || (sizeof(struct warm) == 44208 && VALUES_BYTES == 128),
+static_assert(CORE_RANKS_MAX < 256 || (sizeof(struct warm) == 44216 && VALUES_BYTES == 128),
 	      "WARM_MAGIC, and WARM_FORMAT of warm/warm.c, grow when this does");
 
 size_t core_warm_bytes(const struct core_conf *conf)

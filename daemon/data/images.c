@@ -139,26 +139,7 @@ static bool is_asked(const struct images *i, uint32_t chunk)
 	return false;
 }
 
-/* The node that is asked for a chunk: its primary, and those of the other holders in turn when
- * nothing has come for a second. One that has begun with the newest image has no older one. */
-static uint16_t asked_of(const struct model *m, uint32_t chunk)
-{
-	uint16_t first = place_primary(&m->place, chunk), nodes = m->server->nodes_nr, nr = 0;
-	uint16_t holder[CORE_NODES_MAX];
-
-	if (first >= nodes)
-		return first; /* Its last copy is gone by now. */
-	for (uint16_t i = 0; i < nodes; i++) {
-		uint16_t n = (uint16_t)((first + i) % nodes);
-		const struct peer *p = m->server->peer[n];
-
-		if (n != m->server->self && p != NULL && p->up && place_holds(&m->place, chunk, n))
-			holder[nr++] = n;
-	}
-	return nr > 0 ? holder[m->images->asks % nr] : first;
-}
-
-/* Takes the next chunk that is asked of that node into the list. False: there is none. */
+/* Takes the next chunk of that primary into the list. False: there is none. */
 static bool take_next(struct model *m, uint16_t n)
 {
 	struct images *i = m->images;
@@ -166,7 +147,7 @@ static bool take_next(struct model *m, uint16_t n)
 	while (i->next[n] < m->layout->chunks_nr) {
 		uint32_t c = i->next[n]++;
 
-		if (is_asked(i, c) || asked_of(m, c) != n ||
+		if (place_primary(&m->place, c) != n || is_asked(i, c) ||
 		    !((i->ask && images_lacks(m, c)) || (i->ask_old && images_lacks_old(m, c))))
 			continue;
 		CHECK(i->asked_nr < IMAGES_ASKED_MAX);
@@ -204,7 +185,7 @@ static void send_ask(struct model *m, uint16_t n, uint32_t from)
 	(void)peer_send(m->server, n, &h, &want.base, NULL);
 }
 
-/* Fills the list up, with one chunk of each node in turn. */
+/* Fills the list up, with one chunk of each primary in turn. */
 static void ask_more(struct model *m)
 {
 	struct images *i = m->images;
@@ -270,12 +251,11 @@ void images_moved(struct model *m)
 
 void images_heard(struct model *m, uint32_t chunk)
 {
-	struct images *i = m->images;
+	uint16_t n = place_primary(&m->place, chunk);
 
-	i->idle_ns = clock_ns();
-	for (uint32_t k = 0; k < i->asked_nr; k++)
-		if (i->asked[k].chunk == chunk)
-			i->heard_ns[i->asked[k].node] = i->idle_ns;
+	m->images->idle_ns = clock_ns();
+	if (n < CORE_NODES_MAX) /* Otherwise its last copy is gone by now. */
+		m->images->heard_ns[n] = m->images->idle_ns;
 }
 
 void images_came(struct model *m, uint32_t chunk)

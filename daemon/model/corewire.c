@@ -142,6 +142,7 @@ Shard__Record *corewire_pack_record(const struct record *r, struct arena *a)
 	out->outcome = r->outcome;
 	out->diverged = r->diverged;
 	out->content = r->content;
+	out->content_old = r->content_old + 1;
 	out->applied = r->applied;
 	out->skipped_in_row = r->skipped_in_row;
 	out->attempts = r->attempts;
@@ -185,6 +186,7 @@ static enum shard_status unpack_record(struct record *r, const Shard__Record *in
 	r->outcome = (enum record_outcome)in->outcome;
 	r->diverged = in->diverged;
 	r->content = in->content;
+	r->content_old = in->content_old > 0 ? in->content_old - 1 : in->content;
 	r->applied = in->applied;
 	r->skipped_in_row = in->skipped_in_row;
 	r->attempts = in->attempts;
@@ -202,9 +204,12 @@ static enum shard_status unpack_record(struct record *r, const Shard__Record *in
 	if (unpack_values(r->values, in->values, in->n_values, 1, e) != SHARD_OK)
 		return e->status;
 	if (!record_content_ok(r))
-		return err_set(e, SHARD_PROTOCOL,
-			       "a record of step %lu with outcome %u whose weights are of step %lu",
-			       (unsigned long)r->id.step, in->outcome, (unsigned long)r->content);
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"a record of step %lu with outcome %u whose weights are of step %lu, "
+			"and of step %lu before",
+			(unsigned long)r->id.step, in->outcome, (unsigned long)r->content,
+			(unsigned long)r->content_old);
 	if (r->outcome == RECORD_SEAL && in->n_world == 0)
 		return SHARD_OK;
 	return unpack_world(&r->world, in->world, in->n_world, l, e);

@@ -26,7 +26,7 @@
 #define WARM_MAGIC 0x6b726170646873ull /* "shdpark" */
 /* Format of everything that is kept. It grows with each change of any part, also of the core's
  * memory. All releases from format 4 on can read the page itself. */
-#define WARM_FORMAT 9
+#define WARM_FORMAT 10
 #define WARM_TRIES_MAX                                                                             \
 	3 /* After so many starts that died while they took a model, it is not taken. */
 #define MEMBERS_BYTES 400

@@ -17,7 +17,7 @@
 /* Grows with each field that a node may leave out, so that nodes of two releases form one cluster
  * while it is upgraded. A build with a lower number is an older release for its peers. */
 #ifndef WIRE_MINOR
-#define WIRE_MINOR 7u
+#define WIRE_MINOR 8u
 #endif
 /* The WIRE_MINOR from which a node, or a daemon for its trainers, knows what. README.md has each.
  */

@@ -140,6 +140,7 @@ struct record lone_record(uint64_t term, uint32_t seq, uint64_t step)
 	r.bad_tensor = -1;
 	r.bad_rank = -1;
 	r.applied = r.content = step;
+	r.content_old = step > 4 ? step - 1 : step;
 	r.world.size = step > 4;
 	r.world.rank[0] = (struct core_rank){.session = SESSION, .node = B, .weight = 1};
 	return r;

@@ -319,6 +319,7 @@ void rawnode_seal(struct rawnode *x, uint64_t step)
 	x->view.sealed = true;
 	*r = (struct record){.outcome = RECORD_SEAL,
 			     .content = step,
+			     .content_old = step,
 			     .applied = step,
 			     .clip_factor = 1,
 			     .bad_tensor = -1,

@@ -65,9 +65,9 @@ uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_a
 static bool records_equal(const struct record *a, const struct record *b)
 {
 	if (!same(&a->id, &b->id) || a->outcome != b->outcome || a->content != b->content ||
-	    a->applied != b->applied || a->skipped_in_row != b->skipped_in_row ||
-	    a->diverged != b->diverged || a->world.size != b->world.size ||
-	    a->groups_nr != b->groups_nr)
+	    a->content_old != b->content_old || a->applied != b->applied ||
+	    a->skipped_in_row != b->skipped_in_row || a->diverged != b->diverged ||
+	    a->world.size != b->world.size || a->groups_nr != b->groups_nr)
 		return false;
 	if (!truth_bits(a->grad_norm, b->grad_norm) ||
 	    !truth_bits(a->clip_factor, b->clip_factor) ||

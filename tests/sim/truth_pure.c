@@ -50,6 +50,9 @@ static void pure_counters(struct sim *s, const struct record *prev, const struct
 	if (r->content != (r->outcome == RECORD_APPLIED ? r->id.step : prev->content))
 		sim_fail(s, "record_pure", "%s: weights are said to be of step %llu",
 			 sim_id(&r->id, a), (unsigned long long)r->content);
+	if (r->content_old != prev->content)
+		sim_fail(s, "record_pure", "%s: the weights before are said to be of step %llu",
+			 sim_id(&r->id, a), (unsigned long long)r->content_old);
 	if (r->skipped_in_row != (r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1))
 		sim_fail(s, "record_pure", "%s: skipped in a row", sim_id(&r->id, a));
 }

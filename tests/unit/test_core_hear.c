@@ -111,7 +111,7 @@ static struct core_view view_of(const struct table *t)
 	v.record.outcome = RECORD_SEAL;
 	v.record.bad_tensor = -1;
 	v.record.bad_rank = -1;
-	v.record.applied = v.record.content = 4;
+	v.record.applied = v.record.content = v.record.content_old = 4;
 	for (uint16_t i = 0; i < NODES; i++)
 		v.members.node[i] = who(i);
 	return v;

@@ -362,7 +362,7 @@ static void coordinator_diverged(struct lone *l)
 	c.answer.has_record = b.answer.has_record = true;
 	c.answer.record = lone_record(5, 2, 5);
 	c.answer.record.outcome = RECORD_SKIP;
-	c.answer.record.content = c.answer.record.applied = 4;
+	c.answer.record.content = c.answer.record.content_old = c.answer.record.applied = 4;
 	c.answer.record.skipped_in_row = 3;
 	c.answer.record.diverged = true;
 	b.answer.record = c.answer.record;

@@ -555,6 +555,7 @@ static void test_content(void **state)
 	f.view.record = (struct record){.id = {.step = 9, .generation = 2},
 					.outcome = RECORD_SKIP,
 					.content = 6,
+					.content_old = 6,
 					.bad_tensor = -1,
 					.bad_rank = -1,
 					.groups_nr = 1,
@@ -568,6 +569,14 @@ static void test_content(void **state)
 	assert_non_null(strstr(f.e.text, "whose weights are of step 9"));
 	f.wire.record->outcome = RECORD_APPLIED;
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_int_equal(f.back.record.content_old, 6);
+	f.wire.record->content_old = 0; /* A release that does not know it. */
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_int_equal(f.back.record.content_old, 9);
+	f.wire.record->content_old = 11;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "of step 10 before"));
 }
 
 /* The record of a view has the generation of the view, and generations count from 1. */

@@ -205,6 +205,7 @@ static void test_applied(void **state)
 	assert_int_equal(d.r.applied, 9);
 	assert_int_equal(d.prev.content, 8);
 	assert_int_equal(d.r.content, 9);
+	assert_int_equal(d.r.content_old, 8);
 	assert_int_equal(d.r.attempts, 4);
 	assert_true(d.r.grad_norm == norm && d.r.clip_factor == clip && d.r.weight_sum == 6 &&
 		    d.r.loss_scale == 16);
@@ -273,11 +274,14 @@ static void test_skips(void **state)
 	assert_int_equal(d.r.skipped_in_row, 0);
 	assert_int_equal(d.r.applied, 10);
 	assert_int_equal(d.r.content, 10);
+	assert_int_equal(d.r.content_old, 9); /* Two steps were skipped since. */
 	assert_true(record_content_ok(&d.r));
 	d.r.content = 9;
 	assert_false(record_content_ok(&d.r));
 	d.r.outcome = RECORD_SKIP;
 	assert_true(record_content_ok(&d.r));
+	d.r.content_old = 8;
+	assert_false(record_content_ok(&d.r));
 	d.r.content = 10;
 	assert_false(record_content_ok(&d.r));
 }
