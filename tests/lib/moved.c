@@ -44,7 +44,7 @@ void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan
 		crew_larger(*crew, p->scale);
 	if (p->own)
 		crew_own_types(*crew);
-	(*crew)->pause_us = p->pause_us != 0 ? p->pause_us : 2000;
+	(*crew)->pause_us = p->pause_us != 0 ? p->pause_us : 5000;
 	*c = cluster_make(p->nodes, NULL, p->conf);
 	if (p->between)
 		cluster_between(*c);
@@ -144,6 +144,13 @@ void moved_wait(struct cluster *c, int at, int node, long long from, long long t
 	}
 }
 
+static long number(const char *json, const char *key)
+{
+	const char *at = strstr(json, key);
+
+	return at != NULL ? strtol(at + strlen(key), NULL, 10) : -1;
+}
+
 void moved_copied(struct cluster *c, int at)
 {
 	uint64_t until = pace_by(30);
@@ -153,7 +160,8 @@ void moved_copied(struct cluster *c, int at)
 	while (!there) {
 		char *out = moved_said(c, at, "status --json", &rc);
 
-		there = rc == 0 && strstr(out, "\"least\":2") != NULL &&
+		there = rc == 0 && number(out, "\"copies\":") > 1 &&
+			number(out, "\"least\":") == number(out, "\"copies\":") &&
 			strstr(out, "\"moving\":") == NULL;
 		if (clock_ns() > until)
 			fail_msg("chunks have too few copies by node %c: %s", 'a' + at, out);

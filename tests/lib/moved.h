@@ -16,7 +16,7 @@ struct moved_plan {
 	bool own;            /* Most tensors have an image dtype of their own. */
 	bool between;        /* Every link leads through a cutter. */
 	bool reconnects;     /* The trainers do, when their daemon comes back. */
-	uint32_t pause_us;   /* Between the steps. 0: 2000. */
+	uint32_t pause_us;   /* Between the steps. 0: 5000. */
 	uint16_t *http_port; /* [nodes] Gets the ports at which they answer. NULL: HTTP is off. */
 };
 
@@ -34,7 +34,7 @@ char *moved_said(struct cluster *c, int node, const char *what, int *rc);
 /* How many chunks `node` has, as the node `at` says. */
 long long moved_held(struct cluster *c, int at, int node);
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to);
-/* Waits until each chunk has two copies and nothing moves, as the node `at` says. */
+/* Waits until each chunk has its copies, two or more, and nothing moves, as the node `at` says. */
 void moved_copied(struct cluster *c, int at);
 /* A node's whole answer to GET, which the next call overwrites. */
 char *moved_http(uint16_t port, const char *path);

@@ -480,7 +480,7 @@ static void check_logs(struct cluster *c)
 	}
 }
 
-void cluster_stop(struct cluster *c)
+static void stop(struct cluster *c)
 {
 	int status[CLUSTER_NODES_MAX] = {0};
 
@@ -503,6 +503,11 @@ void cluster_stop(struct cluster *c)
 	remove_tree(c->dir);
 	if (c->warm_dir[0] != 0)
 		remove_tree(c->warm_dir);
+}
+
+void cluster_stop(struct cluster *c)
+{
+	stop(c);
 	free(c);
 }
 
@@ -524,5 +529,6 @@ void cluster_put_away(struct cluster **c)
 			cluster_signal(it, i, SIGKILL);
 			cluster_wait(it, i, 5000);
 		}
-	cluster_done(c);
+	stop(it); /* Trainers of the failed test may still read it, so it is not freed. */
+	*c = NULL;
 }

@@ -298,6 +298,54 @@ static void test_undone(void **state)
 	moved_ends(&cluster, &crew, false);
 }
 
+static void *drain_d(void *arg)
+{
+	struct drain_b *d = arg;
+
+	d->out = moved_said(cluster, 1, "drain d --timeout 30", &d->rc);
+	return NULL;
+}
+
+/* The node that coordinates is killed while copies are made. The command ends by itself, says what
+ * came of it, and is right when it is given again. The node comes back without its memory. */
+static void coordinator_dies(const char *when)
+{
+	struct drain_b d;
+	pthread_t thread;
+
+	begin(4, QUORUM, "replicas=3");
+	cluster_kill(cluster, 3);
+	more(3);
+	assert_int_equal(pthread_create(&thread, NULL, drain_d, &d), 0);
+	cluster_wait_log(cluster, 0, when, 1);
+	cluster_kill(cluster, 0);
+	cluster_spawn(cluster, 0);
+	cluster_ready(cluster, 0);
+	moved_elected(cluster, 1);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	if (d.rc != 0 && (d.rc != 3 || strstr(d.out, "again") == NULL))
+		fail_msg("%d: %s", d.rc, d.out);
+	free(d.out);
+	say(1, "drain d --timeout 30", 0, "drained, gone");
+	for (int n = 0; n < 3; n++)
+		wait_member(n, 3, "drained, gone");
+	more(10);
+	moved_copied(cluster, 1);
+	moved_ends(&cluster, &crew, true);
+}
+
+static void test_coordinator_dies_first(void **state)
+{
+	(void)state;
+	coordinator_dies("event=gone node=d");
+}
+
+static void test_coordinator_dies_while_copying(void **state)
+{
+	(void)state;
+	coordinator_dies("event=moving");
+}
+
 /* The copies are made when nobody trains, too. The old ones leave with a step, and every node says
  * that there is none. */
 static void test_nobody_trains(void **state)
@@ -354,6 +402,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_only_copy, cleanup),
 		cmocka_unit_test_teardown(test_nowhere, cleanup),
 		cmocka_unit_test_teardown(test_undone, cleanup),
+		cmocka_unit_test_teardown(test_coordinator_dies_first, cleanup),
+		cmocka_unit_test_teardown(test_coordinator_dies_while_copying, cleanup),
 		cmocka_unit_test_teardown(test_nobody_trains, cleanup),
 		cmocka_unit_test_teardown(test_no_capacity, cleanup),
 	};
