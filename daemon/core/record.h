@@ -58,13 +58,11 @@ struct scaler {
 struct record {
 	struct core_id id;
 	enum record_outcome outcome;
-	/* An overflow with the scale at its floor, or max_skips in a row. The model is then
-	 * paused. */
+	/* An overflow with the scale at its floor, or max_skips in a row: it is then paused. */
 	bool diverged;
 	/* The last step that changed weights (of a seal: its own step). It names the image. */
 	uint64_t content;
-	/* That of the record before. With two images it names the older one, on which ranks may
-	 * still compute (of a seal: its own step). As .content: the older one is not known. */
+	/* That of the record before: the older of two images. As .content: it is not known. */
 	uint64_t content_old;
 	uint64_t applied, skipped_in_row, attempts;
 	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
@@ -121,10 +119,9 @@ struct record_votes {        /* The votes of all members, merged. */
 	const double *sumsq; /* [chunks_nr] In chunk order. */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
-	const double *lr; /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
-	const double
-		*clip; /* As the trainers gave it. NULL: that of an operator, or of the settings. */
-	const double *values;         /* [CORE_VALUES_NR] As in struct record. NULL: zeros. */
+	const double *lr;     /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
+	const double *clip;   /* The same. NULL: that of an operator, or of the settings. */
+	const double *values; /* [CORE_VALUES_NR] As in struct record. NULL: zeros. */
 	const struct core_tune *tune; /* The tune of the view. NULL: nothing is changed. */
 	bool skip;
 	int64_t bad_tensor;
@@ -150,8 +147,8 @@ bool record_can_follow(const struct record *r, const struct record *prev,
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
 /* Of a record that came from elsewhere: are .content and .content_old possible? */
 bool record_content_ok(const struct record *r);
-bool record_pauses(const struct record *r,
-		   const struct core_tune *tune); /* Does no step follow it before a resume? */
+/* Does no step follow it before a resume? */
+bool record_pauses(const struct record *r, const struct core_tune *tune);
 /* Adds what the ranks gave, in rank order. Every NaN is the same one, so that all nodes have the
  * same bits. */
 void record_values(double sum[CORE_VALUES_NR], const double *ranks, uint32_t ranks_nr);

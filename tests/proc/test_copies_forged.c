@@ -78,6 +78,7 @@ static void say_view(struct rawnode *x, uint64_t step, uint64_t learns)
 	if (step > 0) {
 		*r = (struct record){.outcome = RECORD_SEAL,
 				     .content = step,
+				     .content_old = step,
 				     .applied = step,
 				     .clip_factor = 1,
 				     .bad_tensor = -1,

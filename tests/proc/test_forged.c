@@ -208,9 +208,9 @@ static void test_decisions(void **state)
 		else if (i == 1)
 			r.applied = UINT64_MAX;
 		else if (i == 2)
-			r.outcome = RECORD_SKIP, r.content = x.view.record.content;
+			r.outcome = RECORD_SKIP, r.content = r.content_old;
 		else if (i == 3)
-			r.outcome = RECORD_SEAL;
+			r.outcome = RECORD_SEAL, r.content_old = r.content;
 		else if (i == 4)
 			r.world.rank[0].session++;
 		else if (i == 5)
