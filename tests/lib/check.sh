@@ -104,13 +104,22 @@ chaos()
 	fi
 }
 
+fuzzers()
+{
+	step fuzz-replay "fuzz: corpora" nice -n 19 "$make" --no-print-directory fuzz-replay
+	step fuzz-coverage "fuzz: what the corpora reach" \
+		nice -n 19 "$make" --no-print-directory fuzz-coverage
+	step fuzz-run "fuzz: 8 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=8
+}
+
 # san_programs KIND: the programs that are run with that sanitizer.
 san_programs()
 {
 	local c
 	for c in tests/unit/test_*.c tests/proc/test_smoke*.c; do
-		# They have one thread and take long.
-		[[ $1,$c != thread,tests/unit/test_@(verdict|quorum*).c ]] || continue
+		# They have one thread.
+		[[ $1,$c != thread,tests/unit/test_@(verdict|quorum*|core_*|room|tables).c ]] ||
+			continue
 		here "$c" && [ -f "$c" ] && echo "build/san-${1//,/-}/${c%.c}"
 	done
 }
@@ -130,7 +139,7 @@ sanitized() # KIND
 {
 	[ -f "$work/san-$1.built" ] || return 0
 	# shellcheck disable=SC2046
-	CHECK_ALL='' programs "san-$1" $(san_programs "$1")
+	CHECK_ALL='' JOBS=$((2 * jobs)) programs "san-$1" $(san_programs "$1")
 	[ "$1" = thread ] || # It has one.
 		step "san-sim-$1" "simulator with $1" "build/san-${1//,/-}/sim" --seed 0 \
 			--seeds "${SAN_SEEDS:-100}"
@@ -145,9 +154,12 @@ sources=(tests/unit/test_verdict.c tests/proc/test_*.c
 	$(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
+# The fuzzers take what the tests leave.
+[ -z "$everything" ] || fuzzers &
 # Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
 # each core took 111 s, and one for each took 213 s.
 JOBS=$((2 * jobs)) programs programs "${beside[@]}"
+wait
 JOBS=1 programs alone "${alone[@]}"
 step tidy "tidy" tests/lib/tidy.sh &
 for script in tests/proc/*.sh; do
@@ -184,22 +196,14 @@ pytests()
 }
 
 if [ -n "$everything" ]; then
-	# Each has a core: the fuzzers run beside the simulator, whose mutants take both afterwards.
-	{
-		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
-		step fuzz-coverage "fuzz: what the corpora reach" \
-			"$make" --no-print-directory fuzz-coverage
-		step fuzz-run "fuzz: 8 s each" "$make" --no-print-directory fuzz SECONDS=8
-	} &
-	fuzzers=$!
 	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
-	BESIDE=$fuzzers step sim-mutants "simulator: mutants" \
-		"$make" --no-print-directory sim-mutants
-	wait
+	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	# Chaos mostly waits.
 	{
 		san_build address,undefined
 		san_build thread
+		step arm "aarch64, under qemu-user" \
+			nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 	} &
 	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
 		SEED="${CHAOS_SEED:-1}" FLIP=1
@@ -213,8 +217,6 @@ if [ -n "$everything" ]; then
 	step hostile "peers that lie: 30 s" "$make" --no-print-directory hostile SECONDS=30 &
 	sanitized address,undefined
 	sanitized thread
-	step arm "aarch64, under qemu-user" \
-		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 	wait
 fi
 

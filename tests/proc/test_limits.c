@@ -7,6 +7,7 @@
 #include "lib/crew.h"
 #include "lib/keep.h"
 #include "lib/proc.h"
+#include "lib/sanitized.h"
 #include "lib/tool.h"
 
 #include <stdio.h>
@@ -18,12 +19,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* A sanitizer uses terabytes of address space. */
-#else
-#define SANITIZED 0
-#endif
 
 struct start {
 	int which;
@@ -72,7 +67,7 @@ static void test_start(void **state)
 	start(RLIMIT_NOFILE, 40, 1,
 	      "40 descriptors may be open, and at least 62 are needed: raise `ulimit -n`");
 	start(RLIMIT_NOFILE, 100, 0, "event=few_descriptors has=100 needs=310");
-	if (SANITIZED)
+	if (SANITIZED) /* It uses terabytes of address space. */
 		return;
 	start(RLIMIT_AS, 48 << 20, 1, "raise `ulimit -v`");
 	start(RLIMIT_AS, 0x70000000, 0, "event=stopped");

@@ -11,6 +11,7 @@
 #include "lib/keep.h"
 #include "lib/proc.h"
 #include "lib/rawpeer.h"
+#include "lib/sanitized.h"
 #include "lib/tool.h"
 #include "shard.h"
 
@@ -34,11 +35,6 @@ enum {
 	WITHIN_MS = 100,
 	PACE_US = 5000,
 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true
-#else
-#define SANITIZED false
-#endif
 #define WAIT_NS (600 * NS_PER_SEC)
 
 enum phase { DEFINE, WRITE, SAVE, RESTORE, LOST, DROP, PHASES };

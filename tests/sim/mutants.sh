@@ -8,8 +8,8 @@
 # unit/test_verdict, which tries every interleaving, and "Checker: unit/test_X" that program. One
 # line per mutant; fails if one survives. "Case: test_X" names the only test of that program that is
 # run. NAMES: only these mutants. RESEED=1: writes the seeds that were found into the patches. JOBS:
-# so many at a time, as many as there are processors if it is not set. BESIDE: as long as this
-# process lives, one at a time. `make sim-mutants` sets B, CC and SANF.
+# so many at a time, as many as there are processors if it is not set. `make sim-mutants` sets B, CC
+# and SANF.
 set -u
 seeds=${SEEDS:-2000}
 elected=1000000000 # From this seed on coordinators are elected (tests/sim/elect.h).
@@ -160,11 +160,6 @@ one() { # patch
 	echo "mutant: $name: caught: ${out#sim: }$stale"
 }
 
-# How many may run now.
-room() {
-	if [ -n "${BESIDE:-}" ] && kill -0 "$BESIDE" 2>/dev/null; then echo 1; else echo "$jobs"; fi
-}
-
 ended() { # waits for one of them
 	wait -n || failed=$((failed + 1))
 	running=$((running - 1))
@@ -184,7 +179,7 @@ for unit in $(sed -n 's|^Checker: \(unit/.*\)|\1|p' "${patches[@]}" | sort -u); 
 done
 for p in "${patches[@]}"; do
 	total=$((total + 1))
-	while [ $running -ge "$(room)" ]; do ended; done
+	while [ $running -ge "$jobs" ]; do ended; done
 	one "$p" &
 	running=$((running + 1))
 done

@@ -3,6 +3,7 @@
  * memory, memfds and a tmpfs. No other chunk changes a bit, the pages that exist are those that are
  * counted, a full tmpfs is an error that leaves nothing, and the next start finds everything. */
 #include "base/check.h"
+#include "lib/sanitized.h"
 #include "store/budget.h"
 #include "store/room.h"
 
@@ -21,7 +22,7 @@
 #include <cmocka.h>
 
 enum kind { PRIVATE, MEMFD, TMPFS };
-enum { CHUNKS = 13, NODES = 4, MORE_NODES = 8, SELF = 1, ROUNDS = 400 };
+enum { CHUNKS = 13, NODES = 4, MORE_NODES = 8, SELF = 1, ROUNDS = SANITIZED ? 40 : 400 };
 
 static const char *const names[STORE_REGIONS] = {"state", "sums", "slots", "images"};
 
