@@ -38,3 +38,18 @@ $(TORCH_PYTHON): $(PY_REQUIRED)
 check-python: all torch $(if $(HAVE_CUDA),$(FAKE_CUDA))
 	@OMP_NUM_THREADS=1 $(TORCH_PYTHON) -B -m pytest -p no:cacheprovider -q client/python/tests \
 	  $(PYTEST)
+
+# `make check-python-frameworks` tests with Lightning and Ray, which are in an environment of their
+# own on top of that one. It is not part of CI: what they need is 570 MB, and Ray starts servers.
+FRAMEWORKS_PYTHON := build/frameworks/bin/python3
+.PHONY: check-python-frameworks
+$(FRAMEWORKS_PYTHON): client/python/requirements-frameworks.txt $(TORCH_PYTHON)
+	@rm -rf build/frameworks; python3 -m venv build/frameworks
+	@$(TORCH_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  >"$$($@ -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+	@$@ -m pip install $(PIP_PINNED) --only-binary=:all: -r $< || \
+	  { rm -rf build/frameworks; $(PIP_FAILED); }
+	@touch $@
+check-python-frameworks: all $(FRAMEWORKS_PYTHON)
+	@SHARDD_FRAMEWORKS=1 OMP_NUM_THREADS=1 $(FRAMEWORKS_PYTHON) -B -m pytest -p no:cacheprovider \
+	  -q client/python/tests/test_lightning.py client/python/tests/test_ray.py $(PYTEST)

@@ -114,3 +114,52 @@ def test_only_words_come_out_of_refused_classes():
         deepspeed.pipe.PipelineModule()
     with pytest.raises(AttributeError, match="no 'nothing'"):
         deepspeed.comm.nothing
+
+
+CHILDREN = """
+import subprocess, sys
+code = sys.argv[1]
+if __name__ == "__main__":
+    import multiprocessing
+    print(subprocess.run([sys.executable, "-c", code], check=True, text=True,
+                         capture_output=True).stdout)
+    multiprocessing.set_start_method("spawn")
+    p = multiprocessing.Process(target=exec, args=(code,))
+    p.start()
+    p.join()
+    sys.exit(p.exitcode)
+"""
+
+
+def children(tmp_path, code, **env):
+    """What the new processes of a script say that `python -m shardd.deepspeed` runs."""
+    script = tmp_path / "launcher.py"
+    script.write_text(CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "shardd.deepspeed", str(script), code], text=True,
+                          capture_output=True, timeout=300, cwd=tmp_path,
+                          env={**os.environ, "DS_ACCELERATOR": "cpu", **env})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_new_processes_of_a_script_have_it_too(tmp_path):
+    """Launchers start ranks as new processes, and would train with the real one there."""
+    said = children(tmp_path, "import deepspeed; print(deepspeed.__version__)")
+    assert said == ["0.19.8+shardd"] * 2
+    said = children(tmp_path, "import importlib.metadata, importlib.util as u;"
+                    "print(importlib.metadata.version('deepspeed'));"
+                    "print(u.find_spec('deepspeed.ops') is not None)")
+    assert said == ["0.19.8+shardd", "True"] * 2
+
+
+def test_new_processes_import_nothing_else(tmp_path):
+    """And another sitecustomize has its turn."""
+    (tmp_path / "sitecustomize.py").write_text("here = True")
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+    said = children(tmp_path, "import sys, sitecustomize, importlib.metadata as m; list("
+                    "m.distributions()); print(sitecustomize.here, 'torch' in sys.modules, 'shardd'"
+                    " in sys.modules)", PYTHONPATH=path)
+    assert said[:3] == ["True", "False", "False"]
+    said = children(tmp_path, "import sys; print(any('shardd' in str(type(f)).lower() or "
+                    "'_First' in str(type(f)) for f in sys.meta_path))", SHARDD_AS_DEEPSPEED="0")
+    assert said[0] == "False"

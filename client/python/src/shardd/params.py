@@ -229,10 +229,20 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+def ray_run() -> str:
+    """The name of the run of Ray Train that this process is a worker of, or nothing."""
+    train = sys.modules.get("ray.train")
+    try:
+        return train.get_context().get_experiment_name() or "" if train is not None else ""
+    except (RuntimeError, AttributeError):  # Ray without Train's context: this is no worker of it.
+        return ""
+
+
 def script_name() -> str:
-    """The name of a model if nobody says one: that of the program that runs."""
+    """The name of a model if nobody says one: that of the program that runs. All workers of Ray
+    Train run the same program, of Ray's, so that theirs is the run's name."""
     main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0] or "model"
-    stem = os.path.splitext(os.path.basename(main))[0].lower()
+    stem = (ray_run() or os.path.splitext(os.path.basename(main))[0]).lower()
     clean = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in stem)
     return clean.strip("-.")[:64] or "model"
 

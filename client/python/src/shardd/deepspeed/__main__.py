@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m shardd.deepspeed SCRIPT ..., or -m MODULE ...: runs it with shardd as deepspeed."""
+"""python -m shardd.deepspeed SCRIPT ..., or -m MODULE ...: runs it with shardd as deepspeed.
+
+So do the Python processes that it starts, because PYTHONPATH has children/sitecustomize.py first.
+"""
 
 import os
 import runpy
@@ -19,6 +22,9 @@ def main() -> None:
     if not words or words[0].startswith("-"):
         sys.exit(USAGE)
     install()
+    children = os.path.join(os.path.dirname(os.path.abspath(__file__)), "children")
+    path = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p not in ("", children)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([children, *path])
     sys.argv = words
     if as_module:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -194,5 +194,6 @@ def _model_name(c: Config) -> str:
 
 def _resume() -> str:
     """DeepSpeed's initialize() begins anew. After torchrun has started ranks again, the model that
-    is there is this run's own."""
-    return "auto" if int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) else "never"
+    is there is this run's own. So it is under Ray Train, where it has the name of the run."""
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) or _p.ray_run()
+    return "auto" if again else "never"
