@@ -48,7 +48,8 @@ static bool lane_room(const struct lane *l)
 }
 
 /* True: lane_serve() will be called again, or there is no need for it. After a write, and after a
- * batch of completions, on_room() follows even if nothing is queued any more. */
+ * batch of completions, on_room() follows even if nothing is queued any more. A connection that
+ * ends gives its frames back before its owner closes the lane. */
 static bool lane_will_call(const struct lane *l)
 {
 	const struct stream *s;
@@ -58,7 +59,7 @@ static bool lane_will_call(const struct lane *l)
 	if (l->queues != NULL)
 		return rdma_rail_room_comes(l->queues, l->qp);
 	s = conn_stream(l->conn);
-	return stream_queued(s) > 0 || stream_writing(s);
+	return stream_queued(s) > 0 || stream_writing(s) || stream_out_over(s);
 }
 
 void lane_check(const struct lane *l)

@@ -191,6 +191,11 @@ bool stream_writing(const struct stream *s)
 	return s->writing;
 }
 
+bool stream_out_over(const struct stream *s)
+{
+	return s->out_over;
+}
+
 bool stream_roomy(const struct stream *s)
 {
 	return s->queued <= s->queue_max / 2 && s->ring_used <= s->ring_size / 2;

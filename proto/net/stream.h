@@ -134,6 +134,8 @@ int stream_take_fds(struct stream *s, int *fds, int fds_max);
 uint32_t stream_queued(const struct stream *s); /* Frames not yet handed to the kernel. */
 /* Is stream_write() under way? It is for what a sent() calls. */
 bool stream_writing(const struct stream *s);
+/* Can nothing be sent any more? The connection ends soon then. */
+bool stream_out_over(const struct stream *s);
 /* Bytes of bodies that the stream holds until they are sent: owned ones and control. At its limit
  * (0: none) the stream is full until half of them are sent, and stream_read() delivers nothing,
  * because a peer that does not take answers may not ask more. */

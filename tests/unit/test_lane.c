@@ -20,10 +20,18 @@ struct sender {
 };
 
 static struct lane lane; /* Those of the connection that is dialled. */
+static uint32_t lost;    /* Frames that did not leave. */
 
 static struct sender *sender_of(const struct lane_sender *s)
 {
 	return list_of(&s->link, struct sender, lane_sender.link);
+}
+
+static void sent(void *arg, enum shard_status st)
+{
+	(void)arg;
+	lost += st != SHARD_OK;
+	lane_check(&lane); /* As a queue does to which a chunk is added. */
 }
 
 static enum shard_status send_one(struct lane_sender *s, struct lane *l)
@@ -33,7 +41,7 @@ static enum shard_status send_one(struct lane_sender *s, struct lane *l)
 
 	assert_true(x->left > 0);
 	x->left--;
-	return stream_send(conn_stream(l->conn), &h, NULL, 0, NULL, NULL);
+	return stream_send(conn_stream(l->conn), &h, NULL, 0, sent, NULL);
 }
 
 static struct lane *where(struct lane_sender *s)
@@ -114,10 +122,36 @@ static void test_turns(void **state)
 	RUN_UNTIL(t, t->accepted[0].closed);
 }
 
+/* A connection ends while senders wait and frames are queued. The frames come back before the owner
+ * of the lane hears of the end, and the last one leaves the queue empty. */
+static void test_end(void **state)
+{
+	struct loopnet *t = *state;
+	struct sender x[2];
+	uint32_t queued;
+
+	loopnet_connected(t, t->path);
+	lane_init(&lane, failed, NULL);
+	lane_open(&lane, t->dialled.c);
+	t->dialled.refill = written;
+	for (uint32_t i = 0; i < 2; i++)
+		waits(&x[i], i, UINT32_MAX);
+	lost = 0;
+	queued = stream_queued(conn_stream(t->dialled.c));
+	conn_close(t->dialled.c, NULL, 0);
+	RUN_UNTIL(t, t->dialled.closed);
+	assert_true(!list_empty(&lane.waiting) && queued > 0);
+	assert_int_equal(lost, queued);
+	lane_close(&lane);
+	lane_check(&lane);
+	RUN_UNTIL(t, t->accepted[0].closed);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_turns, loopnet_up, loopnet_down),
+		cmocka_unit_test_setup_teardown(test_end, loopnet_up, loopnet_down),
 	};
 
 	return cmocka_run_group_tests_name("lane", tests, NULL, NULL);
