@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: all
+// check: all alone
 /* A model of many gigabytes (16 GiB on both nodes together, or a third of the available memory) is
  * defined, written, saved, given up and restored, lost with a node and restored in new memory, and
  * dropped. Meanwhile both daemons answer STATUS within 100 ms. A busy machine must not fail the
