@@ -205,6 +205,8 @@ if [ -n "$everything" ]; then
 		step arm "aarch64, under qemu-user" \
 			nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 	} &
+	STEP_TIMEOUT=1500 step python-install "Python packages" \
+		nice -n 19 "$make" --no-print-directory torch &
 	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
 		SEED="${CHAOS_SEED:-1}" FLIP=1
 	chaos quorum
