@@ -32,10 +32,9 @@ SECTIONS := -ffunction-sections -fdata-sections
 LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
 COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
 SIZE    := -Os -fno-asynchronous-unwind-tables $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
-# Tests are most of the code, and what they compute is little, but for some that try all cases, and
-# for the crew, which trains.
-COMPUTE := $(addprefix tests/unit/test_,verdict.c quorum%.c core_plan.c) tests/lib/crew.c
-quick   = $(if $(filter-out $(COMPUTE),$(filter tests/unit/% tests/proc/% tests/lib/%,$1)),$(if $(SAN),-O0,-O1))
+# Tests are most of the code, and what they compute is little, but for some that try all cases.
+ALL_CASES := $(addprefix tests/unit/test_,verdict.c quorum%.c core_plan.c)
+quick   = $(if $(filter-out $(ALL_CASES),$(filter tests/unit/% tests/proc/% tests/lib/%,$1)),$(if $(SAN),-O0,-O1))
 small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)

@@ -479,7 +479,7 @@ void apply_learn(struct model *m, const struct record *r)
 	m->generation = r->id.generation;
 	m->step = r->id.step;
 	m->content_step = r->content;
-	m->content_old = m->set.max_staleness > 0 ? r->content_old : r->content;
+	m->content_old = r->content_old;
 	m->img.slot = apply_slot(m, r);
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;

@@ -137,7 +137,7 @@ static enum shard_status agree(struct model *m, const struct core_state *core, b
 		mark.id = r->id;
 		mark.step = r->id.step;
 		mark.content_step = r->content;
-		mark.content_old = m->set.max_staleness > 0 ? r->content_old : r->content;
+		mark.content_old = r->content_old;
 		mark.cleared = r->id.generation;
 		mark.load = META_LOAD_NONE;
 		meta_mark(&m->meta, &mark);

@@ -104,6 +104,7 @@ chaos()
 	fi
 }
 
+# fuzzers: the fuzzers, with what others leave of the processors.
 fuzzers()
 {
 	step fuzz-replay "fuzz: corpora" nice -n 19 "$make" --no-print-directory fuzz-replay
@@ -154,7 +155,6 @@ sources=(tests/unit/test_verdict.c tests/proc/test_*.c
 	$(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
-# The fuzzers take what the tests leave.
 [ -z "$everything" ] || fuzzers &
 # Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
 # each core took 111 s, and one for each took 213 s.
@@ -171,8 +171,8 @@ step tools-globals "no mutable globals" tests/lib/globals.sh "$B"
 wait
 step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 
-# pytests NAME WHAT COMMAND...: as step, but the tests that pytest counts are counted one by one, and
-# the names of those that fail are printed.
+# pytests NAME WHAT COMMAND...: as step, but the tests that pytest counts are counted one by one,
+# and the names of those that fail are printed.
 pytests()
 {
 	local name=$1 what=$2 start=$SECONDS log rc p f s sum

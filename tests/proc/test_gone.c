@@ -264,30 +264,32 @@ static void test_nowhere(void **state)
 	moved_ends(&cluster, &crew, true);
 }
 
-struct drain_b {   /* A thread's `shardctl drain b`. */
+struct drain { /* What a thread has shardctl do at that node. */
+	int at;
+	const char *what;
 	char *out; /* This and rc are valid once it has been joined. */
 	int rc;
 };
 
-static void *drain_b(void *arg)
+static void *drain(void *arg)
 {
-	struct drain_b *d = arg;
+	struct drain *d = arg;
 
-	d->out = moved_said(cluster, 0, "drain b --timeout 15", &d->rc);
+	d->out = moved_said(cluster, d->at, d->what, &d->rc);
 	return NULL;
 }
 
 /* The drain is ended while the command still waits for copies, for which there is no node. */
 static void test_undone(void **state)
 {
-	struct drain_b d;
+	struct drain d = {.at = 0, .what = "drain b --timeout 15"};
 	pthread_t thread;
 
 	(void)state;
 	begin(2, STATIC, "replicas=2");
 	cluster_kill(cluster, 1);
 	more(3);
-	assert_int_equal(pthread_create(&thread, NULL, drain_b, &d), 0);
+	assert_int_equal(pthread_create(&thread, NULL, drain, &d), 0);
 	cluster_wait_log(cluster, 0, "event=gone node=b", 1);
 	cluster_wait_log(cluster, 0, "event=not_moved", 1);
 	say(0, "drain --undo b", 0, "node b is waited for again");
@@ -298,25 +300,17 @@ static void test_undone(void **state)
 	moved_ends(&cluster, &crew, false);
 }
 
-static void *drain_d(void *arg)
-{
-	struct drain_b *d = arg;
-
-	d->out = moved_said(cluster, 1, "drain d --timeout 30", &d->rc);
-	return NULL;
-}
-
 /* The node that coordinates is killed while copies are made. The command ends by itself, says what
  * came of it, and is right when it is given again. The node comes back without its memory. */
 static void coordinator_dies(const char *when)
 {
-	struct drain_b d;
+	struct drain d = {.at = 1, .what = "drain d --timeout 30"};
 	pthread_t thread;
 
 	begin(4, QUORUM, "replicas=3");
 	cluster_kill(cluster, 3);
 	more(3);
-	assert_int_equal(pthread_create(&thread, NULL, drain_d, &d), 0);
+	assert_int_equal(pthread_create(&thread, NULL, drain, &d), 0);
 	cluster_wait_log(cluster, 0, when, 1);
 	cluster_kill(cluster, 0);
 	cluster_spawn(cluster, 0);
