@@ -62,7 +62,7 @@ struct record {
 	bool diverged;
 	/* The last step that changed weights (of a seal: its own step). It names the image. */
 	uint64_t content;
-	/* That of the record before: the older of two images. As .content: it is not known. */
+	/* .content of the record before: the older image. Equal to .content: it is not known. */
 	uint64_t content_old;
 	uint64_t applied, skipped_in_row, attempts;
 	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
