@@ -169,13 +169,18 @@ struct daemon {
 	bool stopping;
 };
 
+static void close_signals(struct daemon *d)
+{
+	uv_close((uv_handle_t *)&d->term, NULL);
+	uv_close((uv_handle_t *)&d->interrupt, NULL);
+	uv_close((uv_handle_t *)&d->hangup, NULL);
+}
+
 static void on_stopped(void *arg)
 {
 	struct daemon *d = arg;
 
-	uv_close((uv_handle_t *)&d->term, NULL);
-	uv_close((uv_handle_t *)&d->interrupt, NULL);
-	uv_close((uv_handle_t *)&d->hangup, NULL);
+	close_signals(d);
 	linger_close(&d->linger);
 	notify_close(&d->notify);
 }
@@ -185,7 +190,7 @@ static void on_signal(uv_signal_t *h, int number)
 	struct daemon *d = h->data;
 	const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
 
-	if (d->stopping) {
+	if (d->stopping || d->server == NULL) { /* NULL: the start has failed. */
 		log_line(&d->log, LOG_LEVEL_WARN, "event=killed signal=%s", name);
 		_exit(EXIT_FAILED);
 	}
@@ -202,7 +207,7 @@ static void on_hangup(uv_signal_t *h, int number)
 	struct err e = {.status = SHARD_OK, .text = ""};
 
 	(void)number;
-	if (d->stopping)
+	if (d->stopping || d->server == NULL)
 		return;
 	notify_reloading(&d->notify);
 	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK) {
@@ -323,16 +328,19 @@ static int run(struct config *conf, struct config_args *args, struct err *e)
 		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
 	limits_start_pool(&d.loop, &d.pool);
+	/* Before anybody can connect: a signal in a start is answered when the loop runs. */
+	catch_signal(&d, &d.term, SIGTERM, on_signal);
+	catch_signal(&d, &d.interrupt, SIGINT, on_signal);
+	catch_signal(&d, &d.hangup, SIGHUP, on_hangup);
 	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
 			 status_name(e->status), e->text);
+		uv_run(&d.loop, UV_RUN_NOWAIT); /* Answers a signal that came meanwhile. */
+		close_signals(&d);
 		uv_run(&d.loop, UV_RUN_DEFAULT); /* Ends what a failed start closes. */
 		uv_loop_close(&d.loop);
 		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
-	catch_signal(&d, &d.term, SIGTERM, on_signal);
-	catch_signal(&d, &d.interrupt, SIGINT, on_signal);
-	catch_signal(&d, &d.hangup, SIGHUP, on_hangup);
 	notify_start(&d.notify, d.server, &d.loop, &d.log);
 	server_on_fault(d.server, on_fault, &d);
 	linger_start(&d.linger, conf, d.server, &d.loop, on_unused, &d);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tests SIGTERM. An undecided step is aborted and the log says so, and a step that its node has
  * voted for is waited for. Trainers of all nodes hear which node stopped and why, and the exit
- * status is 0. (The phases that workers make long are in test_stop_phases.c.) A daemon that would
- * share another's state directory, port or socket is refused with a sentence. */
+ * status is 0, also in the middle of a start. (The phases that workers make long are in
+ * test_stop_phases.c.) A daemon that would share another's state directory, port or socket is
+ * refused with a sentence. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -14,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -214,6 +217,34 @@ static void test_second_daemon(void **state)
 	y->cluster = NULL;
 }
 
+/* Its socket is there from an early moment of the start on. */
+static void test_in_a_start(void **state)
+{
+	struct drill_yard *y = *state;
+	const struct timespec moment = {.tv_nsec = 100000};
+	const uint64_t until_ns = clock_ns() + pace_ms(30000) * NS_PER_MS;
+	struct cluster_node *n;
+
+	y->cluster = cluster_make(1, NULL, NULL);
+	n = &y->cluster->node[0];
+	for (int i = 0; i < 20; i++) {
+		int status;
+
+		cluster_spawn(y->cluster, 0);
+		while (access(n->socket, F_OK) != 0) {
+			assert_true(clock_ns() < until_ns);
+			nanosleep(&moment, NULL);
+		}
+		cluster_signal(y->cluster, 0, SIGTERM);
+		status = cluster_wait(y->cluster, 0, 10000);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
+	assert_int_equal(cluster_logged(y->cluster, 0, "event=stopped"), 20);
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -223,6 +254,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_prepared, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_while_training, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_second_daemon, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_in_a_start, drill_setup, drill_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
