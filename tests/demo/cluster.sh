@@ -13,6 +13,7 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
 warm=
 [ "${WARM:-}" = 1 ] && warm=$(mktemp -d "/dev/shm/shardd-$name.XXXXXX")
 declare -A pid_of=()
+ports=() # files whose locks keep other scripts from this one's ports
 
 cleanup()
 {
@@ -22,6 +23,7 @@ cleanup()
 		kill -9 "$p" 2>/dev/null
 	done
 	wait 2>/dev/null
+	rm -f "${ports[@]}"
 	if [ "${KEEP:-}" = 1 ]; then
 		echo "$name: kept $dir"
 	else
@@ -45,6 +47,7 @@ fail()
 	for f in "$dir"/*.out; do
 		[ -s "$f" ] && echo "--- last lines of ${f##*/}" && tail -n 12 "$f"
 	done
+	echo "$name: $*" # again: where only the end of a log is shown
 	exit 1
 }
 
@@ -79,18 +82,24 @@ listening()
 	(exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-free_port() # Below the range that the kernel hands out by itself, and above the tests' (lib/ports.c).
+# take_port NAME: a free port becomes the value of port_NAME. It lies below the range that the kernel
+# hands out by itself, and above the tests' (lib/ports.c). No other script takes it before this one
+# ends: there is a file for each port, and the lock on it belongs to this process and its children.
+take_port()
 {
-	local port
+	local port file fd
 
 	for _ in $(seq 50); do
 		port=$((29800 + RANDOM % 2900))
-		if ! listening $port && [ $port != "${1:-}" ]; then
-			echo $port
-			return
+		file=/tmp/shardd-port-$EUID-$port
+		{ exec {fd}>>"$file"; } 2>/dev/null || continue
+		if flock -n "$fd" && [ "/proc/$$/fd/$fd" -ef "$file" ]; then
+			ports+=("$file")
+			listening $port || { printf -v "port_$1" %s $port && return; }
 		fi
+		exec {fd}>&-
 	done
-	return 1
+	fail "no free port on 127.0.0.1"
 }
 
 config() # NODE
@@ -152,7 +161,8 @@ start_daemons() # a on the first port, b on the second; they know each other and
 {
 	local node
 
-	port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
+	take_port a
+	take_port b
 	for node in a b; do
 		config $node
 		start daemon-$node "$build/shardd" --config "$dir/$node.conf"

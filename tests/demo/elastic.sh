@@ -46,9 +46,9 @@ logged() # DAEMON TEXT: waits for it
 }
 
 text
-port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
-until port_c=$(free_port "$port_a") && [ "$port_c" != "$port_b" ]; do :; done
-until port_d=$(free_port "$port_a") && [ "$port_d" != "$port_b" ] && [ "$port_d" != "$port_c" ]; do :; done
+for n in a b c d; do
+	take_port $n
+done
 CONF="c = 127.0.0.1:$port_c"
 for node in a b c; do
 	config $node
