@@ -30,6 +30,7 @@ enum {
 	OPT_DUMP,
 	OPT_BREAK,
 	OPT_DIE,
+	OPT_GATE,
 	OPT_SAVE_EVERY,
 	OPT_DIR,
 };
@@ -67,6 +68,10 @@ static const struct argp_option options[] = {
 	 "Flip one bit of one gradient in this step: a check of the checks", 4},
 	{"die", OPT_DIE, "STEP", 0,
 	 "End by SIGKILL in this step, with half of the gradients pushed: a check of the daemon",
+	 4},
+	{"gate", OPT_GATE, "FILE", 0,
+	 "Take no step above the number in this file, and wait until it is raised: a check of the "
+	 "daemon",
 	 4},
 	{0},
 };
@@ -225,6 +230,9 @@ static error_t option(int key, char *arg, struct argp_state *s)
 		return 0;
 	case OPT_DIE:
 		c->die_step = cli_number(s, "--die", arg, 1, 1ull << 40);
+		return 0;
+	case OPT_GATE:
+		text(s, "--gate", arg, &c->gate);
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(s, "\"%s\": every value needs its option, as --data %s", arg, arg);

@@ -12,7 +12,7 @@
 
 struct cli {
 	/* These point into argv. NULL: not given. */
-	const char *data, *address, *name, *settings, *log, *dump, *dir;
+	const char *data, *address, *name, *settings, *log, *dump, *dir, *gate;
 	struct transformer_shape shape;
 	uint64_t batch; /* Sequences per step, of all ranks together. */
 	uint64_t steps, seed;

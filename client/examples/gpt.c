@@ -19,8 +19,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define AWAY_NS (60 * NS_PER_SEC)
+#define GATE_NS (600 * NS_PER_SEC)
 
 struct cursor {           /* The blob that each step commits. */
 	uint64_t samples; /* Samples of all steps and ranks so far. */
@@ -257,6 +259,29 @@ static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_
 	return g->push_said;
 }
 
+/* Waits inside of a step that is above the number in the file of --gate. */
+static enum shard_status wait_at_gate(struct gpt *g)
+{
+	const uint64_t until_ns = clock_ns() + GATE_NS;
+	unsigned long long last = 0;
+
+	while (g->cli.gate && last < g->step.step) {
+		FILE *f = fopen(g->cli.gate, "re");
+
+		if (!f || fscanf(f, "%llu", &last) != 1)
+			last = 0;
+		if (f)
+			fclose(f);
+		if (last < g->step.step && clock_ns() > until_ns)
+			return err_set(&g->err, SHARD_TIMEOUT,
+				       "--gate %s: no step above %llu in %u s", g->cli.gate, last,
+				       (unsigned)(GATE_NS / NS_PER_SEC));
+		if (last < g->step.step)
+			nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+	}
+	return SHARD_OK;
+}
+
 static enum shard_status one_step(struct gpt *g)
 {
 	struct shard_begin_opts begin = SHARD_INIT(struct shard_begin_opts);
@@ -270,8 +295,11 @@ static enum shard_status one_step(struct gpt *g)
 	/* In a world that is larger than the batch the last ranks only take part. */
 	begin.weight = count ? (double)count : SHARD_NO_SAMPLES;
 	g->step = SHARD_INIT(struct shard_step);
-	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK)
+	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK) {
+		if ((st = wait_at_gate(g)) != SHARD_OK)
+			return st;
 		st = forward_backward(g, first, count, &line.loss);
+	}
 	if (st == SHARD_OK) {
 		const struct cursor after = {g->cursor.samples + g->cli.batch};
 

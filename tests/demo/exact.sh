@@ -8,7 +8,8 @@
 # for it, and nothing of the result may change.
 # DAEMONS="a,b a": daemons are killed with -9 in mid-run, here both of them and then the first one,
 # each time EVERY=n steps (15) after the time before. They come back with what they held. Their
-# trainers end and are started again.
+# trainers end and are started again. However slow this script is, training does not run away from
+# it: the trainers wait at a step until the daemons have died (gpt --gate).
 # TCP=1: the trainers reach their daemons over TCP.
 # WORKERS=n: so many workers for each daemon. OUT=FOLDER keeps what was dumped and the logs there.
 name=exact
@@ -33,8 +34,15 @@ trainer() # K LOG
 	address=$([ "${TCP:-}" = 1 ] && echo "tcp://127.0.0.1:${!port}" || echo "unix:$dir/$node.sock")
 	[ "${BREAK:-}" = 1 ] && [ "$1" = $((ranks - 1)) ] && extra=(--break 3)
 	[ "${KILL:-}" = "$1" ] && [ ! -e "$dir/died" ] && extra+=(--die 5)
+	[ -z "${DAEMONS:-}" ] || extra+=(--gate "$dir/gate")
 	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "$address" --log "$2" \
 		--dump "$dir/daemons" "${extra[@]}"
+}
+
+gate() # STEP: the last one that trainers take for now
+{
+	echo "$1" >"$dir/gate.new"
+	mv "$dir/gate.new" "$dir/gate"
 }
 
 last_step()
@@ -82,23 +90,31 @@ look() # who has ended because a daemon did, its own or one that keeps its place
 	done
 }
 
+steps=$(printf '%s\n' "${run[@]}" | sed -n '/^--steps$/{n;p}' | tail -n 1)
+read -ra times <<<"${DAEMONS:-}"
+more=$((${#times[@]} ? steps / ${#times[@]} - ${EVERY:-15} - 1 : 0)) # so late a daemon may die
+[ $more -ge 0 ] || fail "--steps $steps is too few for ${#times[@]} deaths, ${EVERY:-15} steps apart"
+wanted=${EVERY:-15}
+gate $((wanted + more))
 for ((k = 0; k < ranks; k++)); do
 	trainer $k "$dir/trainer-$k.log"
 done
-for nodes in ${DAEMONS:-}; do
-	step=$(last_step)
-	wanted=$((${step:-0} + ${EVERY:-15}))
-	until step=$(last_step) && [ "${step:-0}" -ge $wanted ] || [ -z "${pid_of[trainer-0]:-}" ]; do
+for nodes in "${times[@]}"; do
+	until step=$(last_step) && [ "${step:-0}" -ge $wanted ]; do
 		look
 		sleep 0.01
 	done
 	die ${nodes//,/ }
+	step=$(last_step)
+	wanted=$((step + ${EVERY:-15}))
+	gate $((wanted + more))
 done
+gate "$steps"
 while [ -n "${DAEMONS:-}" ] && [[ " ${!pid_of[*]}" == *" trainer-"* ]]; do
 	look
 	sleep 0.01
 done
-[ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || echo "$name: all was over before a daemon died: more --steps" >&2
+[ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || fail "no trainer was started again: did a daemon die?"
 if [ -n "${KILL:-}" ]; then
 	wait "${pid_of[trainer-$KILL]}" 2>/dev/null
 	[ $? = 137 ] || fail "trainer $KILL did not end by SIGKILL in step 5"
