@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script with Lightning's Trainer as users write it. It knows nothing of shardd.
+"""A script with Lightning's Trainer as users write it.
 
 lightning_train.py '{"mode": "deepspeed", "stage": 2, ...}' trains a small model on numbers. Rank 0
-prints its losses, and writes the weights to `out`. mode: "deepspeed", "ddp", or "loop" for a plain
-loop of torch, in one process, over the samples of all ranks.
+prints its losses, and writes the weights to `out`. mode: "deepspeed", "ddp", "shardd" for its
+optimizer without a strategy or with "ddp", or "loop" for a plain loop of torch, in one process,
+over the samples of all ranks. But for "shardd" it knows nothing of shardd.
 """
 
 import json
@@ -46,9 +47,13 @@ def samples(rank):
     return torch.utils.data.DataLoader([(r[:-1], r[1:]) for r in x], batch_size=BATCH)
 
 
-def tools(net):
-    """A rate that falls with each step."""
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+def tools(net, wrapped=None):
+    """A rate that falls with each step. wrapped: the same in Lightning's DDP, if it has one."""
+    if o["mode"] == "shardd":
+        import shardd
+        opt = shardd.AdamW(wrapped, lr=1e-2, clip=o["clip"], accumulate=o["accumulation"])
+    else:
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
     return opt, torch.optim.lr_scheduler.LambdaLR(opt, lambda i: 1 / (1 + i))
 
 
@@ -103,13 +108,13 @@ def trainer():
             return loss
 
         def configure_optimizers(self):
-            opt, schedule = tools(self.net)
+            opt, schedule = tools(self.net, self.trainer.model)
             return {"optimizer": opt, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
         def train_dataloader(self):
             return samples(self.global_rank)
 
-    strategy, version = "ddp", None
+    strategy, version = "auto" if o["ranks"] == 1 else "ddp", None
     if o["mode"] == "deepspeed":
         import deepspeed
         version, config = deepspeed.__version__, None
@@ -123,7 +128,7 @@ def trainer():
     module = Module()
     made = lightning.Trainer(
         strategy=strategy, accelerator="cpu", devices=o["ranks"], max_steps=o["steps"],
-        accumulate_grad_batches=o["accumulation"], gradient_clip_val=o["clip"] or None,
+        accumulate_grad_batches=o["accumulation"], gradient_clip_val=None if o["mode"] == "shardd" else o["clip"] or None,
         precision=o["precision"], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False)
     made.fit(module, ckpt_path=o["resume"])

@@ -314,11 +314,6 @@ def betas_in_mid_run(make):
     opt.step()
 
 
-def closure(make):
-    model, opt = make(steps=0)
-    opt.step(lambda: model(X).sum())
-
-
 def lbfgs(make):
     make(kind="lbfgs")
 
@@ -617,7 +612,6 @@ ROWS = [
     (sparse, None),
     (lr_between, None),
     (betas_in_mid_run, "betas of group 0 changed from (0.9, 0.999) to (0.5, 0.9)"),
-    (closure, "step(closure) would compute the loss again on new weights"),
     (lbfgs, "LBFGS, Muon, LAMB and others"),
     (lbfgs_object, "LBFGS is none of AdamW, Adam, SGD, Adagrad and Lion"),
     (muon, "kind is 'muon', and can be adamw, adam, sgd, adagrad, lion"),

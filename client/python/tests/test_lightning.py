@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's DeepSpeedStrategy under `python -m shardd.deepspeed`, on the CPU.
+"""Lightning's DeepSpeedStrategy under `python -m shardd.deepspeed`, and its Trainer with
+shardd.AdamW, on the CPU.
 
 Lightning refuses that strategy without a GPU, so that the script has a subclass without the two
 checks. Losses and weights equal a plain loop's, where Lightning does what that does, and those of
@@ -70,6 +71,15 @@ def test_equals_deepspeed(words, address, tmp_path):
     want = run(tmp_path, **words)
     assert want[0]["version"] == "0.19.8"
     same(got, want, weight=1e-2 if "precision" in words else 1e-6)
+
+
+@pytest.mark.parametrize("words", [{}, {"ranks": 2}, {"accumulation": 2, "clip": 0.5}],
+                         ids=lambda w: "-".join(f"{k}{v}" for k, v in w.items()) or "plain")
+def test_the_optimizer_alone(words, address, tmp_path):
+    """configure_optimizers() returns shardd.AdamW. Lightning calls step(closure)."""
+    got = run(tmp_path, mode="shardd", address=address, **words)
+    assert got[0]["step"] == 6
+    same(got, run(tmp_path, mode="loop", **words))
 
 
 def test_goes_on_with_a_checkpoint(address, tmp_path):

@@ -235,6 +235,39 @@ say(a=a, b=b, worst=max((x - y).abs().max().item() for x, y in both))
     assert said["worst"] < 1e-2
 
 
+@pytest.mark.parametrize("more", ["", "accumulate=2", "grads='keep'"])
+def test_closure(ranks, more):
+    """step(closure), as Lightning calls it: the bits of a loop that calls backward itself."""
+    code = f"""
+import torch, shardd, models
+def train(name, closed):
+    torch.manual_seed(0)
+    m = models.GPT()
+    opt = shardd.AdamW(m, lr=1e-3, name=name, {more})
+    losses = []
+    for s in range(4):
+        def compute():
+            opt.zero_grad()
+            for a in range(opt.accumulate):
+                loss = m(*models.tokens(s * opt.accumulate + a, 0))
+                (loss / opt.accumulate).backward()
+            return loss
+        if closed:
+            with torch.no_grad():  # The closure computes gradients nevertheless.
+                loss = opt.step(compute)
+        else:
+            loss = compute()
+            assert opt.step() is None
+        losses.append(loss.item())
+    return losses, m
+a, ma = train("closed", True)
+b, mb = train("open", False)
+say(a=a, b=b, same=all(torch.equal(x, y) for x, y in zip(ma.parameters(), mb.parameters())))
+"""
+    said = ranks(code)[0][0]
+    assert said["a"] == said["b"] and said["a"][0] != said["a"][3] and said["same"]
+
+
 def test_tied_frozen_and_read(ranks):
     """A tied weight is one tensor; a frozen one is not defined; moments can be read."""
     code = """

@@ -361,17 +361,25 @@ class Optimizer(torch.optim.Optimizer):
     # --- the step ---
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure=None) -> torch.Tensor | None:
         """Commits the step and waits for the decision. Afterwards the parameters are the new ones.
 
         If nothing was updated, because a gradient was Inf or NaN or because trainers came or went,
         step_was_skipped is True. `result` says more. Raises Timeout if other ranks do not come, and
         Diverged if too many steps in a row were skipped.
+
+        closure runs backward and returns the loss, which step() returns. As in torch it is called
+        once, before the update.
         """
-        if closure is not None:
-            raise TypeError("shardd: step(closure) would compute the loss again on new weights, "
-                            "and no optimizer of shardd does that. LBFGS cannot be kept by shardd")
         self._alive()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._take_step()
+        return loss
+
+    def _take_step(self) -> None:
         if getattr(self, "grad_scale", None) is not None:
             raise RuntimeError("shardd: a GradScaler of torch scaled these gradients, and the loss "
                                "scale is the daemon's: use shardd.GradScaler(opt), or opt.scale() "
