@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-builtin-rules
 SHELL    := /bin/bash
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
-CFLAGS   ?= $(if $(SAN),-O1 -g1,-O3 -g)
+CFLAGS   ?= $(if $(SAN),-O1,-O3) -g1
 OBJCOPY  ?= objcopy
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib

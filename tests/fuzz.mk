@@ -10,40 +10,38 @@ FUZZ     := $(patsubst tests/fuzz/%.c,%,$(FUZZ_C))
 FUZZ_STD := $(STD) $(filter-out -Werror,$(WARN)) -DSHARD_DEBUG -Wno-cast-align -Wno-format-nonliteral $(INC)
 SECONDS  ?= 20
 fuzz_src  = $(filter-out daemon/cluster/source_etcd$(if $(HAVE_ETCD),_none).c $(if $(HAVE_ETCD),,daemon/cluster/etcd_http.c),$(wildcard $(shell sed -n 's|^// covers:||p; s|^// needs:||p' tests/fuzz/$1.c)))
-fuzz_obj  = $(patsubst %.c,$(FUZZ_B)/$1/%.o,$2)
+fuzz_obj  = $(patsubst %.c,$(FUZZ_B)/%.o,$1)
 FUZZ_PROTO := $(PROTO_C) $(PB)
 
-# san finds faults, and cov counts lines.
-FUZZ_san := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-FUZZ_cov := -O0 -g -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
-FUZZ_LINK_san := -fsanitize=fuzzer,address,undefined
-FUZZ_LINK_cov := -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
+# One build finds faults and counts lines.
+FUZZ_CFLAGS := -O1 -gline-tables-only -fsanitize=fuzzer-no-link,address,undefined \
+	       -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+	       -fprofile-instr-generate -fcoverage-mapping
+FUZZ_LINK   := -fsanitize=fuzzer,address,undefined -fprofile-instr-generate
 
-define fuzz_rules
-$(FUZZ_B)/$1/%.o: %.c | $(PB)
-	@mkdir -p $$(@D)
-	@$(CLANG) $(FUZZ_STD) $$(call inc,$$<) $(CPPFLAGS) $(FUZZ_$1) $$(call isa,$$<) -MMD -MP -c $$< -o $$@
-$(FUZZ_B)/$1/libproto.a: $$(call fuzz_obj,$1,$(FUZZ_PROTO))
-	@rm -f $$@; $(AR) rcs $$@ $$^
-endef
+$(FUZZ_B)/%.o: %.c | $(PB)
+	@mkdir -p $(@D)
+	@$(CLANG) $(FUZZ_STD) $(call inc,$<) $(CPPFLAGS) $(FUZZ_CFLAGS) $(call isa,$<) -MMD -MP -c $< -o $@
+$(FUZZ_B)/libproto.a: $(call fuzz_obj,$(FUZZ_PROTO))
+	@rm -f $@; $(AR) rcs $@ $^
 define fuzz_program
-$(FUZZ_B)/$1/$2: $$(call fuzz_obj,$1,tests/fuzz/$2.c $$(call fuzz_src,$2)) $(FUZZ_B)/$1/libproto.a
-	@$(CLANG) -pthread $(FUZZ_LINK_$1) -o $$@ $$^ $(LIBS_DAEMON) $(LIBS_PROTO)
+$(FUZZ_B)/$1: $$(call fuzz_obj,tests/fuzz/$1.c $$(call fuzz_src,$1)) $(FUZZ_B)/libproto.a
+	@$(CLANG) -pthread $(FUZZ_LINK) -o $$@ $$^ $(LIBS_DAEMON) $(LIBS_PROTO)
 endef
-$(foreach k,san cov,$(eval $(call fuzz_rules,$k)))
-$(foreach k,san cov,$(foreach f,$(FUZZ),$(eval $(call fuzz_program,$k,$f))))
+$(foreach f,$(FUZZ),$(eval $(call fuzz_program,$f)))
 
 .PHONY: fuzz fuzz-replay fuzz-coverage fuzz-build
-fuzz-build: $(patsubst %,$(FUZZ_B)/san/%,$(FUZZ))
+fuzz fuzz-replay: export LLVM_PROFILE_FILE := /dev/null
+fuzz-build: $(patsubst %,$(FUZZ_B)/%,$(FUZZ))
 fuzz: fuzz-build
 	@for f in $(FUZZ); do mkdir -p $(FUZZ_B)/found/$$f; \
-	  $(FUZZ_B)/san/$$f -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	  $(FUZZ_B)/$$f -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	    -artifact_prefix=$(FUZZ_B)/found/$$f- $(FUZZ_B)/found/$$f tests/fuzz/corpus/$${f#fuzz_} >$(FUZZ_B)/found/$$f.log 2>&1 \
 	  || { cat $(FUZZ_B)/found/$$f.log; exit 1; }; \
 	  sed -n "s/^stat::number_of_executed_units: */fuzz: $$f: $(SECONDS) s, inputs: /p" $(FUZZ_B)/found/$$f.log; done
 fuzz-replay: fuzz-build
-	@for f in $(FUZZ); do $(FUZZ_B)/san/$$f -runs=0 -verbosity=0 tests/fuzz/corpus/$${f#fuzz_} >$(FUZZ_B)/replay.log 2>&1 \
+	@for f in $(FUZZ); do $(FUZZ_B)/$$f -runs=0 -verbosity=0 tests/fuzz/corpus/$${f#fuzz_} >$(FUZZ_B)/replay.log 2>&1 \
 	  || { cat $(FUZZ_B)/replay.log; exit 1; }; echo "fuzz: $$f: $$(ls tests/fuzz/corpus/$${f#fuzz_} | wc -l) inputs replayed"; done
-fuzz-coverage: $(patsubst %,$(FUZZ_B)/cov/%,$(FUZZ))
-	@tests/fuzz/coverage.sh $(FUZZ_B)/cov 90 $(FUZZ)
+fuzz-coverage: fuzz-build
+	@tests/fuzz/coverage.sh $(FUZZ_B) 90 $(FUZZ)
 -include $(shell find $(FUZZ_B) -name '*.d' 2>/dev/null)

@@ -107,8 +107,7 @@ chaos()
 # fuzzers: the fuzzers, with what others leave of the processors.
 fuzzers()
 {
-	step fuzz-replay "fuzz: corpora" nice -n 19 "$make" --no-print-directory fuzz-replay
-	step fuzz-coverage "fuzz: what the corpora reach" \
+	step fuzz-coverage "fuzz: corpora, and what they reach" \
 		nice -n 19 "$make" --no-print-directory fuzz-coverage
 	step fuzz-run "fuzz: 8 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=8
 }
