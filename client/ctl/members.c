@@ -78,9 +78,11 @@ static json_t *members_of(const json_t *status)
 	return out;
 }
 
-static void print_member(const json_t *n)
+/* Whether it votes is told by a daemon that has heard who does. led: it knows a coordinator. */
+static void print_member(const json_t *n, bool led)
 {
-	const json_t *capacity = json_object_get(n, "capacity");
+	const json_t *capacity = json_object_get(n, "capacity"),
+		     *votes = json_object_get(n, "votes");
 	char number[24] = "?";
 	json_t *m;
 	size_t i;
@@ -89,7 +91,9 @@ static void print_member(const json_t *n)
 		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(capacity));
 	printf("%-16s %-24s %-7s %8s  %-5s %-9s %-*.*s%s%s%s\n", ctl_text(n, "name"),
 	       ctl_text(n, "address"), ctl_text(n, "state"), number,
-	       json_is_true(json_object_get(n, "votes")) ? "yes" : "no",
+	       json_is_true(votes)    ? "yes"
+	       : votes != NULL || led ? "no"
+				      : "?",
 	       ctl_text(n, "release")[0] ? ctl_text(n, "release") : "?", UUID_SHOWN, UUID_SHOWN,
 	       ctl_text(n, "uuid")[0] ? ctl_text(n, "uuid") : "?",
 	       json_is_true(json_object_get(n, "coordinator")) ? "  coordinates" : "",
@@ -120,12 +124,14 @@ enum ctl_exit ctl_members(const struct ctl_options *o)
 		json_dumpf(members, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
 		printf("\n");
 	} else {
+		const char *nobody = ctl_text(members, "no_coordinator");
+
 		printf("%-16s %-24s %-7s %8s  %-5s %-9s %s\n", "NODE", "ADDRESS", "STATE",
 		       "CAPACITY", "VOTES", "RELEASE", "UUID");
 		json_array_foreach(json_object_get(members, "members"), i, n)
-			print_member(n);
-		if (ctl_text(members, "no_coordinator")[0] != 0)
-			printf("%s\n", ctl_text(members, "no_coordinator"));
+			print_member(n, nobody[0] == 0);
+		if (nobody[0] != 0)
+			printf("%s\n", nobody);
 	}
 	json_decref(members);
 	return CTL_OK;

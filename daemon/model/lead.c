@@ -44,6 +44,11 @@ bool lead_votes(const struct server *s, uint16_t node)
 			  node == s->self ? static_uuid(s->dir) : s->lead->peer[node]);
 }
 
+bool lead_voters_known(const struct server *s)
+{
+	return s->lead != NULL && (s->lead->known || s->lead->voters.nr > 0);
+}
+
 enum shard_status lead_known(const struct server *s, struct err *e)
 {
 	const char *trouble;

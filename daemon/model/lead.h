@@ -32,8 +32,9 @@ bool lead_ended(const struct server *s);
 void lead_free(struct server *s);
 void lead_beat(struct server *s);
 
-/* Does this node vote in elections, as far as is known here? */
+/* Does this node vote in elections? False until it is known here who does. */
 bool lead_votes(const struct server *s, uint16_t node);
+bool lead_voters_known(const struct server *s);
 /* Has an election ever been opened here? */
 bool lead_has_file(const struct server *s);
 /* Is it known who coordinates? SHARD_BUSY: not now. */

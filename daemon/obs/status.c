@@ -75,7 +75,7 @@ static void member_json(json_t *o, const struct server *s, uint16_t n)
 	json_object_set_new(o, "uuid", json_string(text));
 	json_object_set_new(o, "capacity",
 			    json_integer(p == NULL ? server_capacity(s) : peer_capacity(p)));
-	if (lead_on(s))
+	if (lead_voters_known(s))
 		json_object_set_new(o, "votes", json_boolean(lead_votes(s, n)));
 	json_object_set_new(o, "release", json_string(p == NULL ? SHARD_RELEASE : p->release));
 	json_object_set_new(o, "wire_minor", json_integer(p == NULL ? WIRE_MINOR : p->wire_minor));

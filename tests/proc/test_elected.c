@@ -319,6 +319,14 @@ static void test_nobody_coordinates(void **state)
 	assert_int_equal(tool_run(&out, "shardctl", words), 0);
 	assert_null(strstr(out, "  coordinates"));
 	assert_non_null(strstr(out, "no node coordinates now"));
+	assert_non_null(strstr(out, " yes ")); /* It remembers who votes. */
+	free(out);
+	cluster_kill(cluster, left); /* One that has only begun to run does not know. */
+	cluster_spawn(cluster, left);
+	cluster_ready(cluster, left);
+	cluster_says(cluster, left, "\"no_coordinator\":\"no node coordinates now: one is");
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_null(strstr(out, " no "));
 	free(out);
 	snprintf(words, sizeof(words), "drain --undo %s --timeout 8 --address %s",
 		 cluster->node[left].name, cluster->node[left].unix_address);
