@@ -141,6 +141,17 @@ bool hold_asleep(pid_t pid, const char *name)
 	return all;
 }
 
+void hold_quiet(pid_t pid, const char *name)
+{
+	const uint64_t by = pace_by(60);
+
+	for (uint32_t asleep = 0; asleep < 20; sched_yield()) {
+		asleep = hold_asleep(pid, name) ? asleep + 1 : 0;
+		if (clock_ns() > by)
+			fail_msg("process %d always has something to do", (int)pid);
+	}
+}
+
 void hold_main(struct hold *h, pid_t pid)
 {
 	h->nr = 0;

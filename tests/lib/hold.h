@@ -25,6 +25,9 @@ void hold_threads(struct hold *h, pid_t pid, const char *name);
 void hold_start(struct hold *h, pid_t pid, const char *name, uint32_t nr);
 /* True: all threads of that name wait for something or stand still. */
 bool hold_asleep(pid_t pid, const char *name);
+/* Waits until they have nothing to do: until they are asleep each of 20 times that one looks. More
+ * looks would take longer than a daemon sleeps, on a machine that is busy. */
+void hold_quiet(pid_t pid, const char *name);
 /* Holds the threads of libuv's pool. Nothing is then written to the disk or synced, as if the disk
  * stood still, and the loop goes on. The pool exists once something has been written. */
 void hold_disk(struct hold *h, pid_t pid);

@@ -10,7 +10,6 @@
 #include "lib/trainer.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,14 +122,10 @@ static void work_off(struct here *f, struct hold *worker)
 {
 	pid_t pid = f->c->node[A].pid;
 	struct hold loop;
-	uint32_t asleep = 0;
 
 	hold_main(&loop, pid);
 	hold_release(worker);
-	while (asleep < 2000) { /* The jobs take longer than this, one after the other. */
-		asleep = hold_asleep(pid, "shardd-w") ? asleep + 1 : 0;
-		sched_yield();
-	}
+	hold_quiet(pid, "shardd-w");
 	hold_release(&loop);
 }
 
@@ -184,18 +179,15 @@ static void test_nodes(void **state)
 {
 	struct here *f = begin(state, 2, 3, TAIL + LAST);
 	struct hold worker;
-	uint32_t asleep = 0;
 
 	for (uint32_t i = 0; i < f->trainers; i++)
 		trainer_begin(&f->t[i]);
 	push(f, 0, 0, f->numel, 1);
 	push(f, 2, 0, f->numel, 1);
-	while (asleep < 2000) { /* The contributions of B are on their way. */
-		bool all = hold_asleep(f->c->node[A].pid, "") && hold_asleep(f->c->node[B].pid, "");
-
-		asleep = all ? asleep + 1 : 0;
-		sched_yield();
-	}
+	do { /* The contributions of B are on their way. */
+		hold_quiet(f->c->node[B].pid, "");
+		hold_quiet(f->c->node[A].pid, "");
+	} while (!hold_asleep(f->c->node[B].pid, ""));
 	hold_threads(&worker, f->c->node[A].pid, "shardd-w");
 	for (uint32_t c = 0; c < 64; c += 2)
 		push(f, 1, c * CHUNK, (c + 1) * CHUNK, 1);

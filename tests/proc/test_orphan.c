@@ -8,7 +8,6 @@
 #include "lib/pace.h"
 #include "lib/trainer.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,12 +73,6 @@ static bool step(struct trainer *t)
 	return st == SHARD_OK;
 }
 
-static void quiet(struct cluster *c) /* Nothing runs in the daemon any more. */
-{
-	for (uint32_t asleep = 0; asleep < 2000; sched_yield())
-		asleep = hold_asleep(c->node[0].pid, "") ? asleep + 1 : 0;
-}
-
 /* Trainer 1 goes while the worker applies the step. */
 static void ends_applying(struct cluster *c, struct trainer *t)
 {
@@ -88,13 +81,13 @@ static void ends_applying(struct cluster *c, struct trainer *t)
 	struct hold h;
 
 	EXPECT(SHARD_OK, shard_commit(t[0].model, &ticket));
-	quiet(c); /* Its sums are done. */
+	hold_quiet(c->node[0].pid, ""); /* Its sums are done. */
 	hold_threads(&h, c->node[0].pid, "shardd-w");
 	EXPECT(SHARD_OK, shard_commit(t[1].model, &ticket));
 	cluster_phase(c, 0, "applying");
 	trainer_end(&t[1]);
 	cluster_wait_log(c, 0, "event=session_closed", 2);
-	quiet(c);
+	hold_quiet(c->node[0].pid, "");
 	hold_release(&h);
 	EXPECT(SHARD_OK, shard_result(t[0].model, 0, pace_ms(10000), &r));
 }
