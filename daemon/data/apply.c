@@ -443,16 +443,18 @@ void apply_seal(struct model *m, const struct record *r)
 	m->img.sealing = catchup_count(m) > 0; /* Otherwise nothing ends it. */
 	m->generation = r->id.generation;
 	m->step = r->id.step;
-	/* If r is a skipped step, this is an older one. */
-	m->content_step = m->content_old = r->content;
+	/* If r is a skipped step, this is an older one. A node that holds chunks makes only the
+	 * newest image of them, but then r is the seal itself, which has one image. */
+	m->content_step = r->content;
+	m->content_old = m->img.sealing ? r->content : r->content_old;
 	m->img.slot = apply_slot(m, r);
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
-	m->img.old_lacking = 0;
 	store_image_generation(m->store, m->generation);
 	apply_landings(m);
 	count_lacking(m);
+	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
 	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);

@@ -2,8 +2,10 @@
 /* Tests max_staleness = 1 with a node that comes back without its memory. It gets both images of
  * the other nodes: the newest one and the one before it. So it still has both when the node that
  * they came from is killed for good, and a rank that joins there computes on the older one, as it
- * would have elsewhere. The weights of each step equal the reference bit by bit. */
+ * would have elsewhere. The same holds on a node that has no chunks at all. The weights of each
+ * step equal the reference bit by bit. */
 #include "lib/crew.h"
+#include "lib/drill.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -120,6 +122,23 @@ static void test_learns_both_images(void **state)
 	cluster_done(&cluster);
 }
 
+static void test_without_chunks(void **state)
+{
+	(void)state;
+	cluster =
+		cluster_make(3, NULL, "[cluster]\nmembership = quorum\nheartbeat_timeout = 1s\n");
+	drill_conf(cluster, B, "[daemon]\ncapacity = 0\n");
+	cluster_up(cluster);
+	train(C, LEARNT);
+	cluster_kill(cluster, B);
+	cluster_spawn(cluster, B);
+	cluster_ready(cluster, B);
+	train(B, LAST);
+	assert_int_equal(differs(2), 0);
+	assert_int_not_equal(differs(1), 0);
+	cluster_done(&cluster);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -131,6 +150,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_learns_both_images, teardown),
+		cmocka_unit_test_teardown(test_without_chunks, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
