@@ -490,6 +490,7 @@ static void opened(struct ckpt_op *op)
 void ckpt_lost(struct model *m, bool rolled_back)
 {
 	struct ckpt_op *op = m->ckpt->op;
+	struct core_state core;
 	struct err e;
 
 	m->rolled_back = rolled_back;
@@ -509,8 +510,11 @@ void ckpt_lost(struct model *m, bool rolled_back)
 		op->phase = CKPT_LINKS;
 		server_wake(m->server, 0);
 	}
-	if (rolled_back && m->ckpt->op == NULL)
-		ckpt_auto_return(m); /* Otherwise the end of that operation begins it. */
+	/* Where it went back without this node its weights are there already. If there is an
+	 * operation, its end begins this. */
+	core_state(m->core, &core);
+	if (rolled_back && core.restoring && m->ckpt->op == NULL)
+		ckpt_auto_return(m);
 }
 
 void ckpt_sealed(struct model *m)

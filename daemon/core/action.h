@@ -32,10 +32,11 @@ enum core_action_type {
 	CORE_ACT_SEAL, /* Publish the written master weights as the image of .record.step. */
 	/* Generation .id.generation begins, and nothing older counts, because of .why. Tell all
 	 * trainers. With .status SHARD_LOST they join anew. With SHARD_ROLLED_BACK they stay, and
-	 * hear the step with the CORE_ACT_SEAL that follows. The shell of the coordinator then
-	 * restores the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off). It begins anew with
-	 * each of these actions, because a coordinator that starts again while it restores makes
-	 * one more generation. */
+	 * hear the step with the CORE_ACT_SEAL or CORE_ACT_LEARN that follows. If the generation is
+	 * sealed already, that comes at once. Otherwise the shell of the coordinator then restores
+	 * the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off). It begins anew with each of
+	 * these actions, because a coordinator that starts again while it restores makes one more
+	 * generation. */
 	CORE_ACT_LOST,
 	CORE_ACT_EXPEL, /* The local .session is out of the world, because of .why. Close it. */
 	CORE_ACT_LEFT,  /* The local .session asked to leave, and is in no world from now on. */

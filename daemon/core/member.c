@@ -149,6 +149,7 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	struct member *m = &c->member;
 	struct core_action *a;
 	const char *why = m->next_why[0] ? m->next_why
+			  : v->sealed    ? "it was lost and sealed again while this node was away"
 			  : v->restoring
 				  ? "the model was LOST: it comes back from its newest checkpoint"
 				  : "the model was LOST";
@@ -164,7 +165,8 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	a = core_act(x, CORE_ACT_LOST);
 	a->id = (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
 	a->why = core_text(c, "%s", why);
-	a->status = v->restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
+	/* If it is sealed, other weights are there already. */
+	a->status = v->restoring || v->sealed ? SHARD_ROLLED_BACK : SHARD_LOST;
 }
 
 void member_place(struct core *c, const struct placement *p)

@@ -145,6 +145,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	m->generation = a->id.generation;
 	m->img.apply_left = m->img.lacking = m->img.old_lacking = 0;
 	m->sealed_without = 0;
+	m->restored_from[0] = 0;
 	m->writer.session = 0;
 	log_line(m->server->log, LOG_LEVEL_ERROR,
 		 "event=lost model=%s generation=%u restoring=%d why=%s", m->name, m->generation,
@@ -196,8 +197,12 @@ void lost_sealed(struct model *m, const struct record *r)
 
 	CHECK(m->core != NULL && r->id.generation > 0);
 	if (m->rolled_back) {
-		snprintf(why, sizeof(why), "the model was lost (%.200s) and restored from %.200s",
-			 m->lost, m->restored_from);
+		if (m->restored_from[0] != 0)
+			snprintf(why, sizeof(why),
+				 "the model was lost (%.200s) and restored from %.200s", m->lost,
+				 m->restored_from);
+		else /* It came back without this node. */
+			snprintf(why, sizeof(why), "the model went back: %.200s", m->lost);
 		tell(m, &r->id, SHARD_ROLLED_BACK, why);
 	}
 	m->lost[0] = 0;

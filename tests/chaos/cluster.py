@@ -24,7 +24,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 # An operator's restore gives up what there is, also when the coordinator dies meanwhile. A node
 # that was away then, or is told of it late, says the same in other words.
 OF_AN_OPERATOR = re.compile(
-    r'why="(restored from|the model was LOST:|.*while it restored the model)'
+    r'why="(restored from|the model was LOST:|it was lost and sealed again|'
+    r".*while it restored the model)"
 )
 
 

@@ -125,8 +125,7 @@ static void test_learns_both_images(void **state)
 static void test_without_chunks(void **state)
 {
 	(void)state;
-	cluster =
-		cluster_make(3, NULL, "[cluster]\nmembership = quorum\nheartbeat_timeout = 1s\n");
+	cluster = cluster_make(3, NULL, "[cluster]\nmembership = quorum\nheartbeat_timeout = 1s\n");
 	drill_conf(cluster, B, "[daemon]\ncapacity = 0\n");
 	cluster_up(cluster);
 	train(C, LEARNT);

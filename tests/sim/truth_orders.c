@@ -26,13 +26,20 @@ static bool same_tune(const struct core_tune *a, const struct core_tune *b)
 }
 
 /* The tune of the view of id. NULL: that view is too old. */
-const struct core_tune *truth_tune_of(const struct sim *s, const struct core_id *id)
+static const struct sim_view *view_of(const struct sim *s, const struct core_id *id)
 {
 	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
 		if (s->m->view[i % VIEWS].term == id->term && s->m->view[i % VIEWS].seq == id->seq)
-			return &s->m->view[i % VIEWS].tune;
+			return &s->m->view[i % VIEWS];
 	}
 	return NULL;
+}
+
+const struct core_tune *truth_tune_of(const struct sim *s, const struct core_id *id)
+{
+	const struct sim_view *v = view_of(s, id);
+
+	return v ? &v->tune : NULL;
 }
 
 /* A decision takes what operators ordered in its view, and nothing else of the tune. */
@@ -123,12 +130,10 @@ static void order_begin(struct sim *s, const struct core_id *id)
 
 static void order_lost(struct sim *s, uint16_t n, const struct core_action *a)
 {
-	bool restoring = truth_of(s, a->id.generation)->restoring;
+	const struct sim_view *v = view_of(s, &a->id);
+	/* A node that was no member meanwhile hears of it when other weights are there. */
+	bool restoring = truth_of(s, a->id.generation)->restoring || (v && v->sealed);
 
-	/* A node that was no member meanwhile hears of it when the weights are back. Its trainers
-	 * join anew, and find them there. */
-	if (truth_of(s, a->id.generation)->sealed)
-		restoring = restoring && a->status == SHARD_ROLLED_BACK;
 	if ((a->status == SHARD_ROLLED_BACK) != restoring || (a->status == SHARD_LOST) == restoring)
 		sim_fail(s, "restored", "n%u tells of generation %u with status %d, restoring %d",
 			 n, a->id.generation, a->status, restoring);
