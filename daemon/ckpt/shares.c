@@ -410,7 +410,11 @@ static enum shard_status asked(struct peer *p, const struct wire_head *h, struct
 	if (*out == NULL && model_making(s, h->model) != NULL)
 		return err_set(e, SHARD_BUSY, "model %u is being made on node %s", h->model,
 			       members_name(s, s->self));
-	if (*out == NULL || (*out)->defining || p->node != server_coordinator(s))
+	/* After a start this node hears a moment later who coordinates. */
+	if (p->node != server_coordinator(s))
+		return err_set(e, SHARD_BUSY, "node %s has not heard yet that node %s coordinates",
+			       members_name(s, s->self), members_name(s, p->node));
+	if (*out == NULL || (*out)->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
 			       members_name(s, s->self));
 	return SHARD_OK;

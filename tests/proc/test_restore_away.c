@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -17,6 +18,7 @@
 
 #define BEAT "[cluster]\nheartbeat_timeout = 1s\nlost_timeout = 60s\n"
 #define TWO  "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 max_world=2 replicas=2"
+#define ONE  "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=1 replicas=2"
 
 enum { SAVED = 2, AWAY = 4, LAST = 6 };
 
@@ -111,11 +113,76 @@ static void test_starts_again(void **state)
 	ends(y);
 }
 
+/* --- a node that dies while it reads its share, and is back at once --- */
+
+static bool leads(const struct drill_yard *y, int node)
+{
+	char words[256], *out;
+	bool is;
+
+	snprintf(words, sizeof(words), "status --json --address %s",
+		 y->cluster->node[node].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	is = strstr(out, "\"state\": \"self\",\n      \"coordinator\": true") != NULL ||
+	     strstr(out, "\"state\":\"self\",\"coordinator\":true") != NULL;
+	free(out);
+	return is;
+}
+
+static int restore_by_tool(void *arg)
+{
+	const struct cluster_node *n = arg;
+	char words[300], *out;
+	int rc;
+
+	snprintf(words, sizeof(words), "restore %s --force --timeout 60 --address %s", keep.dir,
+		 n->unix_address);
+	rc = tool_run(&out, "shardctl", words);
+	if (rc != 0)
+		fprintf(stderr, "%s\n", out);
+	free(out);
+	return rc;
+}
+
+/* It hears that it shall read before it hears who coordinates, which is said once in a part of
+ * election_timeout. The restore of the operator goes on, of the checkpoint that was named. */
+static void test_knows_nobody_yet(void **state)
+{
+	struct drill_yard *y = *state;
+	int leader, other;
+	pid_t tool;
+
+	keep_init(&keep);
+	y->cluster = cluster_make(3, "replicas = 2\n",
+				  "[cluster]\nmembership = quorum\nelection_timeout = 1s\n"
+				  "heartbeat_timeout = 10s\n");
+	cluster_warm(y->cluster, CLUSTER_TMPFS);
+	cluster_up(y->cluster);
+	drill_joining(y, y->cluster->node[0].unix_address, 0, ONE);
+	drill_get(&y->t[0], SHARD_OK);
+	DRILL(&y->t[0], SHARD_OK, .op = DRILL_TRAIN, .step = SAVED);
+	keep_must_save(y->cluster->node[0].unix_address, "m", keep.dir, NULL);
+	for (leader = 0; !leads(y, leader); leader++)
+		assert_true(leader < 2);
+	other = (leader + 1) % 3; /* It takes the next one for the leader until it hears of it. */
+	cluster_signal(y->cluster, other, SIGSTOP);
+	tool = proc_fork(restore_by_tool, &y->cluster->node[leader]);
+	cluster_wait_log(y->cluster, leader, "event=restoring", 1);
+	cluster_kill(y->cluster, other);
+	cluster_wait_log(y->cluster, leader, "event=restore_waits", 1);
+	cluster_spawn(y->cluster, other);
+	cluster_ready(y->cluster, other);
+	proc_expect_exit(tool, 0, 60000);
+	cluster_done(&y->cluster);
+	keep_free(&keep);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_stands_still, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_starts_again, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_knows_nobody_yet, drill_setup, drill_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
