@@ -17,6 +17,7 @@
 #include "data/model.h"
 #include "data/data.h"
 #include "model/tables.h"
+#include "model/view_file.h"
 #include "store/room.h"
 #include "wire/ops.h"
 
@@ -32,6 +33,7 @@ struct rooms {
 	uint32_t *chunk; /* [chunks_nr] Those of .room. */
 	bool making;     /* A thread makes .room. */
 	bool made;       /* It is there, and reserved. */
+	bool promised;   /* And a view that this node has will take it. */
 	bool give_due;   /* Chunks that are held here are not this node's any more. */
 	uint64_t made_ns;
 	rooms_made_fn *done;
@@ -136,7 +138,7 @@ static void make_done(struct job *j)
 static void undo(struct rooms *r)
 {
 	CHECK(r->made && !r->making);
-	r->made = false;
+	r->made = r->promised = false;
 	store_room_drop(&r->room);
 	unreserve(r);
 }
@@ -262,6 +264,7 @@ static enum shard_status plan_all(struct model *m, const struct placement *p, st
 	for (uint32_t c = 0; c < p->chunks_nr; c++)
 		keepers[c] = place_keepers(p, c);
 	st = plan(m->rooms, keepers, e);
+	m->rooms->promised = st == SHARD_OK;
 	free(keepers);
 	return st;
 }
@@ -361,6 +364,10 @@ enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, struct err *e)
 
 	if (m->memory.nodes_nr >= nodes_nr)
 		return SHARD_OK;
+	/* Its coordinator may have died before it made the view, and the next one may name nodes
+	 * that this one does not know yet. It is made again when a view asks for it. */
+	if (r->made && !r->promised && !server_leads(s) && !persist_pending(m))
+		undo(r);
 	if (m->dropping || r->making || r->made)
 		return err_set(e, SHARD_AGAIN, "memory of \"%s\" is being made", m->name);
 	if (clock_ns() < r->nodes_again_ns)
@@ -414,7 +421,7 @@ static void placed(struct model *m)
 		if (keeps && !store_holds(m->store, c)) {
 			/* rooms_for() has seen this view, or rooms_make() what it is made of. */
 			CHECK(r->made);
-			r->made = false;
+			r->made = r->promised = false;
 			store_room_take(m->store, &r->room);
 			CHECK(store_holds(m->store, c));
 		}

@@ -3,11 +3,15 @@
  * the chunks, trainers train there, other nodes are lost afterwards, everything starts again, and
  * those that may not join are refused by name. At the end masters, moments and image equal the
  * reference of the crew bit by bit on each node. */
+#include "base/clock.h"
 #include "lib/crew.h"
+#include "lib/cutter.h"
 #include "lib/drill.h"
 #include "lib/moved.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,6 +318,34 @@ static void test_killed_elected(void **state)
 	killed_meanwhile(quorum);
 }
 
+/* Node d has made room for its chunks, and the coordinator never hears that, so that no view takes
+ * the room. Node e joins meanwhile, and the next view names it. Node d knows node e by then: it
+ * gave the room back, in favour of the gradients of one more node. */
+static void test_room_without_a_view(void **state)
+{
+	const struct cutter_rule rule = {
+		.high = 3, .op = OP_ROOM, .reply = true, .nth = 1, .cut_high = 3, .instead = true};
+	const uint64_t by = pace_by(20);
+	int d, e;
+
+	(void)state;
+	begin(&(struct moved_plan){
+		.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1, .between = true});
+	cutter_rule(cluster->cutter, &rule);
+	d = join(1, NULL);
+	while (!cutter_fired(cluster->cutter)) {
+		assert_true(clock_ns() < by);
+		usleep(1000);
+	}
+	e = join(2, NULL);
+	cluster_wait_log(cluster, d, "event=node_added node=e", 1);
+	cutter_rule(cluster->cutter, NULL);
+	wait_share(0, d);
+	wait_share(0, e);
+	more(5);
+	ends(true);
+}
+
 /* --- trainers --- */
 
 /* A trainer of the new node brings gradients for chunks of all nodes, which made their memory
@@ -485,6 +517,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_two_at_once, cleanup),
 		cmocka_unit_test_teardown(test_killed_static, cleanup),
 		cmocka_unit_test_teardown(test_killed_elected, cleanup),
+		cmocka_unit_test_teardown(test_room_without_a_view, cleanup),
 		cmocka_unit_test_setup_teardown(test_trainer, drill_setup, drill_teardown),
 		cmocka_unit_test_teardown(test_refused, cleanup),
 		cmocka_unit_test_teardown(test_named_like_an_option, cleanup),
