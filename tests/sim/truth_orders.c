@@ -25,7 +25,7 @@ static bool same_tune(const struct core_tune *a, const struct core_tune *b)
 	       a->resumed_skips == b->resumed_skips;
 }
 
-/* The tune of the view of id. NULL: that view is too old. */
+/* NULL: that view is too old. */
 static const struct sim_view *view_of(const struct sim *s, const struct core_id *id)
 {
 	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
