@@ -61,7 +61,7 @@ static uint16_t free_port(void)
 	return ntohs(at.sin_port);
 }
 
-static void configure(const struct daemons *d, int i, const uint16_t *port, uint32_t workers)
+static void configure(const struct daemons *d, int i, bool joins)
 {
 	char path[128];
 	FILE *f;
@@ -74,17 +74,20 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = "
 		"%s/%c.state\nmemory = %lluKiB\nhttp = off\n"
 		"allow_unauthenticated = yes\n",
-		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i,
+		'a' + i, d->port[i], d->dir, 'a' + i, d->dir, 'a' + i,
 		(unsigned long long)sysconf(_SC_PHYS_PAGES) *
 			(unsigned long long)(sysconf(_SC_PAGESIZE) >> 10));
 	fprintf(f, "warm_restart = %s\n", d->warm ? d->warm : "off");
 	if (d->warm_dir[0] != 0)
 		fprintf(f, "warm_dir = %s/%c\n", d->warm_dir, 'a' + i);
-	if (workers > 0)
-		fprintf(f, "workers = %u\n", workers);
-	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
-	for (int n = 0; n < d->nr; n++)
-		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, port[n]);
+	if (d->workers > 0)
+		fprintf(f, "workers = %u\n", d->workers);
+	if (joins)
+		fprintf(f, "[cluster]\njoin = 127.0.0.1:%u\n", d->port[0]);
+	else
+		fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
+	for (int n = 0; n < d->nr && !joins; n++)
+		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, d->port[n]);
 	/* The figures are those of one copy. A bench of copies says so in the model's settings. */
 	fprintf(f, "[model]\nreplicas = 1\n");
 	fclose(f);
@@ -146,17 +149,42 @@ void daemons_wait(const struct daemons *d, int i)
 	shard_disconnect(&c);
 }
 
+/* The folders, the address and the service manager of a node. */
+static void place(struct daemons *d, int i)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "unix:%s/%c.sock", d->dir, 'a' + i);
+	memcpy(d->address[i], path, sizeof(path));
+	snprintf(path, sizeof(path), "%s/%c.notify", d->dir, 'a' + i);
+	if (d->warm != NULL && strcmp(d->warm, "systemd") == 0)
+		d->store[i] = fdstore_start(path, FDSTORE_MAX);
+	snprintf(path, sizeof(path), "%s/%c", d->warm_dir, 'a' + i);
+	if (d->warm_dir[0] != 0 && mkdir(path, 0700) != 0)
+		bench_fail("%s: %s", path, strerror(errno));
+}
+
+int daemons_joiner(struct daemons *d)
+{
+	int i = d->nr++;
+
+	CHECK(d->nr <= 26);
+	d->port[i] = free_port();
+	place(d, i);
+	configure(d, i, true);
+	return i;
+}
+
 void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm)
 {
-	uint16_t port[DAEMONS_MAX];
-	char self[512], path[128];
+	char self[512];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	CHECK(nr >= 1 && nr <= 26); /* Their names are letters. */
 	if (n <= 0)
 		bench_fail("%s: where is it?", argv0);
 	self[n] = 0;
-	*d = (struct daemons){.nr = nr, .warm = warm};
+	*d = (struct daemons){.nr = nr, .warm = warm, .workers = workers};
 	snprintf(d->build, sizeof(d->build), "%s/../..", dirname(self));
 	snprintf(d->dir, sizeof(d->dir), "/tmp/shardd-bench.XXXXXX");
 	if (mkdtemp(d->dir) == NULL)
@@ -167,16 +195,10 @@ void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers
 			bench_fail("%s: %s", d->warm_dir, strerror(errno));
 	}
 	for (int i = 0; i < nr; i++)
-		port[i] = free_port();
+		d->port[i] = free_port();
 	for (int i = 0; i < nr; i++) {
-		snprintf(d->address[i], sizeof(d->address[i]), "unix:%s/%c.sock", d->dir, 'a' + i);
-		snprintf(path, sizeof(path), "%s/%c.notify", d->dir, 'a' + i);
-		if (warm != NULL && strcmp(warm, "systemd") == 0)
-			d->store[i] = fdstore_start(path, FDSTORE_MAX);
-		snprintf(path, sizeof(path), "%s/%c", d->warm_dir, 'a' + i);
-		if (d->warm_dir[0] != 0 && mkdir(path, 0700) != 0)
-			bench_fail("%s: %s", path, strerror(errno));
-		configure(d, i, port, workers);
+		place(d, i);
+		configure(d, i, false);
 	}
 }
 
@@ -226,7 +248,8 @@ void daemons_stop(struct daemons *d)
 		bench_fail("cannot remove %s", d->dir);
 }
 
-double daemons_figure(const struct daemons *d, int i, const char *path)
+/* -1: there is no such figure. */
+static double look_up(const struct daemons *d, int i, const char *path)
 {
 	char command[1024], word[64];
 	json_error_t je;
@@ -249,11 +272,24 @@ double daemons_figure(const struct daemons *d, int i, const char *path)
 				       : json_object_get(at, word);
 		p += n + (p[n] == '.');
 	}
-	if (!json_is_number(at) && !json_is_array(at) && !json_is_boolean(at))
-		bench_fail("no figure %s in the status of node %c", path, 'a' + i);
 	value = json_is_array(at)     ? (double)json_array_size(at)
 		: json_is_boolean(at) ? json_is_true(at)
-				      : json_number_value(at);
+		: json_is_number(at)  ? json_number_value(at)
+				      : -1;
 	json_decref(all);
 	return value;
+}
+
+double daemons_figure(const struct daemons *d, int i, const char *path)
+{
+	double value = look_up(d, i, path);
+
+	if (value < 0)
+		bench_fail("no figure %s in the status of node %c", path, 'a' + i);
+	return value;
+}
+
+bool daemons_has(const struct daemons *d, int i, const char *path)
+{
+	return look_up(d, i, path) >= 0;
 }

@@ -21,6 +21,8 @@ struct daemons {
 	char warm_dir[64];                  /* Has a folder for each. Empty if none was made. */
 	struct fdstore *store[DAEMONS_MAX]; /* Service managers, if warm is "systemd". */
 	pid_t pid[DAEMONS_MAX];
+	uint16_t port[DAEMONS_MAX];
+	uint32_t workers;
 	int nr;
 };
 
@@ -31,6 +33,9 @@ void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t worker
 void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm);
 /* Adds lines to the configuration of each, before it is launched. */
 void daemons_configure(const struct daemons *d, const char *lines);
+/* One more node, which is in no list and joins by node a once it is launched. Returns its number.
+ */
+int daemons_joiner(struct daemons *d);
 void daemons_launch(struct daemons *d, int i);
 void daemons_wait(const struct daemons *d, int i); /* Waits until it answers. */
 void daemons_kill(struct daemons *d, int i);       /* Sends SIGKILL and waits for the end. */
@@ -42,6 +47,7 @@ void daemons_stop(struct daemons *d); /* Stops the daemons that run. */
  * ("/nodes.1.rdma_in_bytes"). Of a list it is the number of entries, and of a truth value 0 or 1.
  */
 double daemons_figure(const struct daemons *d, int i, const char *path);
+bool daemons_has(const struct daemons *d, int i, const char *path); /* Is it there? */
 
 /* Trainers that go through steps together. Each is a thread of this process with a connection of
  * its own. */
