@@ -55,6 +55,7 @@ struct bench {
 	uint64_t numel; /* Of each tensor. */
 	int rounds;
 	bool quick;
+	const char *endpoints; /* A line of the configuration, for etcd. */
 	_Atomic bool over;
 	pthread_mutex_t lock;
 	/* Of each committed step, when it was first begun and when a trainer first heard of it. */
@@ -339,7 +340,7 @@ static bool has_share(const struct daemons *d, int node)
 static void join_of(struct bench *b, int i)
 {
 	struct daemons *d = &b->daemons;
-	int node = daemons_joiner(d);
+	int node = daemons_joiner(d, b->endpoints);
 	double before[JOIN], longest = 0;
 	uint64_t from, to, since;
 
@@ -393,12 +394,15 @@ static void say(struct bench *b, const char *source)
 		source, before, median, b->catching_nr, median / before);
 }
 
-static void measure(const char *argv0, const char *source, const char *lines, int rounds,
+static void measure(const char *argv0, const char *source, const char *endpoints, int rounds,
 		    bool quick)
 {
 	struct bench *b = calloc(1, sizeof(*b));
+	char lines[600];
 
 	CHECK(b != NULL);
+	b->endpoints = endpoints;
+	snprintf(lines, sizeof(lines), "[cluster]\nmembership = %s\n%s", source, endpoints);
 	b->catching = calloc(STEPS_MAX, sizeof(*b->catching));
 	CHECK(b->catching != NULL && pthread_mutex_init(&b->lock, NULL) == 0);
 	b->numel = (quick ? 1 << 20 : 64 << 20) / TENSORS;
@@ -434,20 +438,19 @@ static void measure(const char *argv0, const char *source, const char *lines, in
 int main(int argc, char **argv)
 {
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-	char lines[512];
+	char line[512];
 	struct etcds e;
 	int rounds = quick ? 1 : ROUNDS;
 
 	if (argc > 2 && strcmp(argv[1], "--rounds") == 0)
 		rounds = atoi(argv[2]);
 	CHECK(rounds >= 1 && rounds <= ROUNDS_MAX);
-	measure(argv[0], "quorum", "[cluster]\nmembership = quorum\n", rounds, quick);
+	measure(argv[0], "quorum", "", rounds, quick);
 	if (quick || !etcds_here())
 		return 0;
 	etcds_make(&e, 1, 0);
-	snprintf(lines, sizeof(lines), "[cluster]\nmembership = etcd\netcd_endpoints = %s\n",
-		 e.endpoints);
-	measure(argv[0], "etcd", lines, rounds, quick);
+	snprintf(line, sizeof(line), "etcd_endpoints = %s\n", e.endpoints);
+	measure(argv[0], "etcd", line, rounds, quick);
 	etcds_end(&e);
 	return 0;
 }
