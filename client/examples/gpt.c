@@ -259,25 +259,29 @@ static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_
 	return g->push_said;
 }
 
-/* Waits inside of a step that is above the number in the file of --gate. */
+/* The last step that may be taken by the file of --gate. */
+static unsigned long long gate(const char *path)
+{
+	unsigned long long last = 0;
+	FILE *f = fopen(path, "re");
+
+	if (f && fscanf(f, "%llu", &last) != 1)
+		last = 0;
+	if (f)
+		fclose(f);
+	return last;
+}
+
 static enum shard_status wait_at_gate(struct gpt *g)
 {
 	const uint64_t until_ns = clock_ns() + GATE_NS;
-	unsigned long long last = 0;
 
-	while (g->cli.gate && last < g->step.step) {
-		FILE *f = fopen(g->cli.gate, "re");
-
-		if (!f || fscanf(f, "%llu", &last) != 1)
-			last = 0;
-		if (f)
-			fclose(f);
-		if (last < g->step.step && clock_ns() > until_ns)
-			return err_set(&g->err, SHARD_TIMEOUT,
-				       "--gate %s: no step above %llu in %u s", g->cli.gate, last,
+	while (g->cli.gate && gate(g->cli.gate) < g->step.step) {
+		if (clock_ns() > until_ns)
+			return err_set(&g->err, SHARD_TIMEOUT, "--gate %s: no step %llu in %u s",
+				       g->cli.gate, (unsigned long long)g->step.step,
 				       (unsigned)(GATE_NS / NS_PER_SEC));
-		if (last < g->step.step)
-			nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
 	}
 	return SHARD_OK;
 }

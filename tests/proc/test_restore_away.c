@@ -115,20 +115,6 @@ static void test_starts_again(void **state)
 
 /* --- a node that dies while it reads its share, and is back at once --- */
 
-static bool leads(const struct drill_yard *y, int node)
-{
-	char words[256], *out;
-	bool is;
-
-	snprintf(words, sizeof(words), "status --json --address %s",
-		 y->cluster->node[node].unix_address);
-	assert_int_equal(tool_run(&out, "shardctl", words), 0);
-	is = strstr(out, "\"state\": \"self\",\n      \"coordinator\": true") != NULL ||
-	     strstr(out, "\"state\":\"self\",\"coordinator\":true") != NULL;
-	free(out);
-	return is;
-}
-
 static int restore_by_tool(void *arg)
 {
 	const struct cluster_node *n = arg;
@@ -162,7 +148,7 @@ static void test_knows_nobody_yet(void **state)
 	drill_get(&y->t[0], SHARD_OK);
 	DRILL(&y->t[0], SHARD_OK, .op = DRILL_TRAIN, .step = SAVED);
 	keep_must_save(y->cluster->node[0].unix_address, "m", keep.dir, NULL);
-	for (leader = 0; !leads(y, leader); leader++)
+	for (leader = 0; cluster_logged(y->cluster, leader, "event=leading ") == 0; leader++)
 		assert_true(leader < 2);
 	other = (leader + 1) % 3; /* It takes the next one for the leader until it hears of it. */
 	cluster_signal(y->cluster, other, SIGSTOP);

@@ -41,36 +41,14 @@ log = logging.getLogger("shardd")
 
 # The attempt at the step in hand is over, and the training goes on.
 _OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
+
+
 class _Unfit(_c.WorldChanged):
     """A step has begun, and the gradients at hand are none of it: they were computed on weights of
     another step, or on samples that are another rank's in this world."""
 
     def __init__(self, sentence: str):
         super().__init__(_c.WORLD_CHANGED, sentence, "SHARD_WORLD_CHANGED")
-
-
-class _State(Mapping):
-    """opt.state: a parameter's moments, read from the daemons when somebody looks.
-
-    It is never empty: torch.distributed.checkpoint would otherwise make a step of its own.
-    """
-
-    def __init__(self, owner: "Optimizer"):
-        self._owner = weakref.ref(owner)
-
-    def __getitem__(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        opt = self._owner()
-        row = opt._row_of.get(id(p))
-        if row is None:
-            raise KeyError(p)
-        moments = {k: opt.read(p, k) for k in opt._moments()}
-        return {"step": torch.tensor(float(opt.applied)), **moments}
-
-    def __iter__(self):
-        return iter([r.param for r in self._owner()._rows])
-
-    def __len__(self):
-        return len(self._owner()._rows)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -207,7 +185,7 @@ class Optimizer(torch.optim.Optimizer):
             self._session.disconnect()
             self._closed = True
             raise
-        self.state = _State(self)
+        self.state = torch_state.State(self)
         self._install()
         try:
             self._start()

@@ -10,6 +10,7 @@ parameter.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -17,6 +18,31 @@ import torch
 from .checkpoints import Group, Initial
 from .params import hint
 from .settings import KINDS, MOMENTS, ZERO_ONLY
+
+
+class State(Mapping):
+    """opt.state: a parameter's moments, read from the daemons when somebody looks.
+
+    It is never empty: torch.distributed.checkpoint would otherwise make a step of its own.
+    """
+
+    def __init__(self, owner):
+        self._owner = weakref.ref(owner)
+
+    def __getitem__(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        opt = self._owner()
+        row = opt._row_of.get(id(p))
+        if row is None:
+            raise KeyError(p)
+        moments = {k: opt.read(p, k) for k in opt._moments()}
+        return {"step": torch.tensor(float(opt.applied)), **moments}
+
+    def __iter__(self):
+        return iter([r.param for r in self._owner()._rows])
+
+    def __len__(self):
+        return len(self._owner()._rows)
+
 
 # What torch writes beside what shardd keeps, where a group of a state dict is made.
 _TORCH = {"foreach": None, "maximize": False, "differentiable": False}
