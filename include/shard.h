@@ -47,9 +47,9 @@
  * for about 20 s, not even the answer to a question whether it runs, is waited for no longer.
  *
  * A call that gave up undoes nothing: make it again, and it goes on waiting for the same thing.
- *What is done once goes on without its caller: meanwhile shard_seal(), shard_save(),
- *shard_restore() and shard_drop() answer a second call with SHARD_BUSY, and afterwards with what is
- *then true, as SHARD_BAD_STATE for a model that is sealed.
+ * What is done once goes on without its caller: meanwhile shard_seal(), shard_save(),
+ * shard_restore() and shard_drop() answer a second call with SHARD_BUSY, and afterwards with what
+ * is then true, as SHARD_BAD_STATE for a model that is sealed.
  *
  * ERRORS
  * A status below 20 is normal life: the caller goes on. From 20 to 59 this call failed, and the
@@ -1178,7 +1178,7 @@ SHARD_API enum shard_status shard_write(shard_model *model, enum shard_kind kind
  * SHARD_BUSY: another caller writes the weights, the model is being sealed or restored, this
  *   connection is sealing another one, or too many requests wait.
  * SHARD_STALE: somebody else has begun to write the weights since: define it anew.
- * SHARD_UNREACHABLE: a node is down.
+ * SHARD_UNREACHABLE: a node is down, or another node coordinates now: define it again.
  * SHARD_DENIED: the `mode` of the model does not let the caller change it.
  * Also the errors of a model, and of a call that waits.
  *

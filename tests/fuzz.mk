@@ -15,7 +15,7 @@ FUZZ_PROTO := $(PROTO_C) $(PB)
 
 # One build finds faults and counts lines.
 FUZZ_CFLAGS := -O1 -gline-tables-only -fsanitize=fuzzer-no-link,address,undefined \
-	       -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+	       -fno-sanitize-recover=undefined -fno-sanitize=null -fno-omit-frame-pointer \
 	       -fprofile-instr-generate -fcoverage-mapping
 FUZZ_LINK   := -fsanitize=fuzzer,address,undefined -fprofile-instr-generate
 

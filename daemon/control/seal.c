@@ -578,7 +578,9 @@ static void seal_resigned(struct model *m)
 
 	if (m->sealed)
 		return;
-	err_set(&e, SHARD_UNREACHABLE, "node %s does not coordinate any more: seal \"%s\" again",
+	err_set(&e, SHARD_UNREACHABLE,
+		"node %s does not coordinate any more: define \"%s\" again, and who gets created = "
+		"1 writes all weights and seals",
 		members_name(m->server, m->server->self), m->name);
 	define_fail(m, &e);
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh BUILD [all]: runs the checks of `make check`, or with `all` those of `make check-all`,
-# after `make deps`. The last lines are the ten slowest tests and "N passed, N failed, N skipped". A
-# step is one test unless its programs count their own (run.sh). A step that fails prints the end of
-# its log, and the others still run. STEPS="a b" runs only these. A person waits for `make check`,
-# so it takes a few minutes on two cores. A test program can have a comment line that puts it
-# elsewhere: "// check: all" (it takes long, so only make check-all runs it) or "// check: alone"
-# (it measures time, so nothing else runs beside it). A program may have longer tests that it runs
-# only if CHECK_ALL is set.
+# after `make deps`. The last lines are what failed (again), the ten slowest tests and "N passed, N
+# failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that
+# fails prints the end of its log, and the others still run. STEPS="a b" runs only these. A person
+# waits for `make check`, so it takes a few minutes on two cores. A test program can have a comment
+# line that puts it elsewhere: "// check: all" (it takes long, so only make check-all runs it) or
+# "// check: alone" (it measures time, so nothing else runs beside it). A program may have longer
+# tests that it runs only if CHECK_ALL is set.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
@@ -109,17 +109,18 @@ fuzzers()
 {
 	step fuzz-coverage "fuzz: corpora, and what they reach" \
 		nice -n 19 "$make" --no-print-directory fuzz-coverage
-	step fuzz-run "fuzz: 8 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=8
+	step fuzz-run "fuzz: 4 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=4
 }
 
+one_thread='verdict|quorum*|core_*|room|tables|gpt_*|client_cover|ckpt_beside|etcd_msg|control'
+one_thread+='|plan|history_file|rdma|rdma_fail|rdma_hostile'
 # san_programs KIND: the programs that are run with that sanitizer.
 san_programs()
 {
 	local c
 	for c in tests/unit/test_*.c tests/proc/test_smoke*.c; do
-		# They have one thread.
-		[[ $1,$c != thread,tests/unit/test_@(verdict|quorum*|core_*|room|tables).c ]] ||
-			continue
+		# They have one thread, and take long.
+		[[ $1,$c != thread,tests/unit/test_@($one_thread).c ]] || continue
 		here "$c" && [ -f "$c" ] && echo "build/san-${1//,/-}/${c%.c}"
 	done
 }
@@ -197,30 +198,31 @@ pytests()
 if [ -n "$everything" ]; then
 	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
 	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
-	# Chaos mostly waits.
-	{
-		san_build address,undefined
-		san_build thread
-		step arm "aarch64, under qemu-user" \
-			nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
-	} &
+	# Chaos, Python and peers that lie mostly wait, so compilers and sanitizers run beside them.
 	STEP_TIMEOUT=1500 step python-install "Python packages" \
-		nice -n 19 "$make" --no-print-directory torch &
-	step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
-		SEED="${CHAOS_SEED:-1}" FLIP=1
-	chaos quorum
-	chaos etcd
-	wait
-	# Python mostly has one rank that computes, most programs of sanitizers compute alone, and
-	# peers that lie mostly wait.
-	pytests python "Python, with torch" "$make" --no-print-directory check-python \
-		PYTEST="-m 'not slow'" &
-	step hostile "peers that lie: 30 s" "$make" --no-print-directory hostile SECONDS=30 &
+		nice -n 19 "$make" --no-print-directory torch &&
+		pytests python "Python, with torch" "$make" --no-print-directory check-python \
+			PYTEST="-m 'not slow'" &
+	{
+		step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
+			SEED="${CHAOS_SEED:-1}" FLIP=1
+		chaos quorum
+		chaos etcd
+	} &
+	chaos=$!
+	san_build address,undefined
+	san_build thread
+	step arm "aarch64, under qemu-user" \
+		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
+	wait $chaos
+	step hostile "peers that lie: 15 s" "$make" --no-print-directory hostile SECONDS=15 &
 	sanitized address,undefined
 	sanitized thread
 	wait
 fi
 
+awk '$2 > 0 { n = $2; $1 = $2 = $3 = $4 = ""; printf "failed:%s (%d)\n", $0, n }' "$results"
+cat "$work"/*.logs/*.found 2>/dev/null
 echo "the ten slowest, in seconds:"
 sort -k4,4nr "$results" | head -10 |
 	awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'

@@ -419,6 +419,8 @@ static bool write_weights(struct crew_member *b, shard_model *m)
 	free(w);
 	if (st == SHARD_OK)
 		st = shard_seal(m, 0);
+	if (st == SHARD_UNREACHABLE) /* The coordinator changed: define it again. */
+		return false;
 	return went_on(b, st, "writing the weights");
 }
 

@@ -28,6 +28,8 @@ void moved_elected(struct cluster *c, int node);
 /* Waits until three nodes have a vote, as the one that leads knows it. A majority is left then if
  * one is lost. */
 void moved_voters(struct cluster *c, int leader);
+/* Not the 5 s of a person who waits: a machine may stand still for that long. */
+#define MOVED_STATUS "status --json --timeout 30"
 /* Runs shardctl at that node. Returns its exit status, or its output, which the caller frees. */
 int moved_ctl(struct cluster *c, int node, const char *what);
 char *moved_said(struct cluster *c, int node, const char *what, int *rc);

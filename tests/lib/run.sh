@@ -32,9 +32,10 @@ one()
 		"$([ "$f" = 0 ] || echo ", $f failed")" "$([ "$s" = 0 ] || echo ", $s skipped")" \
 		$((ms / 1000)) $((ms / 100 % 10)) "$note"
 	if [ "$f" != 0 ]; then
-		# First what each failed test found. Whoever keeps only a part of this output keeps that.
+		# First what each failed test found. check.sh prints that again at its end: whoever
+		# keeps only a part of the output keeps that.
 		grep -E -B3 '^\[  (ERROR |FAILED) |: expected | CHECK ' "$log" | grep -v '^ts=' | head -30 |
-			cut -c1-400 | sed 's/^/     > /'
+			cut -c1-400 | sed 's/^/     > /' | tee "${log%.log}.found"
 		grep -vE '^\[( RUN|       OK)' "$log" | tail -${TAIL:-25} | sed 's/^/     | /'
 		return 1
 	fi

@@ -233,7 +233,7 @@ static bool votes(int at, int node)
 	bool yes = false;
 	size_t i;
 	int rc;
-	char *out = moved_said(cluster, at, "status --json", &rc);
+	char *out = moved_said(cluster, at, MOVED_STATUS, &rc);
 
 	status = json_loads(out, 0, NULL);
 	if (rc != 0 || status == NULL)
