@@ -59,9 +59,12 @@ static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept i
 	i = copies_lost_at(c, chunk, x->now);
 	others = copies_several(c) ? ", and no other node has a copy" : "";
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
-		       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first)%s: %s",
+		       core_text(c,
+				 "node %s %s, which held %u of %u chunks (chunk %u first, step "
+				 "%lu)%s: %s",
 				 core_node_name(c, i), recover_end(c, i), c->coord.held_nr[i],
-				 c->conf.chunks_nr, chunk, others, recover_remedy(c)));
+				 c->conf.chunks_nr, chunk, (unsigned long)c->coord.last.id.step,
+				 others, recover_remedy(c)));
 	return true;
 }
 
