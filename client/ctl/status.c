@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl status` prints one screen about a daemon: the daemon itself, its nodes, its models, the
- * world of the step in hand, and who is waited for. The daemon answers in JSON, and --json prints
- * that answer. A field that an older or newer daemon does not send is left out, or shown as 0 or as
- * nothing. It fails as every question to a daemon does (ctl_exit_of). */
+/* `shardctl status` prints one screen about a daemon: the daemon itself, its nodes, its models with
+ * their view and copies, the world of the step in hand, and who is waited for. The daemon answers
+ * in JSON, and --json prints that answer. A field that an older or newer daemon does not send is
+ * left out, or shown as 0 or as nothing. It fails as every question to a daemon does (ctl_exit_of).
+ */
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 
@@ -74,14 +75,48 @@ static void print_world(const json_t *world, long long chunks)
 	}
 }
 
+/* The view that the daemon has adopted, as `shardctl history` numbers it, and who is in it. */
+static void print_view(const json_t *m)
+{
+	const json_t *view = json_object_get(m, "view"), *members = json_object_get(m, "members");
+	const char *glue = " of ";
+	json_t *node;
+	size_t i;
+
+	if (ctl_whole(view, "term") == 0)
+		return;
+	printf("  view %lld.%lld", ctl_whole(view, "term"), ctl_whole(view, "seq"));
+	json_array_foreach(members, i, node) {
+		printf("%s%s", glue, json_string_value(node));
+		glue = ", ";
+	}
+	printf("\n");
+}
+
+/* Who catches up, and for how long. */
+static void print_learns(const json_t *m)
+{
+	const json_t *learns = json_object_get(m, "catching_up"),
+		     *times = json_object_get(m, "catching_up_s");
+	const char *glue = "; catching up: ";
+	json_t *node, *since;
+	size_t i;
+
+	json_array_foreach(learns, i, node) {
+		printf("%s%s", glue, json_string_value(node));
+		if ((since = json_object_get(times, json_string_value(node))) != NULL)
+			printf(" for %.1f s", json_number_value(since));
+		glue = ", ";
+	}
+	if (json_object_get(m, "fetched"))
+		printf(" (%lld chunks are on this node again)", ctl_whole(m, "fetched"));
+}
+
 /* Nothing if each chunk has all its copies, or has one by definition. */
 static void print_copies(const json_t *m, const json_t *chunks)
 {
 	const json_t *learns = json_object_get(m, "catching_up");
 	json_int_t wanted = ctl_whole(chunks, "copies"), least = ctl_whole(chunks, "least");
-	const char *comma = "";
-	json_t *node;
-	size_t i;
 
 	if (wanted < 2 || (least >= wanted && json_array_size(learns) == 0))
 		return;
@@ -90,14 +125,7 @@ static void print_copies(const json_t *m, const json_t *chunks)
 	if (least < ctl_whole(chunks, "min_copies"))
 		printf(", and no step begins with fewer than %lld",
 		       ctl_whole(chunks, "min_copies"));
-	if (json_array_size(learns) > 0)
-		printf("; catching up: ");
-	json_array_foreach(learns, i, node) {
-		printf("%s%s", comma, json_string_value(node));
-		comma = ", ";
-	}
-	if (json_object_get(m, "fetched"))
-		printf(" (%lld chunks are on this node again)", ctl_whole(m, "fetched"));
+	print_learns(m);
 	printf("\n");
 }
 
@@ -145,6 +173,7 @@ static void print_model(const json_t *m)
 		comma = ", ";
 	}
 	printf(")\n");
+	print_view(m);
 	print_copies(m, chunks);
 	if (total) {
 		print_bytes("  ", (double)json_integer_value(total));

@@ -127,6 +127,8 @@ struct model {
 	struct model_memory memory;
 	struct persist *persist; /* Coordinator: a view on its way to the disk. */
 	struct rooms *rooms;
+	/* [slot] Since when that member catches up, as this node knows. Owner: model/rooms.c. */
+	uint64_t learns_ns[CORE_NODES_MAX];
 
 	/* Owner: model/lost.c. */
 	char lost[512];      /* Why the last weights are gone. Empty: they are not. */

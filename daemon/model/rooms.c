@@ -454,12 +454,15 @@ void rooms_placed(struct model *m, const struct placement *p)
 {
 	struct placement before = m->place;
 	struct core_state core;
+	uint64_t k;
 
 	if (place_same(&m->place, p))
 		return;
 	core_state(m->core, &core);
 	end_links(m, p->gone & ~before.gone);
 	m->place = *p;
+	for (k = (p->learns | p->moves) & ~(before.learns | before.moves); k != 0; k &= k - 1)
+		m->learns_ns[__builtin_ctzll(k)] = clock_ns();
 	placed(m);
 	catchup_placed(m, &before, core.caught);
 	apply_placed(m);

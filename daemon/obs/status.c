@@ -257,11 +257,12 @@ static json_t *chunks_json(const struct model *m)
 			 per);
 }
 
-/* Who is in the view that this node has adopted, and who catches up. A model whose memory is being
- * made has no core, but maybe a view in which chunks move. */
+/* The view that this node has adopted, who is in it, who catches up, and for how many seconds. A
+ * model whose memory is being made has no core, but maybe a view in which chunks move. */
 static void view_json(json_t *o, const struct model *m, const struct core_state *core)
 {
-	json_t *members = json_array(), *learns = json_array();
+	json_t *members = json_array(), *learns = json_array(), *times = json_object();
+	uint64_t behind = m->place.learns | m->place.moves;
 	struct moving_left left;
 	uint32_t here, all;
 
@@ -270,12 +271,19 @@ static void view_json(json_t *o, const struct model *m, const struct core_state 
 
 		if (place_is_member(&m->place, n))
 			json_array_append(members, name);
-		if ((m->place.learns | m->place.moves) >> n & 1)
+		if (behind >> n & 1)
 			json_array_append(learns, name);
+		if (behind >> n & 1 && m->learns_ns[n] != 0)
+			json_object_set_new(times, members_name(m->server, n),
+					    json_real(seconds(m->learns_ns[n])));
 		json_decref(name);
 	}
+	json_object_set_new(
+		o, "view",
+		json_pack("{s:I, s:i}", "term", (json_int_t)core->term, "seq", (int)core->seq));
 	json_object_set_new(o, "members", members);
 	json_object_set_new(o, "catching_up", learns);
+	json_object_set_new(o, "catching_up_s", times);
 	catchup_progress(m, &here, &all);
 	if (all > 0)
 		json_object_set_new(o, "fetched", json_integer((json_int_t)here));

@@ -172,6 +172,86 @@ static void test_least_copies_of_three(void **state)
 	least_copies(3);
 }
 
+/* What `shardctl status` prints at that node. The caller frees it. */
+static char *looks(int node)
+{
+	char words[200], *out = NULL;
+
+	snprintf(words, sizeof(words), "status --address %s", cluster->node[node].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	return out;
+}
+
+/* Waits until it prints that node c has been catching up for so long. */
+static void looks_behind(int node, double seconds)
+{
+	static const char is[] = "copies: 1 of 2 of the chunk that has fewest; catching up: c for ";
+	uint64_t until = pace_by(20);
+	bool there;
+
+	do {
+		char *out = looks(node), *at = strstr(out, is);
+
+		there = at != NULL && strtod(at + strlen(is), NULL) >= seconds;
+		if (!there && clock_ns() > until)
+			fail_msg("node %c does not say so of %.1f s: %s", 'a' + node, seconds, out);
+		free(out);
+	} while (!there);
+}
+
+/* The status of each node tells of the view, of copies that are missing, who catches up, and for
+ * how long. */
+static void test_seen(void **state)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint64_t last;
+
+	(void)state;
+	crew_init(c, "elastic");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_make(3, NULL, BEAT);
+	cluster_between(cluster);
+	cluster_up(cluster);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[0].unix_address, 0);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	cluster_kill(cluster, 2);
+	more(c, 5);
+	for (int n = 0; n < 2; n++) {
+		char *out = looks(n);
+
+		if (strstr(out, " of a, b\n  copies: 1 of 2 of the chunk that has fewest\n") ==
+		    NULL)
+			fail_msg("node %c: %s", 'a' + n, out);
+		free(out);
+	}
+	cutter_lose(cluster->cutter, OP_COPY_DATA);
+	cluster_spawn(cluster, 2);
+	for (int n = 0; n < 3; n++)
+		looks_behind(n, 0.1);
+	for (int n = 0; n < 3; n++)
+		looks_behind(n, 1.0);
+	cutter_lose(cluster->cutter, 0);
+	cluster_wait_log(cluster, 2, "event=learned", 1);
+	for (int n = 0; n < 3; n++)
+		cluster_says(cluster, n, "\"catching_up\":[],\"catching_up_s\":{}");
+	for (int n = 0; n < 3; n++) {
+		char *out = looks(n), *view = strstr(out, "  view ");
+
+		if (view == NULL || strstr(view, " of a, b, c\n") == NULL ||
+		    strstr(out, "copies: ") != NULL)
+			fail_msg("node %c: %s", 'a' + n, out);
+		free(out);
+	}
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
 /* The first node coordinates. While it is away nothing is decided. It comes back without its
  * memory, and recovers from what the others answer. */
 static void test_first_node(void **state)
@@ -290,7 +370,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_two_nodes, teardown),
@@ -301,9 +381,12 @@ int main(void)
 		cmocka_unit_test_teardown(test_staleness, teardown),
 		cmocka_unit_test_teardown(test_least_copies_of_two, teardown),
 		cmocka_unit_test_teardown(test_least_copies_of_three, teardown),
+		cmocka_unit_test_teardown(test_seen, teardown),
 		cmocka_unit_test_teardown(test_first_node, teardown),
 		cmocka_unit_test_teardown(test_first_node_without_another, teardown),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
