@@ -229,6 +229,19 @@ void members_put_back(struct members *m, int n)
 	copy(m->node[n].dir, "kept", "source");
 }
 
+void members_damage(struct members *m, int n, long at)
+{
+	char path[128];
+	FILE *f;
+	int c;
+
+	snprintf(path, sizeof(path), "%s/source", m->node[n].dir);
+	f = fopen(path, "r+");
+	CHECK(f != NULL && fseek(f, at, at < 0 ? SEEK_END : SEEK_SET) == 0);
+	c = fgetc(f);
+	CHECK(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 1, f) != EOF && fclose(f) == 0);
+}
+
 void members_isolate(struct members *m, int n, bool off)
 {
 	for (int i = 0; i < m->nodes_nr; i++)

@@ -78,6 +78,8 @@ void members_stop(struct members *m, int n);
 void members_fresh(struct members *m, int n); /* A wiped folder: a new uuid and ordinal, too. */
 void members_keep(struct members *m, int n);  /* Copies its file to "kept". */
 void members_put_back(struct members *m, int n);
+/* Changes a bit of its file, `at` bytes from the start, or below 0 from the end. */
+void members_damage(struct members *m, int n, long at);
 /* Cuts node n off from all others, silently. Or heals that, and all links begin anew. */
 void members_isolate(struct members *m, int n, bool off);
 void members_room(struct members *m, int n, bool room); /* false: its disk is full. */

@@ -390,19 +390,6 @@ static void expect_refused(struct members *m, int n, const char *text)
 		fail_msg("\"%s\" is not in \"%s\"", text, m->node[n].refused);
 }
 
-static void change_byte(struct members *m, int n, long at)
-{
-	char path[128];
-	FILE *f;
-	int c;
-
-	snprintf(path, sizeof(path), "%s/source", m->node[n].dir);
-	f = fopen(path, "r+");
-	CHECK(f != NULL && fseek(f, at, at < 0 ? SEEK_END : SEEK_SET) == 0);
-	c = fgetc(f);
-	CHECK(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 1, f) != EOF && fclose(f) == 0);
-}
-
 static void test_damaged(void **state)
 {
 	const struct row *r = row_of(state);
@@ -413,10 +400,10 @@ static void test_damaged(void **state)
 	n = m.nodes_nr - 1;
 	members_kill(&m, n);
 	members_keep(&m, n);
-	change_byte(&m, n, 1);
+	members_damage(&m, n, 1);
 	expect_refused(&m, n, "damaged");
 	members_put_back(&m, n);
-	change_byte(&m, n, -1);
+	members_damage(&m, n, -1);
 	expect_refused(&m, n, "its sum is wrong");
 	members_put_back(&m, n);
 	m.node[n].uuid[15] ^= 1;

@@ -216,6 +216,52 @@ static void test_folder(void **state)
 	step_end(&b);
 }
 
+/* The folder of a node that led is put back from a copy, another one's is wiped, and a third one's
+ * is damaged. What counts is in etcd, so the first two go on. */
+static void test_own_folder(void **state)
+{
+	struct step_both b;
+	struct members *m = &b.m;
+	int n;
+
+	(void)state;
+	step_make(&b, 1, STEP_NODES, 0);
+	m->load = true;
+	step_progress(m);
+	for (int wiped = 0; wiped < 2; wiped++) {
+		uint64_t seq;
+
+		n = step_leader(m);
+		members_keep(m, n);
+		step_progress(m);
+		members_kill(m, n);
+		seq = m->node[n].seq;
+		members_wait(m, step_another_leads, n, 20, "another node to lead");
+		if (wiped)
+			members_fresh(m, n);
+		else
+			members_put_back(m, n);
+		step_start(m, n);
+		step_progress(m);
+		members_settle(m);
+		assert_int_equal(step_read(m, n), MEMBER_OK);
+		assert_true(m->node[n].seq > seq);
+		m->load = true;
+	}
+	n = (step_leader(m) + 1) % STEP_NODES;
+	members_kill(m, n);
+	members_keep(m, n);
+	members_damage(m, n, 1);
+	expect_refused(m, n, "damaged");
+	members_put_back(m, n);
+	members_damage(m, n, -1);
+	expect_refused(m, n, "its sum is wrong");
+	members_put_back(m, n);
+	step_start(m, n);
+	step_progress(m);
+	step_end(&b);
+}
+
 /* Over https, and only with a server whose certificate is known. */
 static void test_tls(void **state)
 {
@@ -411,7 +457,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_not_built), cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_kill),      cmocka_unit_test(test_pause),
 		cmocka_unit_test(test_resign),    cmocka_unit_test(test_alone),
-		cmocka_unit_test(test_folder),    cmocka_unit_test(test_tls),
+		cmocka_unit_test(test_folder), cmocka_unit_test(test_own_folder),
+		cmocka_unit_test(test_tls),
 		cmocka_unit_test(test_down),      cmocka_unit_test(test_strict),
 		cmocka_unit_test(test_crashes),   cmocka_unit_test(test_member),
 		cmocka_unit_test(test_minority),  cmocka_unit_test(test_compaction),
