@@ -6,9 +6,11 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/cutter.h"
 #include "lib/drill.h"
 #include "lib/pace.h"
 #include "lib/tool.h"
+#include "wire/ops.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -354,4 +356,31 @@ void loss_check(struct loss *l)
 			crew_check(&l->crew, l->cluster->node[n].unix_address, last);
 	train(l);
 	loss_whole(l);
+}
+
+int loss_learner(struct loss *l)
+{
+	return l->learner;
+}
+
+int loss_node_c(struct loss *l)
+{
+	while (loss_leader(l) == 2) {
+		l->known = atomic_load(&l->crew.told);
+		l->killed_ns = clock_ns();
+		l->dead = 2;
+		cluster_kill(l->cluster, 2);
+		loss_goes_on(l);
+		loss_back(l);
+	}
+	return 2;
+}
+
+void loss_learns(struct loss *l, int node)
+{
+	cutter_lose(l->cluster->cutter, OP_COPY_DATA);
+	cluster_spawn(l->cluster, node);
+	cluster_ready(l->cluster, node);
+	l->dead = -1;
+	crew_wait_told(&l->crew, l->known + 1, LOSS_NODES, pace_by(20));
 }

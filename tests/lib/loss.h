@@ -74,6 +74,12 @@ bool loss_says(struct loss *l, int node, const char *part); /* Is it in its stat
 /* Who is to die, as the nodes have their roles now. */
 typedef int loss_who(struct loss *l);
 loss_who loss_leader, loss_holder; /* The latter holds chunks and does not coordinate. */
+loss_who loss_learner;             /* l->learner */
+/* Node c. If it coordinates, it dies and comes back first, so that another one does. */
+loss_who loss_node_c;
+/* Starts a node that is dead, without its memory, and waits until it trains. It gets no copies as
+ * long as the cutter loses them (loss_conf.between). */
+void loss_learns(struct loss *l, int node);
 /* Makes that node go to where it dies. It may give loss_ctl_begin() to l->ctl. */
 typedef void loss_order(struct loss *l, int victim);
 

@@ -121,20 +121,6 @@ static void each(struct loss *l, const struct loss_moment *m, uint32_t nr, loss_
 	}
 }
 
-/* Node c does not coordinate. If it does, it is made to leave that to another. */
-static int node_c(struct loss *l)
-{
-	while (loss_leader(l) == 2) {
-		l->known = atomic_load(&l->crew.told);
-		l->killed_ns = clock_ns();
-		l->dead = 2;
-		cluster_kill(l->cluster, 2);
-		loss_goes_on(l);
-		loss_back(l);
-	}
-	return 2;
-}
-
 static void test_holder(void **state)
 {
 	loss_begin(*state, &(struct loss_conf){0});
@@ -153,30 +139,14 @@ static void test_coordinator(void **state)
 static void test_trainers(void **state)
 {
 	loss_begin(*state, &(struct loss_conf){.of_c = "[daemon]\ncapacity = 0\n"});
-	each(*state, of_trainers, NR(of_trainers), node_c);
+	each(*state, of_trainers, NR(of_trainers), loss_node_c);
 	loss_finish(*state);
-}
-
-/* A cutter loses the copies, so that the node has to wait for them for as long as the test wants.
- */
-static void learns(struct loss *l, int victim)
-{
-	cutter_lose(l->cluster->cutter, OP_COPY_DATA);
-	cluster_spawn(l->cluster, victim);
-	cluster_ready(l->cluster, victim);
-	l->dead = -1;
-	crew_wait_told(&l->crew, l->known + 1, LOSS_NODES, pace_by(20));
 }
 
 static void copies(struct loss *l, int victim)
 {
 	(void)victim;
 	cutter_lose(l->cluster->cutter, 0);
-}
-
-static int learner(struct loss *l)
-{
-	return l->learner;
 }
 
 static void test_learner(void **state)
@@ -193,11 +163,11 @@ static void test_learner(void **state)
 	l->known = atomic_load(&l->crew.told);
 	cluster_kill(l->cluster, victim);
 	for (uint32_t i = 0; i < nr + NR(of_copies); i++) {
-		learns(l, victim);
+		loss_learns(l, victim);
 		if (i < nr)
-			victim = loss_kill(l, &of_learner[i], learner, NULL);
+			victim = loss_kill(l, &of_learner[i], loss_learner, NULL);
 		else
-			victim = loss_kill(l, &of_copies[i - nr], learner, copies);
+			victim = loss_kill(l, &of_copies[i - nr], loss_learner, copies);
 		loss_goes_on(l);
 	}
 	loss_back(l);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "core/msg.h"
+#include "lib/cutter.h"
 #include "lib/loss.h"
 #include "lib/pace.h"
 #include "lib/tool.h"
@@ -80,6 +81,41 @@ static void test_view(void **state)
 	loss_begin(l, &(struct loss_conf){0});
 	views(l, view_of_coordinator, NR(view_of_coordinator), loss_leader);
 	views(l, view_of_holder, NR(view_of_holder), loss_holder);
+	loss_finish(l);
+}
+
+/* Node c has trainers and votes, and no chunk. */
+static void test_view_without_chunks(void **state)
+{
+	struct loss *l = *state;
+
+	loss_begin(l, &(struct loss_conf){.of_c = "[daemon]\ncapacity = 0\n"});
+	views(l, view_of_holder, NR(view_of_holder), loss_node_c);
+	loss_finish(l);
+}
+
+/* A node that fetches its copies, and has none of them yet. */
+static void test_view_of_learner(void **state)
+{
+	struct loss *l = *state;
+	int victim;
+
+	/* Nobody else shall be elected meanwhile: the learner is no holder. */
+	loss_begin(l, &(struct loss_conf){.lines = "[cluster]\nmembership = quorum\n"
+						   "election_timeout = 2s\n" LOSS_BEAT,
+					  .between = true});
+	victim = l->learner = loss_holder(l);
+	l->known = atomic_load(&l->crew.told);
+	cluster_kill(l->cluster, victim);
+	for (uint32_t i = 0; i < NR(view_of_holder); i++) {
+		loss_learns(l, victim);
+		victim = loss_kill(l, &view_of_holder[i], loss_learner, clips);
+		loss_goes_on(l);
+		(void)loss_ctl_end(l);
+	}
+	cutter_lose(l->cluster->cutter, 0);
+	loss_back(l);
+	loss_check(l);
 	loss_finish(l);
 }
 
@@ -381,6 +417,9 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_view, loss_setup, loss_teardown),
+		cmocka_unit_test_setup_teardown(test_view_without_chunks, loss_setup,
+						loss_teardown),
+		cmocka_unit_test_setup_teardown(test_view_of_learner, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_recovery, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_moves, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_status_while_made, loss_setup, loss_teardown),
