@@ -314,7 +314,7 @@ help:
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
-	  'make chaos SECONDS=n SEED=k' 'real daemons and trainers under faults, and a replay; CLUSTER=static, quorum or etcd; FAULTS="a b"' \
+	  'make chaos SECONDS=n SEED=k' 'real daemons and trainers under faults, a replay, and figures; CLUSTER=static, quorum or etcd alone; FAULTS="a b"' \
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \
 	  'make bench' 'figures beside what the machine can do' \

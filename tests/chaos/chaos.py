@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make chaos SECONDS=n SEED=k CLUSTER=static`: runs real daemons and trainers, and everything that
-can happen to them.
+"""`make chaos CLUSTER=static SECONDS=n SEED=k`: runs real daemons and trainers, and everything that
+can happen to them. `make chaos` runs it for quorum and for etcd (chaos.sh).
 
 static: three daemons on loopback serve the models of models.py. Trainers that connect again train
 them and save every few steps. Rounds of one to three faults (faults.py) are drawn from the seed.

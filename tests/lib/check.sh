@@ -204,8 +204,8 @@ if [ -n "$everything" ]; then
 		pytests python "Python, with torch" "$make" --no-print-directory check-python \
 			PYTEST="-m 'not slow'" &
 	{
-		step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos SECONDS=70 \
-			SEED="${CHAOS_SEED:-1}" FLIP=1
+		step chaos "chaos: 70 s of faults" "$make" --no-print-directory chaos CLUSTER=static \
+			SECONDS=70 SEED="${CHAOS_SEED:-1}" FLIP=1
 		chaos quorum
 		chaos etcd
 	} &
