@@ -3,6 +3,7 @@
  * trains on two copies of each chunk. The coordinator is killed -9, and etcd too. No step is lost
  * or done twice: weights, moments and image equal the reference bit by bit. */
 #include "lib/crew.h"
+#include "lib/drill.h"
 #include "lib/etcds.h"
 #include "lib/keep.h"
 #include "lib/pace.h"
@@ -132,6 +133,47 @@ static void test_etcd_dies(void **state)
 	free(c);
 }
 
+/* A trainer dies while etcd is down. Who trains is not part of a view, so nobody needs etcd for it:
+ * the other trainer goes on alone, and the dead one joins again. */
+static void test_trainer_dies_without_etcd(void **state)
+{
+	static const char settings[] =
+		"optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 timeout=20s";
+	struct drill_yard *y = *state;
+	struct drill *t[2];
+	uint64_t step;
+	char extra[600];
+
+	if (!etcds_here())
+		skip();
+	etcds_make(&etcd, 1, 0);
+	snprintf(extra, sizeof(extra),
+		 "[cluster]\nmembership = etcd\netcd_endpoints = %s\nelection_timeout = 2s\n",
+		 etcd.endpoints);
+	y->cluster = cluster_start(2, NULL, extra);
+	t[0] = drill_joining(y, y->cluster->node[0].unix_address, 0, settings);
+	drill_get(t[0], SHARD_OK);
+	for (int round = 0; round < 2; round++) {
+		t[1] = drill_joining(y, y->cluster->node[1].unix_address, 1, settings);
+		drill_asked(y, t[1]);
+		DRILL_SEND(t[0], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 2);
+		drill_get(t[0], SHARD_OK);
+		step = drill_get(t[1], SHARD_OK)->world.step;
+		for (int i = 0; i < 2; i++)
+			DRILL_SEND(t[i], .op = DRILL_TRAIN, .step = step + 2);
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(drill_get(t[i], SHARD_OK)->world.world_size, 2);
+		if (round == 0)
+			etcds_kill(&etcd, 0);
+		drill_kill(t[1]);
+		DRILL(t[0], SHARD_OK, .op = DRILL_TRAIN, .step = step + 8);
+		assert_int_equal(t[0]->last.world.world_size, 1);
+	}
+	drill_end(t[0]);
+	cluster_done(&y->cluster);
+	etcds_end(&etcd);
+}
+
 /* All nodes lose their memory at once, and etcd has the model's view alone. Each node has its
  * definition, so it comes back from its checkpoint without a trainer that defines it. */
 static void test_all_start_cold(void **state)
@@ -207,15 +249,26 @@ static int teardown(void **state)
 	return 0;
 }
 
-int main(void)
+static int drill_etcd_teardown(void **state)
+{
+	if (etcd.nr > 0)
+		etcds_end(&etcd);
+	return drill_teardown(state);
+}
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_leader_dies, teardown),
 		cmocka_unit_test_teardown(test_etcd_dies, teardown),
+		cmocka_unit_test_setup_teardown(test_trainer_dies_without_etcd, drill_setup,
+						drill_etcd_teardown),
 		cmocka_unit_test_teardown(test_all_start_cold, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
 		cmocka_unit_test_teardown(test_fails, teardown),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
