@@ -349,8 +349,12 @@ static void peer_closed(void *owner, struct conn *c, const struct err *why)
 	p->backoff_ns =
 		p->backoff_ns * 2 > PEER_BACKOFF_MAX_NS ? PEER_BACKOFF_MAX_NS : p->backoff_ns * 2;
 	if (!was_up) {
+		/* A node that stays away fails in the same way each second. That is said once. */
+		bool said = strcmp(p->why, why->text) == 0;
+
 		snprintf(p->why, sizeof(p->why), "%s", why->text);
-		log_limited(p->server->log, &p->bucket, clock_ns(), LOG_LEVEL_INFO,
+		log_limited(p->server->log, &p->bucket, clock_ns(),
+			    said ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO,
 			    "event=dial_failed peer=%s why=%s", members_name(p->server, p->node),
 			    why->text);
 	}

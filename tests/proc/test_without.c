@@ -110,12 +110,27 @@ static void test_then_another_is_lost(void **state)
 	moved_ends(&cluster, &crew, true);
 }
 
+/* The nodes dial node a all the time. The log says once that it does not answer. */
+static void dials(int node)
+{
+	uint64_t until = pace_by(20);
+	char said[64];
+
+	snprintf(said, sizeof(said), "level=info node=%c event=dial_failed peer=a", 'a' + node);
+	while (cluster_logged(cluster, node, "event=dial_failed peer=a") < 4)
+		if (clock_ns() > until)
+			fail_msg("node %c does not dial node a", 'a' + node);
+	assert_int_equal(cluster_logged(cluster, node, said), 1);
+}
+
 /* Node a is the first of the list, so it would coordinate the first view. */
 static void test_first_is_gone(void **state)
 {
 	(void)state;
 	begin(3, 0, 1, QUORUM, "replicas=2");
 	trains(1, 0);
+	dials(1);
+	dials(2);
 	comes_back(1, 0);
 	moved_ends(&cluster, &crew, true);
 }
