@@ -454,14 +454,14 @@ static void test_compaction(void **state)
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_not_built), cmocka_unit_test(test_answers),
-		cmocka_unit_test(test_kill),      cmocka_unit_test(test_pause),
-		cmocka_unit_test(test_resign),    cmocka_unit_test(test_alone),
-		cmocka_unit_test(test_folder), cmocka_unit_test(test_own_folder),
-		cmocka_unit_test(test_tls),
-		cmocka_unit_test(test_down),      cmocka_unit_test(test_strict),
-		cmocka_unit_test(test_crashes),   cmocka_unit_test(test_member),
-		cmocka_unit_test(test_minority),  cmocka_unit_test(test_compaction),
+		cmocka_unit_test(test_not_built),  cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_kill),       cmocka_unit_test(test_pause),
+		cmocka_unit_test(test_resign),     cmocka_unit_test(test_alone),
+		cmocka_unit_test(test_folder),     cmocka_unit_test(test_own_folder),
+		cmocka_unit_test(test_tls),        cmocka_unit_test(test_down),
+		cmocka_unit_test(test_strict),     cmocka_unit_test(test_crashes),
+		cmocka_unit_test(test_member),     cmocka_unit_test(test_minority),
+		cmocka_unit_test(test_compaction),
 	};
 	int status;
 
