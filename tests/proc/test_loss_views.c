@@ -209,6 +209,17 @@ static void test_recovery(void **state)
 	loss_finish(l);
 }
 
+/* Node c has trainers and votes, and no chunk. It is elected, asked, or asks, like the others. */
+static void test_recovery_without_chunks(void **state)
+{
+	struct loss *l = *state;
+
+	loss_begin(l, &(struct loss_conf){.of_c = "[daemon]\ncapacity = 0\n"});
+	for (uint32_t i = 0; i < NR(recoveries); i++)
+		recover(l, &recoveries[i]);
+	loss_finish(l);
+}
+
 /* --- chunks move --- */
 
 static const struct loss_moment move_of_coordinator[] = {
@@ -421,6 +432,8 @@ int main(int argc, char **argv)
 						loss_teardown),
 		cmocka_unit_test_setup_teardown(test_view_of_learner, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_recovery, loss_setup, loss_teardown),
+		cmocka_unit_test_setup_teardown(test_recovery_without_chunks, loss_setup,
+						loss_teardown),
 		cmocka_unit_test_setup_teardown(test_moves, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_status_while_made, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_save, loss_setup, loss_teardown),
