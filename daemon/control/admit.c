@@ -7,6 +7,7 @@
 #include "control/admit.h"
 
 #include "base/check.h"
+#include "control/moving.h"
 #include "link/call.h"
 #include "link/caller.h"
 #include "link/intake.h"
@@ -215,8 +216,11 @@ enum shard_status admit_room(struct server *s, uint16_t nodes_nr, struct err *e)
 {
 	enum shard_status st = quiet(s, e);
 
-	list_each(it, &s->models)
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
 		if (st == SHARD_OK)
-			st = rooms_grow(list_of(it, struct model, link), nodes_nr, e);
+			st = rooms_grow(m, nodes_nr, moving_ordered(m), e);
+	}
 	return st;
 }

@@ -113,6 +113,13 @@ bool moving_on(const struct model *m)
 	return (v != NULL && (v->due || v->state != MOVING_IDLE)) || m->place.to != NULL;
 }
 
+bool moving_ordered(const struct model *m)
+{
+	const struct moving *v = moving_of(m);
+
+	return v != NULL && v->state != MOVING_IDLE;
+}
+
 const char *moving_state(const struct model *m)
 {
 	static const char *const words[] = {[MOVING_IDLE] = "none",

@@ -41,6 +41,8 @@ void moving_order(struct model *m);
 const char *moving_trouble(const struct model *m);
 /* Is one being prepared, wanted, or under way? */
 bool moving_on(const struct model *m);
+/* Is one being prepared or under way? Room was made for it, or is about to be. */
+bool moving_ordered(const struct model *m);
 /* "planning", "room" (nodes make room), "moving", "refused" (moving_trouble() says why, and it is
  * tried again) or "none". Only the coordinator knows more than "moving" and "none". */
 const char *moving_state(const struct model *m);

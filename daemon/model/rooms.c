@@ -357,18 +357,40 @@ static enum shard_status refuse_nodes(struct rooms *r, struct err *e)
 		       r->m->name, r->nodes.nodes_nr, why.text);
 }
 
-enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, struct err *e)
+/* Has this node, as the coordinator, a move that waits for its boundary? A save may hold it. */
+static bool ordered(const struct model *m)
+{
+	struct core_state core;
+
+	core_state(m->core, &core);
+	return core.moves[0] != 0;
+}
+
+/* Is there memory that no view and no order will take? The coordinator of an order may have died,
+ * and an order fails when another node has no room, or is away. It may be ordered again, and is
+ * made again then. */
+static bool spare(const struct rooms *r, bool moving)
+{
+	struct model *m = r->m;
+
+	if (!r->made || r->promised || persist_pending(m))
+		return false;
+	return !server_leads(m->server) || !(moving || ordered(m));
+}
+
+enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, bool moving, struct err *e)
 {
 	struct rooms *r = m->rooms;
 	struct server *s = m->server;
 
 	if (m->memory.nodes_nr >= nodes_nr)
 		return SHARD_OK;
-	/* Its coordinator may have died before it made the view, and the next one may name nodes
-	 * that this one does not know yet. It is made again when a view asks for it. */
-	if (r->made && !r->promised && !server_leads(s) && !persist_pending(m))
+	if (spare(r, moving)) /* A view may name nodes that this node does not know yet. */
 		undo(r);
-	if (m->dropping || r->making || r->made)
+	if (r->made)
+		return err_set(e, SHARD_AGAIN, "chunks of \"%s\" are about to move to node %s",
+			       m->name, members_name(s, s->self));
+	if (m->dropping || r->making)
 		return err_set(e, SHARD_AGAIN, "memory of \"%s\" is being made", m->name);
 	if (clock_ns() < r->nodes_again_ns)
 		return refuse_nodes(r, e);
@@ -467,15 +489,6 @@ void rooms_placed(struct model *m, const struct placement *p)
 	catchup_placed(m, &before, core.caught);
 	apply_placed(m);
 	tables_tidy(m); /* Last: `before` names tables, too. */
-}
-
-/* Has this node, as the coordinator, a move that waits for its boundary? A save may hold it. */
-static bool ordered(const struct model *m)
-{
-	struct core_state core;
-
-	core_state(m->core, &core);
-	return core.moves[0] != 0;
 }
 
 void rooms_beat(struct model *m, uint64_t now_ns)

@@ -43,10 +43,11 @@ enum shard_status rooms_now(struct model *m, const struct placement *p, struct e
  * the view gives to it, which is being made, or cannot be. Each beat asks again
  * (model_memory.unled). */
 bool rooms_led(struct model *m, const struct core_view *view);
-/* Makes slots for the gradients of so many nodes. SHARD_AGAIN: it is being done, and the next beat
- * asks again. SHARD_BUDGET, SHARD_SYSTEM: there is no room for them now, which is tried again after
- * a while. */
-enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, struct err *e);
+/* Makes slots for the gradients of so many nodes. moving: this node, as the coordinator, has an
+ * order under way that takes the memory of rooms_make(). Otherwise that memory goes back.
+ * SHARD_AGAIN: it is being done, and the next beat asks again. SHARD_BUDGET, SHARD_SYSTEM: there is
+ * no room for them now, which is tried again after a while. */
+enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, bool moving, struct err *e);
 /* CORE_ACT_PLACED: the model has another placement now. There is memory for it, because of
  * rooms_view() and its kin. What it does not give to this node any more is given back as soon as
  * nothing reads it. */

@@ -13,6 +13,7 @@
 #include "lib/tool.h"
 #include "wire/ops.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -346,6 +347,30 @@ static void test_room_without_a_view(void **state)
 	ends(true);
 }
 
+/* Chunks were to move away from node c. The coordinator has made room for its part of them, and
+ * node b dies before it has, so that nothing moves. A node that joins then does not wait until the
+ * coordinator would have given that room back by itself, which is a minute. */
+static void test_order_failed(void **state)
+{
+	uint64_t began;
+	int d;
+
+	(void)state;
+	begin(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
+	assert_int_equal(kill(cluster->node[1].pid, SIGSTOP), 0);
+	assert_int_equal(moved_ctl(cluster, 0, "drain c --no-wait"), 0);
+	cluster_wait_log(cluster, 0, "event=moving model=moved", 1);
+	cluster_kill(cluster, 1);
+	cluster_wait_log(cluster, 0, "event=not_moved model=moved", 1);
+	began = clock_ns();
+	d = join(2, NULL);
+	cluster_wait_log(cluster, 0, "event=node_added node=d", 1);
+	assert_true(clock_ns() - began < 45 * NS_PER_SEC);
+	wait_share(0, d);
+	more(5);
+	ends(true);
+}
+
 /* --- trainers --- */
 
 /* A trainer of the new node brings gradients for chunks of all nodes, which made their memory
@@ -518,6 +543,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_killed_static, cleanup),
 		cmocka_unit_test_teardown(test_killed_elected, cleanup),
 		cmocka_unit_test_teardown(test_room_without_a_view, cleanup),
+		cmocka_unit_test_teardown(test_order_failed, cleanup),
 		cmocka_unit_test_setup_teardown(test_trainer, drill_setup, drill_teardown),
 		cmocka_unit_test_teardown(test_refused, cleanup),
 		cmocka_unit_test_teardown(test_named_like_an_option, cleanup),
