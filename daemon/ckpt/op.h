@@ -101,6 +101,7 @@ struct ckpt_op {
 	/* Of a save. */
 	bool held;
 	uint64_t held_ns, hold_ns, step, bytes;
+	struct ckpt_view view;   /* By which the nodes were asked. */
 	struct manifest made_of; /* The manifest to write. Names in it point into spec. */
 	Shard__Spec *spec;
 	uint32_t keep; /* Checkpoints to keep; 0: all. */

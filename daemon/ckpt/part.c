@@ -40,6 +40,7 @@ struct ckpt_part {
 	bool anywhere;
 	uint64_t step, sum;       /* step: of a save. sum: of a load, the manifest's. */
 	struct placement holders; /* As it was when the runs were listed. */
+	struct ckpt_view view;    /* The same. */
 	struct part_run *runs;
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
@@ -106,6 +107,7 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 	const struct optim_row *optim = p->m->set.optim;
 
 	p->holders = p->m->place;
+	p->view = ckpt_view(p->m);
 	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1,
 			 sizeof(*p->runs));
 	if (p->runs == NULL)
@@ -263,7 +265,8 @@ static bool for_self(const struct ckpt_part *p)
 
 static void answer_file(struct ckpt_part *p)
 {
-	struct wire_head h = {.op = p->op, .model = p->m->id};
+	struct wire_head h = {
+		.op = p->op, .model = p->m->id, .term = p->view.term, .seq = p->view.seq};
 	Shard__PartFile body = SHARD__PART_FILE__INIT;
 	Shard__BlobIs *is = calloc(p->blobs_nr + 1, sizeof(*is)),
 		      **list = calloc(p->blobs_nr + 1, sizeof(*list));
@@ -312,7 +315,7 @@ static void keep_file(struct ckpt_part *p)
 			.step = p->blobs[i].step,
 			.offset = p->blobs[i].offset,
 			.sum = xxh_sum(p->blobs[i].data, p->blobs[i].bytes, 0)};
-	ckpt_share_file(p->m, p->who.tag, &p->file, blobs, p->blobs_nr);
+	ckpt_share_file(p->m, p->who.tag, &p->view, &p->file, blobs, p->blobs_nr);
 }
 
 static bool bad_files(enum shard_status st)

@@ -14,6 +14,12 @@ struct manifest_blob;
 struct model;
 struct part_file;
 
+/* The view by which a node holds what it saves. Zeros: its release does not say it. */
+struct ckpt_view {
+	uint64_t term;
+	uint32_t seq;
+};
+
 struct ckpt_share {
 	bool asked;
 	uint32_t tag;  /* Tag of the last request, answered or not. */
@@ -36,11 +42,12 @@ void ckpt_clear(struct model *m);     /* model_reset(), now or when nobody uses 
 /* The checkpoint at path is bad. Appends the newest other complete one to why, if there is any.
  * Blocks, so it runs in a job. */
 void ckpt_offer(const char *path, const char *name, struct err *why);
+struct ckpt_view ckpt_view(const struct model *m); /* The newest that this node has adopted. */
 /* shares.c: the file that this node has written in its own share with that tag. Takes ownership of
  * blobs, and of what it sets to NULL in file. If the share was given up, nothing but blobs is
  * taken. */
-void ckpt_share_file(struct model *m, uint32_t tag, struct part_file *file,
-		     struct manifest_blob *blobs, uint32_t blobs_nr);
+void ckpt_share_file(struct model *m, uint32_t tag, const struct ckpt_view *by,
+		     struct part_file *file, struct manifest_blob *blobs, uint32_t blobs_nr);
 /* The digests that this node has made in its own share with that tag: verify.h. */
 void ckpt_share_digests(struct model *m, uint32_t tag, uint64_t term, uint32_t seq,
 			const uint64_t *digest, uint64_t nr);

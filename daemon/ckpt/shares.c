@@ -123,6 +123,25 @@ static void not_asked(struct ckpt_op *op, const struct err *e)
 		op->shares_done(op);
 }
 
+struct ckpt_view ckpt_view(const struct model *m)
+{
+	struct core_state core;
+
+	core_state(m->core, &core);
+	return (struct ckpt_view){.term = core.term, .seq = core.seq};
+}
+
+/* Each chunk is saved by its primary. So with two views a chunk may be in two files, or in none. */
+static enum shard_status same_view(const struct ckpt_op *op, const struct ckpt_view *by,
+				   struct err *e)
+{
+	if (by->term == 0 || (by->term == op->view.term && by->seq == op->view.seq))
+		return SHARD_OK;
+	return err_set(e, SHARD_BUSY,
+		       "the members of \"%s\" have changed while it was saved: try again",
+		       op->name);
+}
+
 void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body,
 		 void (*shares_done)(struct ckpt_op *))
 {
@@ -134,6 +153,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 
 	CHECK(op->m != NULL && op->shares.out == 0 && shares_done != NULL);
 	memset(op->share, 0, sizeof(op->share));
+	op->view = ckpt_view(op->m);
 	ask_begins(op, shares_done);
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
 		if (n == s->self || !place_is_member(&op->m->place, n) ||
@@ -264,10 +284,15 @@ static void share_file(struct ckpt_op *op, uint16_t node, struct part_file *file
 		op->doing->part_is(op, node, file, blobs, blobs_nr);
 }
 
-void ckpt_share_file(struct model *m, uint32_t tag, struct part_file *file,
-		     struct manifest_blob *blobs, uint32_t blobs_nr)
+void ckpt_share_file(struct model *m, uint32_t tag, const struct ckpt_view *by,
+		     struct part_file *file, struct manifest_blob *blobs, uint32_t blobs_nr)
 {
-	share_file(own_share(m, tag), m->server->self, file, blobs, blobs_nr);
+	struct ckpt_op *op = own_share(m, tag);
+	struct err e;
+
+	if (op != NULL && same_view(op, by, &e) != SHARD_OK)
+		ckpt_op_fail(op, &e);
+	share_file(op, m->server->self, file, blobs, blobs_nr);
 }
 
 /* --- answers of nodes --- */
@@ -342,6 +367,7 @@ static enum shard_status take_digests(struct ckpt_op *op, uint16_t node, const s
 static enum shard_status take_answer(struct ckpt_op *op, const struct call *r,
 				     const struct wire_head *h, const void *body, struct err *e)
 {
+	const struct ckpt_view by = {.term = h->term, .seq = h->seq};
 	const ProtobufCMessage *msg;
 	struct arena a;
 	void *memory;
@@ -356,6 +382,8 @@ static enum shard_status take_answer(struct ckpt_op *op, const struct call *r,
 			       h->body_bytes);
 	arena_init(&a, memory, CONTROL_ARENA_BYTES(h->body_bytes));
 	st = control_unpack(&msg, control_type(r->op, true), body, h->body_bytes, &a, e);
+	if (st == SHARD_OK && r->op == OP_SAVE_PART)
+		st = same_view(op, &by, e);
 	if (st == SHARD_OK && r->op == OP_SAVE_PART)
 		st = take_file(op, r->node, (const Shard__PartFile *)msg, e);
 	else if (st == SHARD_OK && r->op == OP_VERIFY_PART)

@@ -378,16 +378,24 @@ static bool recover_changed(const struct core *c, uint64_t now)
 	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c) || copies_step_back(c);
 }
 
+/* Shall nodes join, or copies count, with the next view? Then a chunk may get another primary,
+ * which is who saves it. So a save that is under way ends first. all: also copies that are about
+ * to. */
+static bool grows(const struct core *c, bool all)
+{
+	return !c->coord.held && (members_joining(c) || members_caught(c, all));
+}
+
 bool recover_boundary(const struct core *c)
 {
-	return members_joining(c) || members_caught(c, true) || moves_boundary(c);
+	return grows(c, true) || moves_boundary(c);
 }
 
 /* Is a boundary reached at which nodes join, or copies count from now on? */
 static bool recover_grows(const struct core *c)
 {
 	return c->coord.state == COORD_OPEN && !c->coord.undecided && attempt_all_done(c) &&
-	       recover_differ(c) && (members_joining(c) || members_caught(c, false));
+	       recover_differ(c) && grows(c, false);
 }
 
 static bool recover_adopted(const struct core *c)

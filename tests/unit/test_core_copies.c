@@ -224,6 +224,37 @@ static void test_restarts(void **state)
 	lone_deinit(&l);
 }
 
+/* While a model is saved no copy begins to count, because then another node may be the primary of a
+ * chunk, which is who saves it. */
+static void test_not_in_a_save(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	opened(&l);
+	up(&l, C, 202);
+	persisted(&l);
+	view_ok(&l, B, false);
+	lone_msg(&l, C,
+		 (struct core_msg){
+			 .op = CORE_VIEW_OK,
+			 .from_incarnation = 202,
+			 .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1}});
+	lone_event(&l, (struct core_event){.type = CORE_EV_HOLD, .on = true});
+	assert_non_null(lone_acted(&l, CORE_ACT_HELD));
+	lone_msg(
+		&l, C,
+		(struct core_msg){.op = CORE_VIEW_OK,
+				  .from_incarnation = 202,
+				  .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1},
+				  .caught = true});
+	assert_null(persists(&l));
+	lone_event(&l, (struct core_event){.type = CORE_EV_HOLD});
+	assert_non_null(persists(&l));
+	assert_int_equal(persists(&l)->place.learns, 0);
+	lone_deinit(&l);
+}
+
 /* c was put out although it lived. It comes back with its memory, at the boundary. */
 static void test_comes_back(void **state)
 {
@@ -620,6 +651,7 @@ int main(void)
 		cmocka_unit_test(test_last_holder_is_waited_for),
 		cmocka_unit_test(test_last_holder_comes_back),
 		cmocka_unit_test(test_restarts),
+		cmocka_unit_test(test_not_in_a_save),
 		cmocka_unit_test(test_comes_back),
 		cmocka_unit_test(test_recovers_without),
 		cmocka_unit_test(test_votes_are_compared),
