@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "core/core.h"
 #include "link/peer.h"
+#include "model/lead.h"
 #include "model/lost.h"
 #include "model/placing.h"
 #include "model/view_file.h"
@@ -312,7 +313,7 @@ static void note(struct model *m)
 	void *packed;
 
 	if (ckpt_noted(m) || m->dropping || persist_pending(m) || persist_busy(m) ||
-	    m->ckpt->file == NULL)
+	    m->ckpt->file == NULL || !server_leads(m->server))
 		return;
 	m->ckpt->note_packed = m->ckpt->note_due;
 	if ((packed = pack_again(m, &bytes)) != NULL) {
@@ -347,7 +348,8 @@ bool ckpt_persist_dir(struct model *m, const char *dir)
 		snprintf(m->ckpt->dir, sizeof(m->ckpt->dir), "%s", dir);
 		ckpt_persist(m);
 	}
-	if (ckpt_noted(m) || m->ckpt->note_failed)
+	/* With etcd down the checkpoint is there all the same, and may be followed by others. */
+	if (ckpt_noted(m) || m->ckpt->note_failed || lead_unanswered(m->server))
 		return true;
 	server_wake(m->server, clock_ns() + 5 * NS_PER_MS);
 	return false;

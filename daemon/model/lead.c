@@ -158,6 +158,25 @@ static bool may_try_again(struct lead *l)
 	return false;
 }
 
+/* etcd is down, or out of reach. Nobody else can lead as long as it is down, so this node leads on.
+ * It has to find out how the proposal ended before it makes another one. Only a core that waits for
+ * its view stands still meanwhile. */
+static bool may_ask_again(struct lead *l)
+{
+	struct err e;
+
+	if (l->s->conf->membership != CONFIG_MEMBERSHIP_ETCD || l->stopping)
+		return false;
+	err_set(&e, SHARD_UNREACHABLE, "etcd does not answer: %.400s",
+		source_etcd_trouble(l->source));
+	if (!l->again)
+		log_line(l->s->log, LOG_LEVEL_WARN,
+			 "event=views_not_durable term=%lu seq=%lu why=%s", (unsigned long)l->term,
+			 (unsigned long)l->seq, e.text);
+	l->again = true;
+	return true;
+}
+
 static void proposed(void *arg, enum member_done how, const struct member_view *current)
 {
 	static const char *const words[] = {[MEMBER_OK] = "it is",
@@ -169,11 +188,14 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 	Shard__Register *value = l->next;
 
 	l->next = NULL;
+	l->asked = false;
 	if (l->term != l->next_term) { /* The lead has ended meanwhile, and all were answered. */
 		if (value != NULL)
 			shard__register__free_unpacked(value, NULL);
 		return;
 	}
+	if (how != MEMBER_UNKNOWN)
+		l->again = false;
 	if (how == MEMBER_OK) {
 		know(l, current);
 		if (l->value != NULL)
@@ -182,6 +204,10 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 		l->refused_ns = 0;
 		answer(&l->proposed, NULL);
 		propose(l);
+		return;
+	}
+	if (how == MEMBER_UNKNOWN && may_ask_again(l)) {
+		l->next = value;
 		return;
 	}
 	if (value != NULL)
@@ -197,26 +223,39 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 	resign(l);
 }
 
+/* Proposes l->next, by l->writer. */
+static enum shard_status propose_next(struct lead *l)
+{
+	size_t bytes = shard__register__get_packed_size(l->next);
+	uint8_t *packed = malloc(bytes + 1);
+	enum shard_status st;
+
+	if (packed == NULL)
+		return SHARD_SYSTEM;
+	shard__register__pack(l->next, packed);
+	st = l->ops->propose(l->source, l->term, l->seq, l->writer, packed, (uint32_t)bytes,
+			     proposed, l);
+	l->asked = st == SHARD_OK;
+	free(packed);
+	return st;
+}
+
 /* One proposal at a time, with all that waits. */
 static void propose(struct lead *l)
 {
-	uint8_t writer[MEMBER_UUID_BYTES], *packed;
 	enum shard_status st;
-	size_t bytes;
 
+	if (l->again && l->next != NULL && !l->asked && !l->stopping) {
+		(void)propose_next(l); /* If it is not taken, the beat tries again. */
+		return;
+	}
 	if (l->term == 0 || l->stopping || l->next != NULL || l->changing ||
 	    list_empty(&l->waiting))
 		return;
 	if ((l->next = register_copy(l->value)) == NULL || !lead_put_waiting(l))
 		goto later;
-	bytes = shard__register__get_packed_size(l->next);
-	if ((packed = malloc(bytes + 1)) == NULL)
-		goto later;
-	shard__register__pack(l->next, packed);
-	CHECK(getrandom(writer, sizeof(writer), 0) == (ssize_t)sizeof(writer));
-	st = l->ops->propose(l->source, l->term, l->seq, writer, packed, (uint32_t)bytes, proposed,
-			     l);
-	free(packed);
+	CHECK(getrandom(l->writer, sizeof(l->writer), 0) == (ssize_t)sizeof(l->writer));
+	st = propose_next(l);
 	if (st == SHARD_OK) {
 		l->next_term = l->term;
 		move(&l->proposed, &l->waiting);
@@ -277,6 +316,11 @@ bool lead_forgot(const struct server *s, uint32_t model)
 	       register_of(l->value, model) == NULL;
 }
 
+bool lead_unanswered(const struct server *s)
+{
+	return s->lead != NULL && s->lead->again;
+}
+
 uint64_t lead_since(const struct server *s)
 {
 	return s->lead->leads_ns;
@@ -321,6 +365,12 @@ static void resign_all(struct lead *l, const char *why)
 	struct server *s = l->s;
 
 	l->term = 0;
+	if (l->again && !l->asked) { /* The source will not answer, so nobody else ends it. */
+		if (l->next != NULL)
+			shard__register__free_unpacked(l->next, NULL);
+		l->next = NULL;
+	}
+	l->again = false;
 	give_up(l, why);
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);

@@ -34,11 +34,16 @@ struct lead {
 	uint64_t unknown_ns; /* Since when nobody is known to lead, or when that was last said. */
 	uint64_t leads_ns;   /* Since when this node leads. */
 	uint64_t seq;        /* Of the newest value that is known here. */
-	Shard__Register *value; /* While this node leads: that value. */
-	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
-	uint64_t next_term;     /* In which it was. */
-	bool changing;          /* Another voter is proposed. */
-	uint64_t refused_ns;    /* Since when the disk refuses what is proposed. 0: it does not. */
+	Shard__Register *value;            /* While this node leads: that value. */
+	Shard__Register *next;             /* What is proposed. NULL: nothing is. */
+	uint64_t next_term;                /* In which it was. */
+	uint8_t writer[MEMBER_UUID_BYTES]; /* Of it. */
+	/* etcd has not answered it, and it is proposed again as it was, until etcd says how it
+	 * ended. */
+	bool again;
+	bool asked;          /* The source has it, and will answer. */
+	bool changing;       /* Another voter is proposed. */
+	uint64_t refused_ns; /* Since when the disk refuses what is proposed. 0: it does not. */
 	struct voters voters;
 	struct list waiting;                             /* Saves that no proposal has yet. */
 	struct list proposed;                            /* Those of the proposal in hand. */

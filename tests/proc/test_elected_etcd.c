@@ -174,6 +174,42 @@ static void test_trainer_dies_without_etcd(void **state)
 	etcds_end(&etcd);
 }
 
+/* The first save of a model has to be noted at etcd, which is down. The checkpoint is there all the
+ * same, and training goes on, however long etcd is down. */
+static void test_save_without_etcd(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	char words[512], *out;
+	int first;
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	first = leader();
+	etcds_kill(&etcd, 0);
+	for (int k = 0; k < 2; k++) {
+		snprintf(words, sizeof(words), "save %s --dir %s/ckpt --tag t%d --address %s",
+			 c->name, cluster->dir, k, cluster->node[1].unix_address);
+		tool_expect(0, "ckpt/t", "shardctl", words);
+	}
+	assert_int_equal(cluster_logged(cluster, first, "event=views_not_durable"), 1);
+	more(c, 500);
+	assert_int_equal(cluster_logged(cluster, first, "event=not_leading"), 0);
+	etcds_start(&etcd, 0);
+	etcds_ready(&etcd, 0);
+	more(c, 5);
+	for (int n = 0; n < 3; n++)
+		assert_true(cluster_logged(cluster, n, "event=model_not_durable") < 10);
+	snprintf(words, sizeof(words), "checkpoints %s/ckpt --verify --json", cluster->dir);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_non_null(strstr(out, "\"t0\""));
+	assert_non_null(strstr(out, "\"t1\""));
+	free(out);
+	end(c);
+	free(c);
+}
+
 /* All nodes lose their memory at once, and etcd has the model's view alone. Each node has its
  * definition, so it comes back from its checkpoint without a trainer that defines it. */
 static void test_all_start_cold(void **state)
@@ -263,6 +299,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_etcd_dies, teardown),
 		cmocka_unit_test_setup_teardown(test_trainer_dies_without_etcd, drill_setup,
 						drill_etcd_teardown),
+		cmocka_unit_test_teardown(test_save_without_etcd, teardown),
 		cmocka_unit_test_teardown(test_all_start_cold, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
 		cmocka_unit_test_teardown(test_fails, teardown),
