@@ -650,6 +650,10 @@ static void pass_now(struct ckpt_op *op)
 	if ((lead_known(s, NULL) != SHARD_OK || !s->peer[server_coordinator(s)]->up) &&
 	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
 		return;
+	if (t != NULL && lead_known(s, &e) != SHARD_OK) {
+		ckpt_restore_end(op, &e);
+		return;
+	}
 	if (t == NULL || call_pass(t, server_coordinator(s), &h, &op->request->base,
 				   &restore_passed, &e) == SHARD_OK)
 		ckpt_op_free(op);

@@ -753,6 +753,11 @@ const char *source_etcd_trouble(const struct member_source *s)
 	return s->http != NULL ? etcd_http_trouble(s->http) : "";
 }
 
+bool source_etcd_silent(const struct member_source *s)
+{
+	return !etcd_lease_lives(&s->lease);
+}
+
 static void wake(struct member_source *s)
 {
 	if (!ended(s))

@@ -38,5 +38,7 @@ extern const struct member_source_ops source_etcd;
 /* Why the last request that etcd did not answer failed, with the server's address, for a status or
  * a log. "": none has failed. Valid until the loop goes on. */
 const char *source_etcd_trouble(const struct member_source *s);
+/* Has etcd not answered for as long as a lease? */
+bool source_etcd_silent(const struct member_source *s);
 
 #endif

@@ -84,8 +84,9 @@ static enum shard_status may_add(const struct server *s, struct err *e)
 			       members_name(s, s->self),
 			       s->conf->membership == CONFIG_MEMBERSHIP_ETCD ? "etcd" : "quorum");
 	if (s->admits.adding || next != NULL)
-		return err_set(e, SHARD_BUSY, "node %s takes in node %s now",
-			       members_name(s, s->self), next != NULL ? next->name : "another");
+		return err_set(e, SHARD_BUSY, "node %s takes in %s%s now", members_name(s, s->self),
+			       next != NULL ? "node " : "another node",
+			       next != NULL ? next->name : "");
 	if (older != NULL)
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s runs release %s, which cannot take nodes in: upgrade it "

@@ -141,6 +141,12 @@ void coord_on_hold(struct ctx *x, const struct core_event *e)
 	step_hold(x, e->on);
 }
 
+void coord_on_keep_view(struct ctx *x, const struct core_event *e)
+{
+	if (x->c->coord.state != COORD_OFF)
+		x->c->coord.keeps_view = e->on;
+}
+
 static void kick_process(struct ctx *x, const struct core_trainer *t, const char *why)
 {
 	struct core *c = x->c;
@@ -717,8 +723,9 @@ static bool coord_may_begin(const struct core *c)
 	if (judge_blocks(c) || co->reports.out)
 		return false;
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
-	       !co->tune_due && !coord_paused(c) && !coord_thin(c) && attempt_all_linked(c) &&
-	       !c->stopping && !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
+	       !(co->tune_due && !co->keeps_view) && !coord_paused(c) && !coord_thin(c) &&
+	       attempt_all_linked(c) && !c->stopping && !recover_boundary(c) && !world_gathers(c) &&
+	       recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)

@@ -115,6 +115,8 @@ struct coord {
 	struct core_restored restored;
 	char lost[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
 
+	bool keeps_view; /* As CORE_EV_KEEP_VIEW said. */
+
 	/* moves.c: the last CORE_EV_PLACE. */
 	struct placement to;
 	uint64_t *to_room;
@@ -133,6 +135,7 @@ struct coord {
 void coord_on_abandon(struct ctx *x, const struct core_msg *m);
 
 /* Events. */
+void coord_on_keep_view(struct ctx *x, const struct core_event *e); /* CORE_EV_KEEP_VIEW. */
 void coord_on_hold(struct ctx *x, const struct core_event *e);
 void coord_on_kick(struct ctx *x, const struct core_event *e);
 void coord_on_link_up(struct ctx *x, uint16_t node);

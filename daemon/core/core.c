@@ -173,6 +173,7 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_WRITTEN] = recover_on_written,
 	[CORE_EV_HOLD] = coord_on_hold,
 	[CORE_EV_TUNE] = recover_on_tune,
+	[CORE_EV_KEEP_VIEW] = coord_on_keep_view,
 	[CORE_EV_KICK] = coord_on_kick,
 	[CORE_EV_CHECKPOINT] = recover_on_checkpoint,
 	[CORE_EV_ROLLBACK] = recover_on_rollback,

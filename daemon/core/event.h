@@ -71,6 +71,10 @@ enum core_event_type {
 	 * record here diverged. The core ignores what .tune says about the step and the skips of a
 	 * resume and fills them in itself. */
 	CORE_EV_TUNE,
+	/* .on: no view can be made durable now, so training goes on in the one that there is. What
+	 * can wait waits until the same event comes with .on false: copies that count again, nodes
+	 * that join, moves and a tune. */
+	CORE_EV_KEEP_VIEW,
 	/* Put .rank out of the world in hand, because of .why. .on: every trainer that has joined
 	 * with the .pid and .node of .trainer instead, whether or not it is in the world. */
 	CORE_EV_KICK,

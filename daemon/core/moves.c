@@ -97,7 +97,7 @@ bool moves_boundary(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return co->state == COORD_OPEN && co->view.sealed && !moves_held(c) &&
+	return co->state == COORD_OPEN && co->view.sealed && !moves_held(c) && !co->keeps_view &&
 	       (co->to_due || moves_may_end(c));
 }
 
@@ -194,6 +194,8 @@ void moves_waits(const struct core *c, char *text, size_t bytes)
 		return;
 	if (!c->coord.view.sealed) {
 		snprintf(text, bytes, "the weights, which are written");
+	} else if (c->coord.keeps_view) {
+		snprintf(text, bytes, "a view, which cannot be made durable now");
 	} else if (moves_held(c)) {
 		snprintf(text, bytes, "a checkpoint that is being written");
 	} else if (nodes && !c->coord.to_due) {

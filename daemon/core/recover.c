@@ -383,7 +383,8 @@ static bool recover_changed(const struct core *c, uint64_t now)
  * to. */
 static bool grows(const struct core *c, bool all)
 {
-	return !c->coord.held && (members_joining(c) || members_caught(c, all));
+	return !c->coord.held && !c->coord.keeps_view &&
+	       (members_joining(c) || members_caught(c, all));
 }
 
 bool recover_boundary(const struct core *c)
@@ -448,8 +449,9 @@ static bool recover_ordered(const struct core *c)
 /* Can the new tune take effect, at a boundary? */
 static bool recover_tune_due(const struct core *c)
 {
-	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided &&
-	       !c->coord.view.restoring && attempt_all_done(c) && recover_differ(c);
+	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.keeps_view &&
+	       !c->coord.undecided && !c->coord.view.restoring && attempt_all_done(c) &&
+	       recover_differ(c);
 }
 
 /* The coordinator started again while it restored the model. It does not know what had been

@@ -194,9 +194,9 @@ enum shard_status intake_add(struct server *s, const struct config_node *n, inta
 	struct nodes *l = s->nodes;
 
 	if (l->writing || l->want_nr > s->nodes_nr)
-		return err_set(e, SHARD_BUSY, "node %s takes in node %s now",
-			       members_name(s, s->self),
-			       l->want_nr > s->nodes_nr ? l->want[s->nodes_nr].name : "another");
+		return err_set(e, SHARD_BUSY, "node %s takes in %s%s now", members_name(s, s->self),
+			       l->want_nr > s->nodes_nr ? "node " : "another node",
+			       l->want_nr > s->nodes_nr ? l->want[s->nodes_nr].name : "");
 	CHECK(l->want_nr < CONFIG_NODES_MAX && l->done == NULL);
 	l->want[l->want_nr++] = *n;
 	l->must = true;

@@ -356,6 +356,8 @@ void lead_model(struct model *m)
 	}
 	model_event(m, &(struct core_event){
 			       .type = CORE_EV_LEAD, .id = {.term = l->term}, .view = view});
+	if (l->keeps)
+		model_event(m, &(struct core_event){.type = CORE_EV_KEEP_VIEW, .on = true});
 	WATCH_TELL(m->server, leads, m);
 	free(view);
 }
@@ -710,6 +712,25 @@ static void say_who_is_missing(struct lead *l)
 	}
 }
 
+/* While etcd is down training goes on in the view that there is. Only what cannot do without
+ * another view waits for etcd. */
+static void keep_views(struct lead *l)
+{
+	bool keeps = l->term != 0 && l->s->conf->membership == CONFIG_MEMBERSHIP_ETCD &&
+		     (l->again || source_etcd_silent(l->source));
+
+	if (l->keeps == keeps)
+		return;
+	l->keeps = keeps;
+	list_each(it, &l->s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (!m->defining && !m->dropping)
+			model_event(m,
+				    &(struct core_event){.type = CORE_EV_KEEP_VIEW, .on = keeps});
+	}
+}
+
 void lead_beat(struct server *s)
 {
 	struct lead *l = s->lead;
@@ -723,6 +744,7 @@ void lead_beat(struct server *s)
 		return;
 	if (s->conf->membership == CONFIG_MEMBERSHIP_QUORUM)
 		look_at_voters(l);
+	keep_views(l);
 	if (l->term == 0)
 		give_up(l, "this node does not lead");
 	else

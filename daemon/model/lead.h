@@ -66,9 +66,9 @@ void lead_forget(struct server *s, uint32_t model, void (*done)(void *arg, const
 const Shard__Kept *lead_lacks(struct server *s, size_t *at);
 /* This node leads, and has a value that does not have the model. */
 bool lead_forgot(const struct server *s, uint32_t model);
-/* Since when this node leads, if it does. */
 /* etcd is down, so nothing can be made durable before it is back. */
 bool lead_unanswered(const struct server *s);
+/* Since when this node leads, if it does. */
 uint64_t lead_since(const struct server *s);
 /* This node leads and must not: it gives the lead away. */
 void lead_resign(struct server *s, const char *why);

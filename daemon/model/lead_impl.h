@@ -42,6 +42,7 @@ struct lead {
 	 * ended. */
 	bool again;
 	bool asked;          /* The source has it, and will answer. */
+	bool keeps;          /* As the cores were told last: CORE_EV_KEEP_VIEW. */
 	bool changing;       /* Another voter is proposed. */
 	uint64_t refused_ns; /* Since when the disk refuses what is proposed. 0: it does not. */
 	struct voters voters;

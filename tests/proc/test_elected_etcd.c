@@ -2,6 +2,7 @@
 /* Three real daemons whose coordinator a real etcd knows (membership = etcd), with a crew that
  * trains on two copies of each chunk. The coordinator is killed -9, and etcd too. No step is lost
  * or done twice: weights, moments and image equal the reference bit by bit. */
+#include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/drill.h"
 #include "lib/etcds.h"
@@ -210,6 +211,39 @@ static void test_save_without_etcd(void **state)
 	free(c);
 }
 
+/* A node is drained while etcd is down. Training goes on, and the chunks move when etcd is back. */
+static void test_drain_without_etcd(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint64_t late;
+	char words[256];
+	int first;
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	first = leader();
+	etcds_kill(&etcd, 0);
+	late = pace_by(4); /* Longer than a lease. */
+	while (clock_ns() < late)
+		more(c, 5);
+	snprintf(words, sizeof(words), "drain %c --no-wait --address %s", first == 0 ? 'c' : 'a',
+		 cluster->node[1].unix_address);
+	tool_expect(0, "drained", "shardctl", words);
+	cluster_wait_log(cluster, first, "event=moving model=elected", 1);
+	more(c, 500);
+	assert_int_equal(cluster_logged(cluster, first, "event=not_leading"), 0);
+	etcds_start(&etcd, 0);
+	etcds_ready(&etcd, 0);
+	snprintf(words, sizeof(words), "drain %c --timeout 30 --address %s", first == 0 ? 'c' : 'a',
+		 cluster->node[1].unix_address);
+	tool_expect(0, "may be stopped", "shardctl", words);
+	more(c, 5);
+	end(c);
+	free(c);
+}
+
 /* All nodes lose their memory at once, and etcd has the model's view alone. Each node has its
  * definition, so it comes back from its checkpoint without a trainer that defines it. */
 static void test_all_start_cold(void **state)
@@ -300,6 +334,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_trainer_dies_without_etcd, drill_setup,
 						drill_etcd_teardown),
 		cmocka_unit_test_teardown(test_save_without_etcd, teardown),
+		cmocka_unit_test_teardown(test_drain_without_etcd, teardown),
 		cmocka_unit_test_teardown(test_all_start_cold, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
 		cmocka_unit_test_teardown(test_fails, teardown),

@@ -255,6 +255,34 @@ static void test_not_in_a_save(void **state)
 	lone_deinit(&l);
 }
 
+/* As long as no view can be made durable, steps go on in the one that there is, and a copy that is
+ * complete counts later. */
+static void test_not_in_a_new_view(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	opened(&l);
+	up(&l, C, 202);
+	persisted(&l);
+	view_ok(&l, B, false);
+	lone_event(&l, (struct core_event){.type = CORE_EV_KEEP_VIEW, .on = true});
+	for (int k = 0; k < 2; k++)
+		lone_msg(&l, C,
+			 (struct core_msg){
+				 .op = CORE_VIEW_OK,
+				 .from_incarnation = 202,
+				 .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1},
+				 .caught = k > 0});
+	assert_int_equal(l.core->coord.state, COORD_OPEN);
+	assert_null(persists(&l));
+	assert_false(recover_boundary(l.core));
+	lone_event(&l, (struct core_event){.type = CORE_EV_KEEP_VIEW});
+	assert_non_null(persists(&l));
+	assert_int_equal(persists(&l)->place.learns, 0);
+	lone_deinit(&l);
+}
+
 /* c was put out although it lived. It comes back with its memory, at the boundary. */
 static void test_comes_back(void **state)
 {
@@ -652,6 +680,7 @@ int main(void)
 		cmocka_unit_test(test_last_holder_comes_back),
 		cmocka_unit_test(test_restarts),
 		cmocka_unit_test(test_not_in_a_save),
+		cmocka_unit_test(test_not_in_a_new_view),
 		cmocka_unit_test(test_comes_back),
 		cmocka_unit_test(test_recovers_without),
 		cmocka_unit_test(test_votes_are_compared),
