@@ -254,6 +254,15 @@ static enum shard_status on_status(struct session *t, const struct wire_head *h,
 	return SHARD_OK;
 }
 
+/* Does this trainer wait for a place? */
+static bool is_one_too_many(const struct session *t, const struct model *m)
+{
+	const struct trainer *r = t->trainer;
+
+	return m->attempt.on && r != NULL && (r->model == m || r->join_model == m) && r->rank < 0 &&
+	       m->attempt.world.size >= m->set.max_world;
+}
+
 static enum shard_status on_waits(struct session *t, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e)
 {
@@ -264,7 +273,12 @@ static enum shard_status on_waits(struct session *t, const struct wire_head *h,
 	(void)msg;
 	if (m == NULL)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u", h->model);
-	status_waits(m, text, sizeof(text));
+	if (is_one_too_many(t, m))
+		snprintf(text, sizeof(text),
+			 "a place: the world has %u trainers, and max_world = %u",
+			 m->attempt.world.size, m->set.max_world);
+	else
+		status_waits(m, text, sizeof(text));
 	body.text = text;
 	body.too_few = status_too_few(m);
 	model_reply(t, OP_WAITS, h->attempt, m, &body.base);

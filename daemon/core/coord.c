@@ -504,7 +504,9 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 
 	text[0] = 0;
 	if (co->state == COORD_PERSIST) {
-		words_add(&w, "its own disk: the view is being written");
+		words_add(&w, "%s",
+			  c->conf.elected ? "the next view, which is not durable yet"
+					  : "its own disk: the view is being written");
 		return;
 	}
 	waits_nodes(c, &w);

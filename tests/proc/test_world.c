@@ -225,6 +225,27 @@ static void test_hints(void **state)
 		asks(*state, rows[i].hints, rows[i].numbering);
 }
 
+/* A trainer more than max_world is told that it waits for a place, whatever the others wait for. */
+static void test_one_too_many(void **state)
+{
+	static const char set[] = SGD "min_world=2 max_world=2";
+	struct drill_yard *y = *state;
+	struct drill *t[3];
+
+	y->cluster = cluster_start(2, NULL, NULL);
+	for (int i = 0; i < 2; i++)
+		t[i] = drill_joining(y, y->cluster->node[i].unix_address, i, set);
+	for (int i = 0; i < 2; i++)
+		drill_get(t[i], SHARD_OK);
+	train(t, 2, 2);
+	t[2] = drill_new(y, y->cluster->node[1].unix_address);
+	drill_define(t[2], set);
+	DRILL(t[2], SHARD_TIMEOUT, .op = DRILL_JOIN, .hint = 0, .timeout_ms = 1000);
+	drill_text(t[2]->last.error, "a place: the world has 2 trainers, and max_world = 2");
+	train(t, 2, 4);
+	finish(y);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -235,6 +256,7 @@ int main(void)
 		TEST(test_other_waits_are_not_cut),
 		TEST(test_join),
 		TEST(test_hints),
+		TEST(test_one_too_many),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
