@@ -98,8 +98,7 @@ struct ckpt_op {
 	uint64_t incarnation[CORE_NODES_MAX], downs[CORE_NODES_MAX]; /* Of the links. */
 	uint64_t done_bytes, moved_ns, told_ns, began_ns, noted_ns;
 	struct manifest *manifest;
-	/* Of a save. */
-	bool held;
+	bool held; /* Of a save, as all up to .folder. */
 	uint64_t held_ns, hold_ns, step, bytes;
 	struct ckpt_view view;   /* By which the nodes were asked. */
 	struct manifest made_of; /* The manifest to write. Names in it point into spec. */

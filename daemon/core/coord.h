@@ -115,8 +115,6 @@ struct coord {
 	struct core_restored restored;
 	char lost[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
 
-	bool keeps_view; /* As CORE_EV_KEEP_VIEW said. */
-
 	/* moves.c: the last CORE_EV_PLACE. */
 	struct placement to;
 	uint64_t *to_room;
@@ -124,7 +122,8 @@ struct coord {
 	bool moved;  /* CORE_ACT_MOVED is due when all have adopted the current view. */
 
 	/* coord.c: orders. */
-	bool held; /* CORE_ACT_HELD is in effect. */
+	bool held;       /* CORE_ACT_HELD is in effect. */
+	bool keeps_view; /* As CORE_EV_KEEP_VIEW said. */
 	uint64_t held_ns;
 	/* The rank whose gradient of .damaged_step arrived damaged last. */
 	struct core_rank damaged;

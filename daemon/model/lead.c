@@ -308,19 +308,6 @@ const Shard__Kept *lead_lacks(struct server *s, size_t *at)
 	return NULL;
 }
 
-bool lead_forgot(const struct server *s, uint32_t model)
-{
-	const struct lead *l = s->lead;
-
-	return l != NULL && l->term != 0 && l->value != NULL &&
-	       register_of(l->value, model) == NULL;
-}
-
-bool lead_unanswered(const struct server *s)
-{
-	return s->lead != NULL && s->lead->again;
-}
-
 uint64_t lead_since(const struct server *s)
 {
 	return s->lead->leads_ns;

@@ -87,3 +87,16 @@ bool lead_forgets(const struct list *l, uint32_t model)
 	}
 	return false;
 }
+
+bool lead_forgot(const struct server *s, uint32_t model)
+{
+	const struct lead *l = s->lead;
+
+	return l != NULL && l->term != 0 && l->value != NULL &&
+	       register_of(l->value, model) == NULL;
+}
+
+bool lead_unanswered(const struct server *s)
+{
+	return s->lead != NULL && s->lead->again;
+}
