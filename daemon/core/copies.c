@@ -7,6 +7,7 @@
 
 #include "core/inner.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const struct view_members *coord_members(const struct core *c)
@@ -111,7 +112,7 @@ uint64_t copies_here(const struct core *c)
 	return here;
 }
 
-uint32_t copies_lost(const struct core *c, uint64_t now)
+static uint64_t lost_nodes(const struct core *c, uint64_t now)
 {
 	uint64_t lost = 0;
 
@@ -119,15 +120,46 @@ uint32_t copies_lost(const struct core *c, uint64_t now)
 		if (node_lost(c, i, now))
 			lost |= 1ull << i;
 	}
-	if (!lost)
-		return c->conf.chunks_nr;
-	if (c->coord.view.sealed)
-		return copies_missing(c, ~lost);
-	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
-		if (place_copies(coord_place(c), i) & lost)
+	return lost;
+}
+
+static bool chunk_lost(const struct core *c, uint32_t chunk, uint64_t lost)
+{
+	uint64_t copies = place_copies(coord_place(c), chunk);
+
+	return c->coord.view.sealed ? !(copies & ~lost) : copies & lost;
+}
+
+uint32_t copies_lost(const struct core *c, uint64_t now)
+{
+	uint64_t lost = lost_nodes(c, now);
+
+	for (uint32_t i = 0; lost && i < c->conf.chunks_nr; i++)
+		if (chunk_lost(c, i, lost))
 			return i;
-	}
 	return c->conf.chunks_nr;
+}
+
+void copies_lost_text(const struct core *c, uint64_t now, char *text, size_t bytes)
+{
+	enum { RUN_BYTES = 24, MORE_BYTES = 12 };
+	uint64_t lost = lost_nodes(c, now);
+	size_t n = 0;
+
+	text[0] = 0;
+	for (uint32_t i = 0, end; i < c->conf.chunks_nr; i = end + 1) {
+		for (end = i; end < c->conf.chunks_nr && chunk_lost(c, end, lost);)
+			end++;
+		if (end == i)
+			continue;
+		if (n + RUN_BYTES + MORE_BYTES > bytes) {
+			snprintf(text + n, bytes - n, " and more");
+			return;
+		}
+		n += (size_t)snprintf(text + n, bytes - n, "%s%u", n ? ", " : "", i);
+		if (end > i + 1)
+			n += (size_t)snprintf(text + n, bytes - n, "-%u", end - 1);
+	}
 }
 
 uint16_t copies_lost_at(const struct core *c, uint32_t chunk, uint64_t now)

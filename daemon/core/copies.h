@@ -36,6 +36,8 @@ uint64_t copies_here(const struct core *c);
 /* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
  * written, a copy that is lost does not know what was written to the others. */
 uint32_t copies_lost(const struct core *c, uint64_t now);
+/* All such chunks, as "0-2, 5", or as many as `bytes` (at least 64) have room for. */
+void copies_lost_text(const struct core *c, uint64_t now, char *text, size_t bytes);
 /* The member that lost a copy of this chunk, which copies_lost() named. */
 uint16_t copies_lost_at(const struct core *c, uint32_t chunk, uint64_t now);
 /* Has every member that is linked answered since the last time that one was missed? */

@@ -51,19 +51,21 @@ static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept i
 	struct core *c = x->c;
 	uint32_t chunk = copies_lost(c, x->now);
 	const char *others;
+	char which[120];
 	uint16_t i;
 
 	c->coord.lost[0] = 0;
 	if (chunk == c->conf.chunks_nr)
 		return false;
 	i = copies_lost_at(c, chunk, x->now);
+	copies_lost_text(c, x->now, which, sizeof(which));
 	others = copies_several(c) ? ", and no other node has a copy" : "";
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
 		       core_text(c,
-				 "node %s %s, which held %u of %u chunks (chunk %u first, step "
+				 "node %s %s, which held %u of %u chunks (lost: %s, of step "
 				 "%lu)%s: %s",
 				 core_node_name(c, i), recover_end(c, i), c->coord.held_nr[i],
-				 c->conf.chunks_nr, chunk, (unsigned long)c->coord.last.id.step,
+				 c->conf.chunks_nr, which, (unsigned long)c->coord.last.id.step,
 				 others, recover_remedy(c)));
 	return true;
 }

@@ -55,8 +55,8 @@ static void start_b_anew(struct drill_yard *y)
 
 static void ways_on(const char *text)
 {
-	drill_text(text, "node b started again, which held 3 of 6 chunks (chunk ");
-	drill_text(text, " first, step 3): ");
+	drill_text(text, "node b started again, which held 3 of 6 chunks (lost: ");
+	drill_text(text, ", of step 3): ");
 	drill_text(text, "`shardctl restore DIR`");
 	drill_text(text, "`shardctl model drop m`");
 }
