@@ -200,7 +200,9 @@ static const struct table_row rows[] = {
 	{.section = "cluster", .name = "heartbeat_timeout", .type = TABLE_DURATION,
 		FIELD(heartbeat_timeout_ns), .min = S / 10, .max = 3600 * S, .fallback = "5s",
 		.shared = true,
-		.help = "A node or trainer that has been silent for this long is out of the step."},
+		.help = "A node that has been silent for this long is out of the step, and so is "
+			"a trainer that is connected over TCP. One on the node's own socket is "
+			"waited for as `stragglers` says."},
 	{.section = "cluster", .name = "lost_timeout", .type = TABLE_DURATION,
 		FIELD(lost_timeout_ns), .min = S / 10, .max = 86400 * S, .fallback = "120s",
 		.shared = true,
