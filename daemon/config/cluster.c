@@ -2,8 +2,9 @@
 /* What a node keeps of its cluster beside its own configuration, once a node has joined: the list
  * of all nodes, and the options that must be equal on all of them. It is a text in the syntax of a
  * configuration file, and a source below the file: an option that anybody has set stays as it is,
- * and the nodes of [nodes] come first. The text is made of what another node says in HELLO, so
- * nothing in it is trusted. A list that contradicts [nodes] is SHARD_BAD_ARG and names both. */
+ * and the nodes of [nodes] come first. With them come options that are offered, as where etcd is.
+ * The text is made of what another node says in HELLO, so nothing in it is trusted. A list that
+ * contradicts [nodes] is SHARD_BAD_ARG and names both. */
 #include "config/cluster.h"
 #include "config/loader.h"
 
@@ -94,7 +95,7 @@ enum shard_status config_cluster_put(struct config_cluster *to, const char *key,
 	}
 	for (uint32_t i = 0; i < t->nr; i++) {
 		snprintf(text, sizeof(text), "%s.%s", t->rows[i].section, t->rows[i].name);
-		if (t->rows[i].shared && strcmp(text, key) == 0)
+		if ((t->rows[i].shared || t->rows[i].offered) && strcmp(text, key) == 0)
 			return add_option(to, &t->rows[i], value, e);
 	}
 	return SHARD_OK;
@@ -113,6 +114,22 @@ void config_shared_set(const struct config *c,
 		table_get(&t->rows[k], c, value, sizeof(value));
 		snprintf(key, sizeof(key), "%s.%s", t->rows[k].section, t->rows[k].name);
 		fn(arg, key, value);
+	}
+}
+
+void config_offered(const struct config *c,
+		    void (*fn)(void *arg, const char *key, const char *value), void *arg)
+{
+	const struct table *t = config_options();
+	char key[64], value[CONFIG_PATH_BYTES];
+
+	for (uint32_t k = 0; k < t->nr; k++) {
+		if (!t->rows[k].offered)
+			continue;
+		table_get(&t->rows[k], c, value, sizeof(value));
+		snprintf(key, sizeof(key), "%s.%s", t->rows[k].section, t->rows[k].name);
+		if (value[0] != 0)
+			fn(arg, key, value);
 	}
 }
 
@@ -149,7 +166,8 @@ static enum shard_status put(void *arg, const struct config_line *line, struct e
 
 	if (strcmp(line->section, "nodes") == 0)
 		return put_node(r, line, e);
-	if (k == t->nr || !t->rows[k].shared || strcmp(r->l->where[k], "default") != 0)
+	if (k == t->nr || !(t->rows[k].shared || t->rows[k].offered) ||
+	    strcmp(r->l->where[k], "default") != 0)
 		return SHARD_OK;
 	st = table_set(&t->rows[k], r->l->c, line->value, &why);
 	if (st != SHARD_OK)

@@ -184,7 +184,7 @@ static const struct table_row rows[] = {
 			"be it. etcd: the time of a node's lease, in whole seconds and never below "
 			"what etcd allows (2s)."},
 	{.section = "cluster", .name = "etcd_endpoints", .type = TABLE_URLS, FIELD(etcd_endpoints),
-		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.max = PATH_BYTES_MAX, .otherwise = "none", .offered = true,
 		.help = "membership = etcd: the members of one etcd cluster, up to 16 of them, as "
 			"in http://10.0.0.1:2379,http://10.0.0.2:2379. It has to compact its "
 			"history by itself (--auto-compaction-retention)."},

@@ -441,7 +441,9 @@ void table_meaning(const struct table_row *row, char *out, size_t bytes)
 					     [TABLE_GROUP] = " It is a key of groups only."};
 	int n = snprintf(out, bytes, "%s%s%s%s", row->help, scopes[row->scope],
 			 row->reloadable ? " SIGHUP changes it." : "",
-			 row->shared ? " It must be equal on all nodes." : "");
+			 row->shared    ? " It must be equal on all nodes."
+			 : row->offered ? " A node that joins has it from the node that it asks."
+					: "");
 
 	CHECK(n > 0 && (size_t)n < bytes);
 }

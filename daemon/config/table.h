@@ -63,6 +63,7 @@ struct table_row {
 	enum table_scope scope;
 	bool reloadable; /* SIGHUP changes it in a running daemon. */
 	bool shared;     /* It must be equal on all nodes. */
+	bool offered;    /* A node that joins takes it from the node that it asks. */
 	bool saving;     /* It says when and where a model is saved, not what the model is. */
 	/* It says how the cluster keeps a model. What a checkpoint says gives way to a file. */
 	bool hosting;

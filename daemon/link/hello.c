@@ -32,15 +32,14 @@ static void add_setting(void *arg, const char *key, const char *value)
 }
 
 void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t,
-		enum wire_role role, uint32_t connection)
+		const Shard__Hello *theirs, uint32_t connection)
 {
 	void *arg[2] = {hello, t};
 
-	CHECK(role == ROLE_NODE);
 	shard__hello__init(hello);
 	hello->wire_min = hello->wire_max = WIRE_VERSION;
 	hello->features = s->conf->body_checksum ? FEATURE_BODY_SUM : 0;
-	hello->role = role;
+	hello->role = ROLE_NODE;
 	hello->run_id = (char *)(uintptr_t)s->conf->run_id;
 	hello->node = (char *)(uintptr_t)members_name(s, s->self);
 	hello->uuid =
@@ -55,11 +54,10 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	hello->connection = connection;
 	hello->config_hash = config_hash(s->conf);
 	hello->release = (char *)(uintptr_t)SHARD_RELEASE;
-	if (role == ROLE_NODE)
-		rdma_local_hello(s, hello);
+	rdma_local_hello(s, hello);
 	t->used = 0;
 	hello->config = t->list;
-	nodes_shared(s, add_setting, arg);
+	nodes_shared(s, theirs != NULL && theirs->joins[0] != 0, add_setting, arg);
 }
 
 uint32_t hello_capacity(const Shard__Hello *theirs)
@@ -134,7 +132,7 @@ enum shard_status hello_check_joins(const struct server *s, const Shard__Hello *
 {
 	struct compare c = {.theirs = theirs, .server = s, .e = e, .st = SHARD_OK};
 
-	nodes_shared(s, compare_setting, &c);
+	nodes_shared(s, false, compare_setting, &c);
 	return c.st;
 }
 
@@ -147,7 +145,7 @@ enum shard_status hello_check_node(const struct server *s, const Shard__Hello *t
 
 	if (theirs->config_hash == config_hash(s->conf))
 		return SHARD_OK;
-	nodes_shared(s, compare_setting, &c);
+	nodes_shared(s, false, compare_setting, &c);
 	if (c.st != SHARD_OK)
 		return c.st;
 	for (size_t i = 0; i < theirs->n_config; i++)
@@ -168,7 +166,7 @@ enum shard_status hello_answer(struct server *s, struct conn *c, const struct he
 	Shard__Hello mine;
 
 	CHECK(!s->stop.on);
-	hello_fill(s, &mine, &text, ROLE_NODE, theirs->connection);
+	hello_fill(s, &mine, &text, theirs, theirs->connection);
 	if (asked->prove != NULL) {
 		h.op = OP_AUTH;
 		return secret_prove(s, c, asked->prove, &h, &mine, e);

@@ -22,8 +22,9 @@ struct hello_asked { /* The request that this node's whole Hello answers. */
 /* Sends this node's whole Hello to the process that sent theirs. */
 enum shard_status hello_answer(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *theirs, struct err *e);
+/* theirs: what it answers. NULL: it comes first. */
 void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t,
-		enum wire_role role, uint32_t connection);
+		const Shard__Hello *theirs, uint32_t connection);
 /* The node's [daemon] capacity. 1 if its release does not say. */
 uint32_t hello_capacity(const Shard__Hello *theirs);
 /* Compares only versions. Nothing else may be compared before the proof, because an error text

@@ -46,11 +46,13 @@ static void say_option(void *arg, const char *key, const char *value)
 }
 
 static void say_all(const struct server *s, const struct config_node *node, uint16_t nr,
-		    struct saying *y)
+		    bool offers, struct saying *y)
 {
 	char key[16], value[256];
 
 	config_shared(s->conf, say_option, y);
+	if (offers)
+		config_offered(s->conf, y->fn, y->arg);
 	for (uint16_t n = 0; n < nr; n++) {
 		snprintf(key, sizeof(key), "nodes[%u]", n);
 		snprintf(value, sizeof(value), "%s = %s", node[n].name, node[n].address.text);
@@ -58,16 +60,16 @@ static void say_all(const struct server *s, const struct config_node *node, uint
 	}
 }
 
-void nodes_shared(const struct server *s, void (*fn)(void *arg, const char *key, const char *value),
-		  void *arg)
+void nodes_shared(const struct server *s, bool offers,
+		  void (*fn)(void *arg, const char *key, const char *value), void *arg)
 {
-	say_all(s, s->node, s->nodes_nr, &(struct saying){fn, arg});
+	say_all(s, s->node, s->nodes_nr, offers, &(struct saying){fn, arg});
 }
 
 void nodes_say(const struct server *s, void (*fn)(void *arg, const char *key, const char *value),
 	       void *arg)
 {
-	say_all(s, s->nodes->want, s->nodes->want_nr, &(struct saying){fn, arg});
+	say_all(s, s->nodes->want, s->nodes->want_nr, true, &(struct saying){fn, arg});
 }
 
 uint16_t nodes_find(const struct server *s, const char *name)

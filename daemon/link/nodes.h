@@ -12,9 +12,10 @@
 /* The caller has to call nodes_free() even if it fails. */
 enum shard_status nodes_init(struct server *s, struct err *e);
 void nodes_free(struct server *s);
-/* What has to be equal on all nodes, as config_shared() says it, with the list as it is now. */
-void nodes_shared(const struct server *s, void (*fn)(void *arg, const char *key, const char *value),
-		  void *arg);
+/* What has to be equal on all nodes, as config_shared() says it, with the list as it is now.
+ * offers: also what config_offered() says. */
+void nodes_shared(const struct server *s, bool offers,
+		  void (*fn)(void *arg, const char *key, const char *value), void *arg);
 /* The number of the node with this name. nodes_nr: there is none. */
 uint16_t nodes_find(const struct server *s, const char *name);
 /* The same for a name that a user gave. SHARD_NOT_FOUND: there is none, and e says where the names

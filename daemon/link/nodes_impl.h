@@ -29,7 +29,8 @@ struct nodes {
 	struct err e;
 };
 
-/* Says all that has to be equal on all nodes, with the list as it shall be. */
+/* Says what is kept of the cluster: all that has to be equal on all nodes, with the list as it
+ * shall be, and what is offered. */
 void nodes_say(const struct server *s, void (*fn)(void *arg, const char *key, const char *value),
 	       void *arg);
 

@@ -323,7 +323,7 @@ static void peer_opened(void *owner, struct conn *c)
 	Shard__Hello hello;
 	struct err e;
 
-	hello_fill(pc->peer->server, &hello, &text, ROLE_NODE, pc->index);
+	hello_fill(pc->peer->server, &hello, &text, NULL, pc->index);
 	if (secret_greet(pc->peer->server, c, &pc->prove, &hello, &e) != SHARD_OK)
 		conn_close(c, &e, 0);
 }
@@ -455,7 +455,7 @@ static enum shard_status prove(struct peer_conn *pc, struct err *e)
 	struct hello_text text;
 	Shard__Hello mine;
 
-	hello_fill(pc->peer->server, &mine, &text, ROLE_NODE, pc->index);
+	hello_fill(pc->peer->server, &mine, &text, NULL, pc->index);
 	return secret_prove(pc->peer->server, pc->conn, &pc->prove, &h, &mine, e);
 }
 

@@ -163,7 +163,7 @@ enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p
 	prove_begin(p, AUTH_LISTENER, node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT);
 	if ((st = prove_heard(p, a, theirs, body, h->body_bytes, e)) != SHARD_OK)
 		return st;
-	hello_fill(s, &mine, &text, ROLE_NODE, theirs->connection);
+	hello_fill(s, &mine, &text, theirs, theirs->connection);
 	if ((st = prove_brief(p, a, &mine, &brief, e)) != SHARD_OK)
 		return st;
 	if (stream_send_control(conn_stream(c), &reply, &brief.base) != SHARD_OK)

@@ -6,6 +6,7 @@
 #include "lib/crew.h"
 #include "lib/drill.h"
 #include "lib/etcds.h"
+#include "lib/moved.h"
 #include "lib/keep.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -244,6 +245,35 @@ static void test_drain_without_etcd(void **state)
 	free(c);
 }
 
+/* A node that joins hears from the one that it asks where etcd is, and keeps that for its restarts
+ * and for those that join by it. */
+static void test_joins_with_one_line(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	int node[2];
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	for (int i = 0; i < 2; i++) {
+		node[i] = cluster_joiner(cluster, i == 0 ? 1 : node[0], NULL);
+		cluster_spawn(cluster, node[i]);
+		cluster_ready(cluster, node[i]);
+		moved_wait(cluster, 1, node[i], 1, 1000);
+	}
+	for (int i = 0; i < 2; i++) {
+		cluster_kill(cluster, node[i]);
+		more(c, 5);
+		cluster_spawn(cluster, node[i]);
+		cluster_ready(cluster, node[i]);
+		moved_wait(cluster, 1, node[i], 1, 1000);
+		moved_copied(cluster, 1);
+	}
+	end(c);
+	free(c);
+}
+
 /* All nodes lose their memory at once, and etcd has the model's view alone. Each node has its
  * definition, so it comes back from its checkpoint without a trainer that defines it. */
 static void test_all_start_cold(void **state)
@@ -335,6 +365,7 @@ int main(int argc, char **argv)
 						drill_etcd_teardown),
 		cmocka_unit_test_teardown(test_save_without_etcd, teardown),
 		cmocka_unit_test_teardown(test_drain_without_etcd, teardown),
+		cmocka_unit_test_teardown(test_joins_with_one_line, teardown),
 		cmocka_unit_test_teardown(test_all_start_cold, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
 		cmocka_unit_test_teardown(test_fails, teardown),

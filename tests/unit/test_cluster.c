@@ -148,6 +148,10 @@ static void puts_cluster(void **state)
 		{"cluster.run_id", "a;b", SHARD_PROTOCOL},
 		{"net.connections", "0", SHARD_PROTOCOL},
 		{"net.connections", "4", SHARD_OK},
+		{"cluster.etcd_endpoints", "ftp://h:1", SHARD_PROTOCOL},
+		{"cluster.etcd_endpoints", "http://h:1 x", SHARD_PROTOCOL},
+		{"cluster.etcd_endpoints", "http://h:1", SHARD_OK}, /* It is offered. */
+		{"cluster.etcd_ca", "/etc/passwd", SHARD_OK},
 		{"daemon.state", "/etc", SHARD_OK}, /* It is no shared option, and is left out. */
 		{"cluster.node_secret", "/etc/passwd", SHARD_OK},
 		{"what.ever", "\n[daemon]\n", SHARD_OK},
@@ -172,7 +176,8 @@ static void puts_cluster(void **state)
 	for (size_t i = 0; i < NR(said); i++)
 		if (config_cluster_put(&to, said[i].key, said[i].value, &e) != said[i].want)
 			fail_msg("%s is \"%s\": %s", said[i].key, said[i].value, e.text);
-	assert_string_equal(to.text, "[cluster]\nrun_id = ten\n[net]\nconnections = 4\n[nodes]\n"
+	assert_string_equal(to.text, "[cluster]\nrun_id = ten\n[net]\nconnections = 4\n[cluster]\n"
+				     "etcd_endpoints = http://h:1\n[nodes]\n"
 				     "a = 10.0.0.1:1\nb = 10.0.0.1:2\n");
 	for (uint32_t n = 2; n <= CONFIG_NODES_MAX; n++) {
 		char key[16], value[32];
