@@ -55,7 +55,6 @@ struct bench {
 	uint64_t numel; /* Of each tensor. */
 	int rounds;
 	bool quick;
-	const char *endpoints; /* A line of the configuration, for etcd. */
 	_Atomic bool over;
 	pthread_mutex_t lock;
 	/* Of each committed step, when it was first begun and when a trainer first heard of it. */
@@ -340,7 +339,7 @@ static bool has_share(const struct daemons *d, int node)
 static void join_of(struct bench *b, int i)
 {
 	struct daemons *d = &b->daemons;
-	int node = daemons_joiner(d, b->endpoints);
+	int node = daemons_joiner(d);
 	double before[JOIN], longest = 0;
 	uint64_t from, to, since;
 
@@ -401,7 +400,6 @@ static void measure(const char *argv0, const char *source, const char *endpoints
 	char lines[600];
 
 	CHECK(b != NULL);
-	b->endpoints = endpoints;
 	snprintf(lines, sizeof(lines), "[cluster]\nmembership = %s\n%s", source, endpoints);
 	b->catching = calloc(STEPS_MAX, sizeof(*b->catching));
 	CHECK(b->catching != NULL && pthread_mutex_init(&b->lock, NULL) == 0);

@@ -61,8 +61,8 @@ static uint16_t free_port(void)
 	return ntohs(at.sin_port);
 }
 
-/* joins: further lines of [cluster] of a node that joins. NULL: it is in the list. */
-static void configure(const struct daemons *d, int i, const char *joins)
+/* joins: it is in no list, and asks node a. */
+static void configure(const struct daemons *d, int i, bool joins)
 {
 	char path[128];
 	FILE *f;
@@ -84,7 +84,7 @@ static void configure(const struct daemons *d, int i, const char *joins)
 	if (d->workers > 0)
 		fprintf(f, "workers = %u\n", d->workers);
 	if (joins)
-		fprintf(f, "[cluster]\njoin = 127.0.0.1:%u\n%s", d->port[0], joins);
+		fprintf(f, "[cluster]\njoin = 127.0.0.1:%u\n", d->port[0]);
 	else
 		fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
 	for (int n = 0; n < d->nr && !joins; n++)
@@ -165,14 +165,14 @@ static void place(struct daemons *d, int i)
 		bench_fail("%s: %s", path, strerror(errno));
 }
 
-int daemons_joiner(struct daemons *d, const char *more)
+int daemons_joiner(struct daemons *d)
 {
 	int i = d->nr++;
 
 	CHECK(d->nr <= 26);
 	d->port[i] = free_port();
 	place(d, i);
-	configure(d, i, more);
+	configure(d, i, true);
 	return i;
 }
 
@@ -199,7 +199,7 @@ void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers
 		d->port[i] = free_port();
 	for (int i = 0; i < nr; i++) {
 		place(d, i);
-		configure(d, i, NULL);
+		configure(d, i, false);
 	}
 }
 

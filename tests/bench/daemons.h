@@ -33,9 +33,9 @@ void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t worker
 void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm);
 /* Adds lines to the configuration of each, before it is launched. */
 void daemons_configure(const struct daemons *d, const char *lines);
-/* One more node, which is in no list and joins by node a once it is launched. more: further lines
- * of its [cluster]. Returns its number. */
-int daemons_joiner(struct daemons *d, const char *more);
+/* One more node, which is in no list and joins by node a once it is launched. Returns its number.
+ */
+int daemons_joiner(struct daemons *d);
 void daemons_launch(struct daemons *d, int i);
 void daemons_wait(const struct daemons *d, int i); /* Waits until it answers. */
 void daemons_kill(struct daemons *d, int i);       /* Sends SIGKILL and waits for the end. */
