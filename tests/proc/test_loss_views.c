@@ -94,19 +94,24 @@ static void test_view_without_chunks(void **state)
 	loss_finish(l);
 }
 
-/* A node that fetches its copies, and has none of them yet. */
-static void test_view_of_learner(void **state)
+/* A node that fetches its copies, and has none of them yet. It has to be started. */
+static int learner(struct loss *l)
 {
-	struct loss *l = *state;
-	int victim;
-
 	/* Nobody else shall be elected meanwhile: the learner is no holder. */
 	loss_begin(l, &(struct loss_conf){.lines = "[cluster]\nmembership = quorum\n"
 						   "election_timeout = 2s\n" LOSS_BEAT,
 					  .between = true});
-	victim = l->learner = loss_holder(l);
+	l->learner = loss_holder(l);
 	l->known = atomic_load(&l->crew.told);
-	cluster_kill(l->cluster, victim);
+	cluster_kill(l->cluster, l->learner);
+	return l->learner;
+}
+
+static void test_view_of_learner(void **state)
+{
+	struct loss *l = *state;
+	int victim = learner(l);
+
 	for (uint32_t i = 0; i < NR(view_of_holder); i++) {
 		loss_learns(l, victim);
 		victim = loss_kill(l, &view_of_holder[i], loss_learner, clips);
@@ -424,6 +429,27 @@ static void test_save(void **state)
 	loss_finish(l);
 }
 
+/* A member that counts for no chunk yet has a share, too: what its trainers keep. */
+static void test_save_of_learner(void **state)
+{
+	struct loss *l = *state;
+	int victim = learner(l);
+	char looks[200];
+
+	snprintf(looks, sizeof(looks), "checkpoints --verify %s/saved", l->cluster->dir);
+	for (uint32_t i = 0; i < NR(save_of_holder); i++) {
+		loss_learns(l, victim);
+		victim = loss_kill(l, &save_of_holder[i], loss_learner, saves);
+		loss_goes_on(l);
+		if (loss_ctl_end(l) == 0)
+			assert_int_equal(tool_run(NULL, "shardctl", looks), 0);
+	}
+	cutter_lose(l->cluster->cutter, 0);
+	loss_back(l);
+	loss_check(l);
+	loss_finish(l);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +463,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_moves, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_status_while_made, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_save, loss_setup, loss_teardown),
+		cmocka_unit_test_setup_teardown(test_save_of_learner, loss_setup, loss_teardown),
 	};
 
 	if (!trap_here())
