@@ -225,6 +225,51 @@ static void test_recovery_without_chunks(void **state)
 	loss_finish(l);
 }
 
+/* The learner is asked by a new coordinator. False: it was elected itself, or was not asked yet. */
+static bool recovers_beside(struct loss *l, const struct recovery *r)
+{
+	int old = loss_leader(l), new = elected(l, old), victim = l->learner;
+	struct trap asking = l->trap;
+
+	if (new == victim || old == victim) {
+		trap_end(&asking);
+		return false;
+	}
+	fprintf(stderr, "node %c, which learns (node %c coordinates after node %c): %s\n",
+		'a' + victim, 'a' + new, 'a' + old, r->name);
+	trap_set(&l->trap, l->cluster->node[victim].pid, &r->at);
+	trap_end(&asking);
+	if (!trap_wait(&l->trap, 5000)) {
+		trap_end(&l->trap);
+		return false;
+	}
+	loss_died(l, victim);
+	loss_goes_on(l);
+	return true;
+}
+
+static void test_recovery_of_learner(void **state)
+{
+	struct loss *l = *state;
+	int victim = learner(l);
+
+	for (uint32_t i = 0; i < NR(recoveries); i++) {
+		if (recoveries[i].who != THIRD)
+			continue;
+		loss_learns(l, victim);
+		for (int k = 0; !recovers_beside(l, &recoveries[i]); k++) {
+			if (k == 9)
+				fail_msg("the learner is elected again and again");
+			crew_wait_told(&l->crew, atomic_load(&l->crew.told) + 1, LOSS_NODES,
+				       pace_by(20));
+		}
+	}
+	cutter_lose(l->cluster->cutter, 0);
+	loss_back(l);
+	loss_check(l);
+	loss_finish(l);
+}
+
 /* --- chunks move --- */
 
 static const struct loss_moment move_of_coordinator[] = {
@@ -459,6 +504,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_view_of_learner, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_recovery, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_recovery_without_chunks, loss_setup,
+						loss_teardown),
+		cmocka_unit_test_setup_teardown(test_recovery_of_learner, loss_setup,
 						loss_teardown),
 		cmocka_unit_test_setup_teardown(test_moves, loss_setup, loss_teardown),
 		cmocka_unit_test_setup_teardown(test_status_while_made, loss_setup, loss_teardown),
