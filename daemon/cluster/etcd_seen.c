@@ -15,6 +15,9 @@
 #include <string.h>
 
 #define AGAIN_MS 250 /* Between two tries at a full disk. */
+#define ETCD_WHAT_TO_DO                                                                            \
+	"Start the etcd with its own data, or go on from checkpoints (\"etcd was wiped\" in "      \
+	"deploy/README.md)"
 
 struct seen { /* The body of the file. */
 	uint64_t cluster_id, revision, term, seq;
@@ -88,8 +91,7 @@ bool etcd_seen_cluster(struct etcd_seen *x, uint64_t cluster_id, struct err *e)
 		return true;
 	err_set(e, SHARD_MISMATCH,
 		"this etcd is the cluster %016llx, and this node has used %016llx: its terms may "
-		"be "
-		"lower than those that members have promised to heed",
+		"be lower than those that members have promised to heed. " ETCD_WHAT_TO_DO,
 		(unsigned long long)cluster_id, (unsigned long long)x->now.cluster_id);
 	return false;
 }
@@ -114,7 +116,7 @@ enum etcd_order etcd_seen_judge(struct etcd_seen *x, const struct etcd_state *st
 		err_set(e, SHARD_MISMATCH,
 			"etcd has forgotten what this node has seen in it (view %llu, term %llu, "
 			"revision %llu; now view %llu, term %llu, revision %llu): it was wiped, or "
-			"restored from a backup",
+			"restored from a backup. " ETCD_WHAT_TO_DO,
 			(unsigned long long)now->seq, (unsigned long long)now->term,
 			(unsigned long long)now->revision, (unsigned long long)st->seq,
 			(unsigned long long)st->term, (unsigned long long)st->revision);

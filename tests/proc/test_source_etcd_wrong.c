@@ -296,7 +296,7 @@ static void test_wiped(void **state)
 	etcds_kill(&b.etcd, 0);
 	etcds_wipe(&b.etcd, 0);
 	etcds_start(&b.etcd, 0);
-	again_failed(&b.m, "wiped, or restored");
+	again_failed(&b.m, "wiped, or restored from a backup. Start the etcd with its own data");
 	end_failed(&b);
 }
 
@@ -312,7 +312,7 @@ static void test_backup(void **state)
 	etcds_kill(&b.etcd, 0);
 	etcds_restore(&b.etcd);
 	etcds_start(&b.etcd, 0);
-	again_failed(&b.m, "wiped, or restored");
+	again_failed(&b.m, "wiped, or restored from a backup. Start the etcd with its own data");
 	end_failed(&b);
 }
 
