@@ -313,7 +313,7 @@ static void drained(const struct ctl_options *o, const char *node, const json_t 
 		       "([daemon] capacity)\n",
 		       node);
 	else if (o->value[UNDO])
-		printf("node %s holds its share of chunks again\n", node);
+		printf("node %s %s its share of chunks again\n", node, wait ? "holds" : "gets");
 	else if (gone && !back)
 		printf("node %s is drained, gone: nobody waits for it%s%s\n", node,
 		       wait ? "" : ", and its chunks get copies on other nodes",
