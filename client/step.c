@@ -482,13 +482,15 @@ static enum shard_status result_timeout(struct shard_model *m, const struct wait
 	const struct wire_head *id = m->flight.no == no ? &m->flight.id : &m->begun.id;
 	double seconds = wait_seconds(w);
 	char waits[300];
+	bool said;
 
 	if (timeout_ms == 0)
 		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided",
 				 (ull)id->step, id->attempt, m->spec.name);
-	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s",
-			 (ull)id->step, id->attempt, m->spec.name, seconds, waits);
+	said = handle_waits_text(m, waits, sizeof(waits));
+	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s%s%s",
+			 (ull)id->step, id->attempt, m->spec.name, seconds, said ? " for " : ": ",
+			 waits);
 }
 
 static enum shard_status result_say(struct shard_model *m, const struct verdict *v,

@@ -147,6 +147,10 @@ static void test_who_is_missing(void **state)
 		 (int)getpid());
 	EXPECT_TEXT(wanted);
 	assert_null(strstr(strstr(shard_error(), "rank ") + 1, "rank ")); /* It is said once. */
+	cluster_signal(c, 0, SIGSTOP); /* It cannot answer for whom. */
+	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 50, &r));
+	EXPECT_TEXT(" s: shardd did not say for whom");
+	cluster_signal(c, 0, SIGCONT);
 	trainer_push_all(&u, 1);
 	EXPECT(SHARD_OK, shard_commit(u.model, NULL));
 	finish_step(&t, 1);
