@@ -122,6 +122,12 @@ uint64_t clock_of(const struct sim *s, uint16_t n);
 uint64_t clock_when(const struct sim *s, uint16_t n, uint64_t at);
 bool clocks_stand(const struct sim *s, uint16_t n);
 
+/* oneway.c: a node does not hear another one, which hears it. */
+void one_way_start(struct sim *s);
+void one_way_event(struct sim *s, const struct sim_event *e);
+bool one_way_lost(struct sim *s, uint16_t from, uint16_t to); /* Is what it sends lost now? */
+bool one_way_shut(const struct sim *s, const struct conn *c); /* Does no handshake get through? */
+
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);

@@ -206,6 +206,13 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 	uint16_t from = src->self;
 	char a[64], b[64];
 
+	if (one_way_lost(s, t->src, t->dst)) {
+		struct sim_event *later = sim_at(s, 10 * MS, SIM_LANDED, NOWHERE);
+
+		later->chunk = e->chunk;
+		later->session = e->session;
+		return;
+	}
 	t->used = false;
 	/* The memory of a chunk that is not held there any more was given back. */
 	if (dst->alive && dst->link[from] == t->epoch && to->fenced[from] != t->epoch &&

@@ -38,6 +38,7 @@ struct conn { /* A connection between two slots, i < j. */
 	 * one. */
 	uint32_t epoch;
 	bool up, connecting, cut; /* cut: a partition, which allows no new connection. */
+	bool deaf[2];             /* Nothing gets through in that direction (oneway.c). */
 	uint64_t last_at[2];      /* Keeps the order within a direction. */
 };
 

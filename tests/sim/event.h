@@ -63,6 +63,7 @@ enum sim_kind {
 	SIM_VOTERS,
 	SIM_LIVELY,
 	SIM_CLOCK,
+	SIM_ONE_WAY,
 	SIM_KIND_NR
 };
 

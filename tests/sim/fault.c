@@ -260,6 +260,7 @@ void fault_start(struct sim *s)
 	if (s->joins)
 		joins_shape(s);
 	clocks_start(s);
+	one_way_start(s);
 	for (uint16_t i = 0; i < s->nodes_nr; i++)
 		node_start(s, i);
 	for (uint16_t i = 0; i < s->models_nr; i++) {

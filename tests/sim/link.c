@@ -104,7 +104,7 @@ void link_send(struct sim *s, uint16_t from, const struct core_msg *m)
 	CHECK(m->from_incarnation == shell_of(s, from)->incarnation && epoch);
 	sim_trace(s, "n%u -> n%u %s %s%s%s", from, nd->end[m->to], op_names[m->op],
 		  sim_id(&m->id, id), m->why ? ": " : "", m->why ? m->why : "");
-	if (s->faults && sim_chance(s, s->loss)) {
+	if ((s->faults && sim_chance(s, s->loss)) || one_way_lost(s, from, nd->end[m->to])) {
 		sim_trace(s, "  lost");
 		return;
 	}
@@ -215,7 +215,7 @@ void link_connect(struct sim *s, const struct sim_event *e)
 	c->connecting = false;
 	if (c->up || (e->peer == ZOMBIE && !b->alive) || (e->node == ZOMBIE && !a->alive))
 		return;
-	if (!a->alive || !b->alive || a->paused || b->paused || c->cut) {
+	if (!a->alive || !b->alive || a->paused || b->paused || c->cut || one_way_shut(s, c)) {
 		struct sim_event *again = sim_at(s, 100 * MS, SIM_CONNECT, e->node);
 
 		again->peer = e->peer;

@@ -72,7 +72,7 @@ struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
 		helds, tuneds, restores, expelled, cuts, learned, promoted, stragglers,
 		orders_moves, backs, moved, moved_over, replaced, joined, liars, differed, told_odd,
-		disputed, elections, late_leads, landed_late, clocks, trainers;
+		disputed, elections, late_leads, landed_late, clocks, one_ways, trainers;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -104,6 +104,7 @@ static void total(struct totals *t, const struct sim *s)
 		t->disputed += m->disputed;
 	}
 	t->clocks += s->clocks_nr;
+	t->one_ways += s->one_ways;
 	t->cuts += s->cut.a != s->cut.b;
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -151,6 +152,7 @@ static void print_totals(const struct totals *t)
 		{"that a node heard of too late", t->late_leads},
 		{"views that landed after UNKNOWN", t->landed_late},
 		{"clocks that jumped or stood still", t->clocks},
+		{"one-way cuts", t->one_ways},
 		{"trainers", t->trainers},
 		{"events", t->events},
 	};

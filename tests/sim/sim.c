@@ -274,6 +274,7 @@ static const struct {
 	[SIM_VOTERS] = {voters_look, 0},
 	[SIM_LIVELY] = {lively_look, 0},
 	[SIM_CLOCK] = {clocks_event, 0},
+	[SIM_ONE_WAY] = {one_way_event, 0},
 };
 
 static void sim_step(struct sim *s)

@@ -116,6 +116,7 @@ struct sim {
 	struct conn conn[SLOTS][SLOTS];
 	struct sim_model *m; /* The model of the event in hand. */
 	uint64_t clocks_nr;  /* Times that a clock jumped or stood still. */
+	uint64_t one_ways;   /* Times that one node did not hear another one. */
 	uint64_t restarts, warms, zombies_nr, held_off; /* held_off: orders of a zombie. */
 	/* late_leads: nodes that led too late. landed_late: views that landed after UNKNOWN. */
 	uint64_t elections, late_leads, landed_late;

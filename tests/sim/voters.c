@@ -136,7 +136,8 @@ static void voter_send(struct sim *s, uint16_t n, const struct quorum_msg *m)
 	uint16_t to = (uint16_t)(m->to[0] - 1);
 	uint32_t copies = 1 + (s->faults && sim_chance(s, s->copy)), epoch = s->node[n].link[to];
 
-	if (!epoch || (s->faults && sim_chance(s, s->loss)))
+	if (!epoch || (s->faults && sim_chance(s, s->loss)) ||
+	    one_way_lost(s, n, s->node[n].end[to]))
 		return;
 	for (; copies; copies--) {
 		struct ballot *b = calloc(1, sizeof(*b));
