@@ -69,7 +69,9 @@ enum shard_status lead_known(const struct server *s, struct err *e)
 enum shard_status lead_refuse(const struct server *s, struct err *e)
 {
 	return err_passes(e, err_set(e, s->lead != NULL ? SHARD_BUSY : SHARD_BAD_STATE,
-				     "node %s does not coordinate", members_name(s, s->self)));
+				     s->lead != NULL ? "node %s does not coordinate now: try again"
+						     : "node %s does not coordinate",
+				     members_name(s, s->self)));
 }
 
 /* Some other node, as long as nobody is known to lead. */

@@ -336,9 +336,11 @@ static enum shard_status begin_anew(struct warm *p, struct err *e)
 
 static void say_cold(const struct warm *p, enum shard_status st, const char *why)
 {
+	if (st == SHARD_NOT_FOUND)
+		why = p->conf.start == 1 ? "this node starts for the first time"
+					 : "the start before this one left no memory";
 	log_line(p->conf.log, st == SHARD_NOT_FOUND ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
-		 "event=cold_start place=%s why=%s", warm_place(p),
-		 st == SHARD_NOT_FOUND ? "the start before this one left no memory" : why);
+		 "event=cold_start place=%s why=%s", warm_place(p), why);
 }
 
 /* warm_dir differs from the one before. That is most often a mistake, too. */
