@@ -4,7 +4,7 @@
 # one it is a run for each source that elects (quorum, etcd), and then the figures of the loss of a
 # node, as lines "bench: NAME VALUE UNIT limit LIMIT ratio R": after a partition (a short run in
 # which nodes are only isolated), and after kill -9 and a join (bench_failover), and what a second
-# copy costs (bench_copies). ROUNDS=n: 4 n kills for each source. QUICK=1: small models, and no etcd
+# copy costs (bench_copies). ROUNDS=n: 2 n kills for each source. QUICK=1: small models, and no etcd
 # in the figures. Ends with the names of the parts that failed, and with status 1 if one has.
 set -u
 build=${1:?usage: chaos.sh BUILD SECONDS SEED CLUSTER} seconds=$2 seed=$3 cluster=$4
