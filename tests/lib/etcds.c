@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "lib/pace.h"
 #include "lib/ports.h"
+#include "lib/proc.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -158,7 +159,7 @@ void etcds_ready(struct etcds *e, int i)
 
 void etcds_signal(struct etcds *e, int i, int signal)
 {
-	CHECK(kill(e->member[i].pid, signal) == 0);
+	proc_signal(e->member[i].pid, signal);
 }
 
 void etcds_wait_end(struct etcds *e, int i)

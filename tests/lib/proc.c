@@ -14,6 +14,7 @@
 #include "shard.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -81,6 +82,47 @@ int proc_wait(pid_t pid, int ms)
 	if (n == 1)
 		CHECK(waitpid(pid, &status, 0) == pid);
 	return status;
+}
+
+/* The character is T, or t of a thread that a test traces. Z and X: it has ended. */
+static bool thread_runs(pid_t pid, const char *tid)
+{
+	char path[64], text[256], *at = NULL;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, tid);
+	if ((f = fopen(path, "r")) == NULL)
+		return false;
+	if (fgets(text, sizeof(text), f) != NULL)
+		at = strrchr(text, ')');
+	fclose(f);
+	return at != NULL && strchr("TtZX", at[2]) == NULL;
+}
+
+static bool runs(pid_t pid)
+{
+	char path[32];
+	struct dirent *d;
+	bool any = false;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	CHECK((dir = opendir(path)) != NULL);
+	while (!any && (d = readdir(dir)) != NULL)
+		any = d->d_name[0] != '.' && thread_runs(pid, d->d_name);
+	closedir(dir);
+	return any;
+}
+
+void proc_signal(pid_t pid, int signal)
+{
+	uint64_t until = pace_by(20);
+
+	CHECK(pid > 0 && kill(pid, signal) == 0);
+	while (signal == SIGSTOP && runs(pid)) {
+		CHECK(clock_ns() < until);
+		usleep(100);
+	}
 }
 
 void proc_expect_exit(pid_t pid, int code, int ms)
@@ -347,7 +389,7 @@ struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra
 
 void cluster_signal(struct cluster *c, int node, int signal)
 {
-	CHECK(c->node[node].pid > 0 && kill(c->node[node].pid, signal) == 0);
+	proc_signal(c->node[node].pid, signal);
 }
 
 void cluster_kill(struct cluster *c, int node)

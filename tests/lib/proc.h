@@ -86,6 +86,9 @@ pid_t proc_fork(
 	void *arg); /* The child runs fn and _exits with what it returns. It dies with the test. */
 int proc_wait(pid_t pid, int ms); /* The wait status, or -1 if it still runs after ms. */
 void proc_expect_exit(pid_t pid, int code, int ms);
+/* After SIGSTOP it returns when no thread of the process runs any more, which takes a while on a
+ * busy machine. */
+void proc_signal(pid_t pid, int signal);
 uint64_t proc_cpu_ns(pid_t pid); /* User and system time of all threads so far. */
 /* The path of a program of the same build, for example "shardd". */
 void proc_beside(char *path, size_t bytes, const char *name);

@@ -357,7 +357,7 @@ static void test_order_failed(void **state)
 
 	(void)state;
 	begin(&(struct moved_plan){.nodes = 3, .conf = BEAT, .extra = "replicas=2", .scale = 1});
-	assert_int_equal(kill(cluster->node[1].pid, SIGSTOP), 0);
+	cluster_signal(cluster, 1, SIGSTOP);
 	assert_int_equal(moved_ctl(cluster, 0, "drain c --no-wait"), 0);
 	cluster_wait_log(cluster, 0, "event=moving model=moved", 1);
 	cluster_kill(cluster, 1);

@@ -215,7 +215,7 @@ static void silent(void **state, int sleeper)
 		DRILL_SEND(c.t[i], .op = DRILL_RESULT);
 	}
 	at = clock_ns();
-	kill(c.t[sleeper]->pid, SIGSTOP);
+	proc_signal(c.t[sleeper]->pid, SIGSTOP);
 	snprintf(who, sizeof(who), "rank %d (pid %d", sleeper, (int)c.t[sleeper]->pid);
 	for (int i = 0; i < 4; i++) {
 		if (i == sleeper)

@@ -103,7 +103,7 @@ static void oversleeps(void **state, bool prepared)
 	for (int i = 0; i < 3; i++)
 		if (i != 0 && (i != sleeper || prepared))
 			DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
-	kill(c.t[sleeper]->pid, SIGSTOP);
+	proc_signal(c.t[sleeper]->pid, SIGSTOP);
 	if (prepared) { /* Rank 0 is awake and is expelled, because the sleeper has done its
 			   part. */
 		DRILL_SEND(c.t[1], .op = DRILL_RESULT);

@@ -137,7 +137,7 @@ static void straggles(void **state, int slow, enum stopped_at at, bool over_tcp)
 		DRILL(c.t[slow], SHARD_OK, .op = DRILL_PUSH, .first = 1, .count = 2);
 	if (at == PUSHED_ALL)
 		DRILL(c.t[slow], SHARD_OK, .op = DRILL_PUSH);
-	kill(c.t[slow]->pid, SIGSTOP);
+	proc_signal(c.t[slow]->pid, SIGSTOP);
 	for (int i = 0; i < 3; i++)
 		if (i != slow)
 			whole_step(c.t[i]);
@@ -186,7 +186,7 @@ static void waits_for_it(void **state, const char *settings)
 	train(&c, 7, 2);
 	for (int i = 0; i < 3; i++)
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
-	kill(c.t[2]->pid, SIGSTOP);
+	proc_signal(c.t[2]->pid, SIGSTOP);
 	for (int i = 0; i < 2; i++) {
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH);
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
@@ -360,7 +360,7 @@ static void test_two_models(void **state)
 	train(&c, 7, 3);
 	for (int i = 0; i < 2; i++)
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
-	kill(c.t[2]->pid, SIGSTOP);
+	proc_signal(c.t[2]->pid, SIGSTOP);
 	for (int i = 0; i < 2; i++)
 		whole_step(c.t[i]);
 	crew_wait_step(other, crew_step(other) + 3);
