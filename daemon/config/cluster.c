@@ -57,6 +57,11 @@ static enum shard_status add_node(struct config_cluster *to, const char *value, 
 	return add(to, e, "%s = %s\n", n.name, n.address.text);
 }
 
+static bool is_kept(const struct table_row *row)
+{
+	return row->shared || row->offered;
+}
+
 static enum shard_status add_option(struct config_cluster *to, const struct table_row *row,
 				    const char *value, struct err *e)
 {
@@ -95,7 +100,7 @@ enum shard_status config_cluster_put(struct config_cluster *to, const char *key,
 	}
 	for (uint32_t i = 0; i < t->nr; i++) {
 		snprintf(text, sizeof(text), "%s.%s", t->rows[i].section, t->rows[i].name);
-		if ((t->rows[i].shared || t->rows[i].offered) && strcmp(text, key) == 0)
+		if (is_kept(&t->rows[i]) && strcmp(text, key) == 0)
 			return add_option(to, &t->rows[i], value, e);
 	}
 	return SHARD_OK;
@@ -166,8 +171,7 @@ static enum shard_status put(void *arg, const struct config_line *line, struct e
 
 	if (strcmp(line->section, "nodes") == 0)
 		return put_node(r, line, e);
-	if (k == t->nr || !(t->rows[k].shared || t->rows[k].offered) ||
-	    strcmp(r->l->where[k], "default") != 0)
+	if (k == t->nr || !is_kept(&t->rows[k]) || strcmp(r->l->where[k], "default") != 0)
 		return SHARD_OK;
 	st = table_set(&t->rows[k], r->l->c, line->value, &why);
 	if (st != SHARD_OK)

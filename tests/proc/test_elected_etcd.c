@@ -212,12 +212,20 @@ static void test_save_without_etcd(void **state)
 	free(c);
 }
 
+static void drains(char node, const char *how, const char *says)
+{
+	char words[256];
+
+	snprintf(words, sizeof(words), "drain %c %s --address %s", node, how,
+		 cluster->node[1].unix_address);
+	tool_expect(0, says, "shardctl", words);
+}
+
 /* A node is drained while etcd is down. Training goes on, and the chunks move when etcd is back. */
 static void test_drain_without_etcd(void **state)
 {
 	struct crew *c = calloc(1, sizeof(*c));
 	uint64_t late;
-	char words[256];
 	int first;
 
 	(void)state;
@@ -229,17 +237,13 @@ static void test_drain_without_etcd(void **state)
 	late = pace_by(4); /* Longer than a lease. */
 	while (clock_ns() < late)
 		more(c, 5);
-	snprintf(words, sizeof(words), "drain %c --no-wait --address %s", first == 0 ? 'c' : 'a',
-		 cluster->node[1].unix_address);
-	tool_expect(0, "drained", "shardctl", words);
+	drains(first == 0 ? 'c' : 'a', "--no-wait", "drained");
 	cluster_wait_log(cluster, first, "event=moving model=elected", 1);
 	more(c, 500);
 	assert_int_equal(cluster_logged(cluster, first, "event=not_leading"), 0);
 	etcds_start(&etcd, 0);
 	etcds_ready(&etcd, 0);
-	snprintf(words, sizeof(words), "drain %c --timeout 30 --address %s", first == 0 ? 'c' : 'a',
-		 cluster->node[1].unix_address);
-	tool_expect(0, "may be stopped", "shardctl", words);
+	drains(first == 0 ? 'c' : 'a', "--timeout 30", "may be stopped");
 	more(c, 5);
 	end(c);
 	free(c);

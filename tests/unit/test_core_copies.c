@@ -224,6 +224,33 @@ static void test_restarts(void **state)
 	lone_deinit(&l);
 }
 
+/* c says that it has adopted the view, and whether its copies are complete. */
+static void adopted(struct lone *l, bool caught)
+{
+	lone_msg(l, C,
+		 (struct core_msg){
+			 .op = CORE_VIEW_OK,
+			 .from_incarnation = 202,
+			 .id = {.term = 9, .seq = l->core->coord.view.seq, .generation = 1},
+			 .caught = caught});
+}
+
+/* c has come back without its memory, and fetches its copies. */
+static void learns(struct lone *l)
+{
+	opened(l);
+	up(l, C, 202);
+	persisted(l);
+	view_ok(l, B, false);
+}
+
+static void counts(struct lone *l)
+{
+	assert_non_null(persists(l));
+	assert_int_equal(persists(l)->place.learns, 0);
+	lone_deinit(l);
+}
+
 /* While a model is saved no copy begins to count, because then another node may be the primary of a
  * chunk, which is who saves it. */
 static void test_not_in_a_save(void **state)
@@ -231,28 +258,14 @@ static void test_not_in_a_save(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	up(&l, C, 202);
-	persisted(&l);
-	view_ok(&l, B, false);
-	lone_msg(&l, C,
-		 (struct core_msg){
-			 .op = CORE_VIEW_OK,
-			 .from_incarnation = 202,
-			 .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1}});
+	learns(&l);
+	adopted(&l, false);
 	lone_event(&l, (struct core_event){.type = CORE_EV_HOLD, .on = true});
 	assert_non_null(lone_acted(&l, CORE_ACT_HELD));
-	lone_msg(
-		&l, C,
-		(struct core_msg){.op = CORE_VIEW_OK,
-				  .from_incarnation = 202,
-				  .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1},
-				  .caught = true});
+	adopted(&l, true);
 	assert_null(persists(&l));
 	lone_event(&l, (struct core_event){.type = CORE_EV_HOLD});
-	assert_non_null(persists(&l));
-	assert_int_equal(persists(&l)->place.learns, 0);
-	lone_deinit(&l);
+	counts(&l);
 }
 
 /* As long as no view can be made durable, steps go on in the one that there is, and a copy that is
@@ -262,25 +275,15 @@ static void test_not_in_a_new_view(void **state)
 	struct lone l;
 
 	(void)state;
-	opened(&l);
-	up(&l, C, 202);
-	persisted(&l);
-	view_ok(&l, B, false);
+	learns(&l);
 	lone_event(&l, (struct core_event){.type = CORE_EV_KEEP_VIEW, .on = true});
-	for (int k = 0; k < 2; k++)
-		lone_msg(&l, C,
-			 (struct core_msg){
-				 .op = CORE_VIEW_OK,
-				 .from_incarnation = 202,
-				 .id = {.term = 9, .seq = l.core->coord.view.seq, .generation = 1},
-				 .caught = k > 0});
+	adopted(&l, false);
+	adopted(&l, true);
 	assert_int_equal(l.core->coord.state, COORD_OPEN);
 	assert_null(persists(&l));
 	assert_false(recover_boundary(l.core));
 	lone_event(&l, (struct core_event){.type = CORE_EV_KEEP_VIEW});
-	assert_non_null(persists(&l));
-	assert_int_equal(persists(&l)->place.learns, 0);
-	lone_deinit(&l);
+	counts(&l);
 }
 
 /* c was put out although it lived. It comes back with its memory, at the boundary. */
