@@ -133,7 +133,8 @@ void config_offered(const struct config *c,
 			continue;
 		table_get(&t->rows[k], c, value, sizeof(value));
 		snprintf(key, sizeof(key), "%s.%s", t->rows[k].section, t->rows[k].name);
-		if (value[0] != 0)
+		/* HELLO is not encrypted, so a URL with a password stays here. */
+		if (value[0] != 0 && strchr(value, '@') == NULL)
 			fn(arg, key, value);
 	}
 }
