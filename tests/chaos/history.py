@@ -103,28 +103,42 @@ def fits(record, t, ranks):
     )
 
 
+def match(merged, committed, dropped):
+    """Finds the record of each committed step. Returns the records of which there is no step,
+    by their number, and the steps of which there is no record."""
+    free, none = defaultdict(list), []
+    for (_, step), r in sorted(merged.steps().items()):
+        free[step].append(r)
+    # Those that have to be there choose first.
+    later = [c for c in committed if all(b.ns > dropped for b in c[1])]
+    earlier = [c for c in committed if not all(b.ns > dropped for b in c[1])]
+    for t, ranks in later + earlier:
+        found = [r for r in free[t.step] if fits(r, t, ranks)]
+        if found:
+            free[t.step].remove(found[0])
+        elif all(b.ns > dropped for b in ranks):
+            none.append(t)
+    return free, none
+
+
+def shows(entries, committed, dropped, t, ranks):
+    """Whether a record that belongs to none of the committed steps is the one of this step."""
+    free, _ = match(Merged(entries), committed, dropped)
+    return any(fits(r, t, ranks) for r in free[t.step])
+
+
 def check(entries, committed, together, dropped=0):
     """committed: (state, ranks) of each step of the replay. together: all nodes may have been
     killed at one moment. dropped: when the model was dropped last, in the time of the logs. Steps
     that were begun before may be in no history. Returns what is wrong, and how many steps are on
     how many nodes."""
     merged = Merged(entries)
-    wrong, free = list(merged.wrong), defaultdict(list)
-    for (generation, step), r in sorted(merged.steps().items()):
-        free[step].append((generation, r))
-    lost = 0
-    # Those that have to be there choose first.
-    later = [c for c in committed if all(b.ns > dropped for b in c[1])]
-    earlier = [c for c in committed if not all(b.ns > dropped for b in c[1])]
-    for t, ranks in later + earlier:
-        found = [x for x in free[t.step] if fits(x[1], t, ranks)]
-        if found:
-            free[t.step].remove(found[0])
-        elif not all(b.ns > dropped for b in ranks):
-            continue
-        elif free[t.step]:
+    wrong, lost = list(merged.wrong), 0
+    free, none = match(merged, committed, dropped)
+    for t in none:
+        if free[t.step]:
             wrong.append(f"the record of step {t.step} differs from the replay: "
-                         f"{free[t.step][0][1]}")
+                         f"{free[t.step][0]}")
         elif together and all(
             any(a <= t.step <= b for a, b in spans) for spans in merged.excused.values()
         ):

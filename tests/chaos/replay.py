@@ -7,10 +7,12 @@ checkpoint, and masters and moments at the end.
 The order of steps is found and not taken from a log. It starts from the weights that were written.
 A step is a set of begins, one of each rank of one world, on the image that the step before left. It
 counts if a trainer was told so or if something later shows its weights: an image, a checkpoint, or
-the end. Nonces are random, so nothing fits by chance. Then these must hold: every image that a
-trainer saw is explained; every result is of such a step; a begin that was told to be without effect
-is in no step (where the coordinator is elected it is only counted); and from each state only as
-many steps follow as there were arrivals at it (one, and one for each restore of it).
+the end. It also counts if a node has its record in its history, because a model can go back to a
+checkpoint before any trainer is told. Nonces are random, so nothing fits by chance. Then these must
+hold: every image that a trainer saw is explained; every result is of such a step; a begin that was
+told to be without effect is in no step (where the coordinator is elected it is only counted); and
+from each state only as many steps follow as there were arrivals at it (one, and one for each
+restore of it).
 
     replay.py FOLDER [SHARDCTL]
 
@@ -301,7 +303,7 @@ class Replay:
         self.wrong, self.committed, self.untold, self.compared, self.images = [], 0, 0, 0, 0
         self.told = 0  # Records of committed steps in the histories of all nodes.
         self.over = 0  # Committed steps of which a rank was told that they begin again.
-        self.nodes, self.todo, self.later = {}, [], []
+        self.nodes, self.todo, self.later, self.silent = {}, [], [], []
         self.begins, self.ids = read_logs(folder, model)
         self.at = defaultdict(list)
         for b in self.begins:
@@ -312,6 +314,10 @@ class Replay:
             for e in events
         )
         self.final, self.steps = None, []  # steps: (state, ranks) of each committed one.
+        self.entries = history.load(f"{folder}/final/{model.name}.history")
+        self.merged = self.entries and history.Merged(self.entries)
+        drops = [e["ns"] for e in events if e["what"] == "dropped" and e["model"] == model.name]
+        self.dropped = max(drops, default=0)
 
     def fail(self, text):
         self.wrong.append(f"{self.model.name}: {text}")
@@ -353,7 +359,7 @@ class Replay:
 
     def evidence(self, ranks, t, v):
         """Finds out whether this set of begins committed. "seen": something later shows its
-        weights. "told": a trainer was told so."""
+        weights. "told": a trainer was told so. "history": a node has written a record that fits."""
         told = [b for b in ranks if b.result is not None]
         if [b for b in told if self.odd_result(b, v)]:
             return None
@@ -362,7 +368,11 @@ class Replay:
             (x.id, x.step, x.content) == (t.id, t.step, t.content) for x in self.shown
         ):
             return "seen"
-        return "told" if told else None
+        if told:
+            return "told"
+        records = self.merged.steps().items() if self.merged else ()
+        written = any(k[1] == t.step and history.fits(r, t, ranks) for k, r in records)
+        return "history" if written else None
 
     def worlds(self, s):
         """Returns every set of begins that may be the step after s, those with results first."""
@@ -414,6 +424,8 @@ class Replay:
                 evidence == "told"
             ):  # It may fit another state after a restore, which later steps then show.
                 self.later.append((node, ranks, t))
+            elif evidence == "history":
+                self.silent.append((node, ranks, t))
 
     def commit(self, node, ranks, t):
         for b in ranks:
@@ -476,6 +488,12 @@ class Replay:
             elif self.later:
                 node, ranks, t = self.later.pop(0)
                 if not any(b.used for b in ranks):
+                    self.commit(node, ranks, t)
+            elif self.silent:
+                node, ranks, t = self.silent.pop(0)
+                if not any(b.used for b in ranks) and history.shows(
+                    self.entries, self.steps, self.dropped, t, ranks
+                ):
                     self.commit(node, ranks, t)
             else:
                 break
@@ -553,21 +571,14 @@ class Replay:
     def judge_history(self):
         """Compares the histories of the nodes. A drop takes them, so they have the steps since the
         last one. Weights of an older checkpoint may have come back after it."""
-        entries = history.load(f"{self.folder}/final/{self.model.name}.history")
-        if entries is None or self.final is None:
+        if self.entries is None or self.final is None:
             self.fail("no history was read at the end")
             return
-        together = self.model.replicas == 1
-        drops = [
-            e["ns"]
-            for e in self.events
-            if e["what"] == "dropped" and e["model"] == self.model.name
-        ]
-        dropped = max(drops, default=0)
-        wrong, self.told, lost = history.check(entries, self.steps, together, dropped)
+        args = self.entries, self.steps, self.model.replicas == 1, self.dropped
+        wrong, self.told, lost = history.check(*args)
         for text in wrong:
             self.fail(f"history: {text}")
-        if not wrong and (unseen := history.mistakes(entries, self.steps, together, dropped)):
+        if not wrong and (unseen := history.mistakes(*args)):
             self.fail(f"history: the checker does not see these mistakes: {', '.join(unseen)}")
         if lost:
             print(f"replay: {self.model.name}: {lost} steps are in no history: all nodes were "

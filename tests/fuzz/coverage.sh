@@ -20,6 +20,7 @@ for f in "$@"; do
 	awk -v f="$f" -v want="$percent" '
 		$1 ~ /\.c$/ { printf "fuzz-coverage: %s %s %d of %d lines\n", f, $1, $8 - $9, $8 }
 		$1 == "TOTAL" { p = $8 ? 100 * ($8 - $9) / $8 : 0; printf "fuzz-coverage: %s %.1f %% (at least %d)\n", f, p, want; exit p < want }' \
-		"$dir/$f.report" || bad=1
+		"$dir/$f.report" ||
+		{ echo "fuzz-coverage: FAILED: $f: its corpus reaches less than $percent %"; bad=1; }
 done
 exit $bad

@@ -127,6 +127,7 @@ static void fuzz_cluster(char *text)
 	if (config_load(&c, &args, &e) == SHARD_OK) {
 		CHECK(c.nodes_nr == to.nodes_nr && c.self == 0 && c.kept_nr == c.nodes_nr);
 		config_shared_set(&c, put_again, NULL);
+		config_offered(&c, put_again, NULL);
 		config_free(&c);
 	} else {
 		CHECK(strstr(e.text, "has this address already") != NULL ||

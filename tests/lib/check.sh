@@ -42,6 +42,8 @@ step()
 			printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start))
 			tail -${TAIL:-40} "$log" | sed 's/^/     | /'
 		}
+		{ grep -iE 'wrong|fail|error' "$log" | grep -v '^ts=' | head -12; tail -4 "$log"; } |
+			cut -c1-300 | sed 's/^/     > /' >"$work/$name.found"
 		return 1
 	fi
 }
@@ -222,7 +224,7 @@ if [ -n "$everything" ]; then
 fi
 
 awk '$2 > 0 { n = $2; $1 = $2 = $3 = $4 = ""; printf "failed:%s (%d)\n", $0, n }' "$results"
-cat "$work"/*.logs/*.found 2>/dev/null
+cat "$work"/*.found "$work"/*.logs/*.found 2>/dev/null
 echo "the ten slowest, in seconds:"
 sort -k4,4nr "$results" | head -10 |
 	awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'

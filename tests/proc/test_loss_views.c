@@ -258,7 +258,7 @@ static void test_recovery_of_learner(void **state)
 			continue;
 		loss_learns(l, victim);
 		for (int k = 0; !recovers_beside(l, &recoveries[i]); k++) {
-			if (k == 9)
+			if (k == 49) /* Half of the elections are the learner's. */
 				fail_msg("the learner is elected again and again");
 			crew_wait_told(&l->crew, atomic_load(&l->crew.told) + 1, LOSS_NODES,
 				       pace_by(20));

@@ -203,6 +203,34 @@ static void named_like_an_option(void **state)
 			 SHARD_PROTOCOL);
 }
 
+static void keep(void *arg, const char *key, const char *value)
+{
+	char *text = arg;
+
+	strcat(strcat(strcat(text, key), "="), value);
+}
+
+/* HELLO is not encrypted, so a URL with a password is not offered. */
+static void offers(void **state)
+{
+	static const char open_[] = HEAD "[cluster]\netcd_endpoints = http://h:1,https://i:2\n",
+			  secret[] = HEAD "[cluster]\netcd_endpoints = http://h:1,http://u:p@i:2\n";
+	char text[256] = "";
+	struct config c;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(config_load_text(&c, "shardd.conf", open_, strlen(open_), &e), SHARD_OK);
+	config_offered(&c, keep, text);
+	assert_string_equal(text, "cluster.etcd_endpoints=http://h:1,https://i:2");
+	config_free(&c);
+	text[0] = 0;
+	assert_int_equal(config_load_text(&c, "shardd.conf", secret, strlen(secret), &e), SHARD_OK);
+	config_offered(&c, keep, text);
+	assert_string_equal(text, "");
+	config_free(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -210,6 +238,7 @@ int main(void)
 		cmocka_unit_test(joins),
 		cmocka_unit_test(puts_cluster),
 		cmocka_unit_test(named_like_an_option),
+		cmocka_unit_test(offers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
