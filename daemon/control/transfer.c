@@ -68,10 +68,10 @@ static uint32_t chunk_of(const struct model *m, uint64_t element)
 	return (uint32_t)(element / m->layout->chunk_elems);
 }
 
-/* The nodes that a WRITE goes to. */
+/* The nodes that a WRITE goes to: also those whose copy does not count yet. */
 static uint64_t keepers(const struct model *m, uint64_t element)
 {
-	return place_keepers(&m->place, chunk_of(m, element));
+	return place_keepers(&m->place, chunk_of(m, element)) & ~m->place.gone;
 }
 
 /* The address of the elements. Only use the pointer at once: the model may be sealed before the

@@ -224,7 +224,7 @@ uint64_t members_leaving(const struct core *c)
 
 	if (co->reports.yields)
 		return 0;
-	if (co->has_view && !co->view.sealed)
+	if (!co->view.sealed)
 		return members_not_back(c);
 	if (!members_vary(c) || co->undecided)
 		return 0;

@@ -698,7 +698,7 @@ uint64_t recover_deadline(const struct core *c)
 {
 	uint64_t at = UINT64_MAX;
 
-	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST || !c->coord.has_view)
+	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST)
 		return at;
 	view_each(i, coord_members(c)) {
 		uint64_t since = c->coord.node[i].absent_since;

@@ -62,25 +62,38 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 	return conf;
 }
 
-void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_view *view)
+static void start(struct lone *l, const struct core_conf *conf, const struct core_view *view)
 {
-	struct core_conf conf = lone_conf(self, term);
-	void *memory;
+	void *memory = aligned_alloc(64, (core_bytes(conf) + 63) & ~(size_t)63);
 
-	if (view != NULL)
-		conf.place =
-			place_of(view->place.primary, view->place.holders, view->place.chunks_nr);
-	memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
 	assert_non_null(memory);
-	memset(memory, 0, core_bytes(&conf));
+	memset(memory, 0, core_bytes(conf));
 	memset(l, 0, sizeof(*l));
-	l->core = core_init(memory, &conf, view, NULL);
+	l->core = core_init(memory, conf, view, NULL);
 	for (uint16_t i = 0; i < LONE_NODES; i++) {
-		if (i != self)
+		if (i != conf->self)
 			lone_event(l, (struct core_event){.type = CORE_EV_LINK_UP,
 							  .node = i,
 							  .who = lone_who(i)});
 	}
+}
+
+void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_view *view)
+{
+	struct core_conf conf = lone_conf(self, term);
+
+	if (view != NULL)
+		conf.place =
+			place_of(view->place.primary, view->place.holders, view->place.chunks_nr);
+	start(l, &conf, view);
+}
+
+void lone_first(struct lone *l, uint16_t self, uint64_t term, struct placement place)
+{
+	struct core_conf conf = lone_conf(self, term);
+
+	conf.place = place;
+	start(l, &conf, NULL);
 }
 
 void lone_deinit(struct lone *l)

@@ -18,6 +18,8 @@ struct lone {
 struct core_conf lone_conf(uint16_t self, uint64_t term);
 /* Starts the core as node self in this term with the view that its disk has. NULL: it has none. */
 void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_view *view);
+/* The same for a model that has had no view yet and is placed so. */
+void lone_first(struct lone *l, uint16_t self, uint64_t term, struct placement place);
 void lone_deinit(struct lone *l);
 void lone_event(struct lone *l, struct core_event e);
 /* The message comes from the process of that node to which the core is linked, unless it names

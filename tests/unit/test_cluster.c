@@ -234,10 +234,8 @@ static void offers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(cluster),
-		cmocka_unit_test(joins),
-		cmocka_unit_test(puts_cluster),
-		cmocka_unit_test(named_like_an_option),
+		cmocka_unit_test(cluster),      cmocka_unit_test(joins),
+		cmocka_unit_test(puts_cluster), cmocka_unit_test(named_like_an_option),
 		cmocka_unit_test(offers),
 	};
 

@@ -177,6 +177,28 @@ static void test_last_holder_comes_back(void **state)
 	lone_deinit(&l);
 }
 
+/* Nobody had a view of the model yet when its first coordinator was gone. The next one waits for a
+ * member that does not come back for lost_timeout, and then the weights may be written. */
+static void test_no_first_view(void **state)
+{
+	struct core_answer none = {.incarnation = lone_incarnation(B)};
+	struct lone l;
+
+	(void)state;
+	lone_first(&l, A, 9, place_of(primary, both, 2));
+	tick(&l, 0);
+	down(&l, C);
+	lone_msg(&l, B, (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &none});
+	tick(&l, LOST_NS / 2);
+	assert_null(persists(&l));
+	tick(&l, LOST_NS / 2);
+	assert_non_null(persists(&l));
+	assert_int_equal(persists(&l)->members.nodes, 1u << A | 1u << B);
+	assert_int_equal(persists(&l)->place.gone, ~persists(&l)->members.nodes);
+	assert_false(persists(&l)->sealed);
+	lone_deinit(&l);
+}
+
 /* c starts again without its memory. The view goes on with it, and its copies count from the view
  * on that follows its report of the last record in that view. */
 static void test_restarts(void **state)
@@ -681,6 +703,7 @@ int main(void)
 		cmocka_unit_test(test_leaves),
 		cmocka_unit_test(test_last_holder_is_waited_for),
 		cmocka_unit_test(test_last_holder_comes_back),
+		cmocka_unit_test(test_no_first_view),
 		cmocka_unit_test(test_restarts),
 		cmocka_unit_test(test_not_in_a_save),
 		cmocka_unit_test(test_not_in_a_new_view),

@@ -25,10 +25,11 @@ def free_ports(n):
 class Cluster:
     """nodes "a", "b", ... address(node) is the one of its trainers.
 
-    warm: its memory outlives a daemon, so that one that was killed has its models again.
+    warm: its memory outlives a daemon, so that one that was killed has its models again. elects:
+    the nodes elect who coordinates, and a model has two copies.
     """
 
-    def __init__(self, nodes=1, warm=False, more=""):
+    def __init__(self, nodes=1, warm=False, more="", elects=False):
         # A socket's path is short, so this is not below pytest's folder.
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="shardd-py-", dir="/tmp"))
         self.warm = tempfile.mkdtemp(prefix="shardd-py-", dir="/dev/shm") if warm else None
@@ -52,10 +53,10 @@ warm_restart = {"tmpfs" if warm else "off"}
 warm_dir = {self.warm or "/dev/shm"}
 checkpoint_roots = {self.dir}
 [model]
-replicas = 1
+replicas = {2 if elects else 1}
 [cluster]
 run_id = py
-membership = static
+membership = {"quorum" if elects else "static"}
 heartbeat_timeout = 2s
 lost_timeout = 2s
 {more}

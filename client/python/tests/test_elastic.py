@@ -3,6 +3,7 @@
 
 import os
 import random
+import re
 import signal
 import time
 
@@ -15,6 +16,7 @@ from replay import Dropped, Points, Replay
 
 import shardd
 from shardd.loop import Plan, _mixed
+from shardd.session import Session
 
 LR, BATCH, LENGTH, SEED = 1e-2, 12, 50, 3
 
@@ -461,6 +463,36 @@ def test_rolled_back_to_a_checkpoint(cluster, lost):
     assert weights_of(opt, model) == undisturbed(last)
     assert {k: p.detach().numpy().tobytes() for k, p in model.named_parameters()} == \
         undisturbed(last)
+    opt.close()
+
+
+def coordinator(c):
+    """The last one that a node's log names."""
+    said = [line for n in c.names for line in c.log(n).splitlines() if "event=coordinator" in line]
+    return re.search(r"event=coordinator node=(\w+)", max(said)).group(1)
+
+
+def test_the_coordinator_is_lost_while_weights_are_written(cluster, monkeypatch):
+    """The model is defined again, and its weights are written again."""
+    c = cluster(3, elects=True)
+    model, last, seal, lost = Dropped(), 6, Session.seal, []
+
+    def lose(s, step=0):
+        if not lost:
+            lost.append(coordinator(c))
+            c.kill(lost[0])
+        seal(s, step)
+
+    monkeypatch.setattr(Session, "seal", lose)
+    deadline = time.monotonic() + 60
+    while not any("event=coordinator" in c.log(n) for n in c.names):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    at = next(n for n in c.names if n != coordinator(c))
+    opt = shardd.AdamW(model, lr=LR, name="again", address=c.address(at), timeout=60)
+    assert [step for step, skipped in alone(opt, model, last, lambda step: None) if not skipped] \
+        == [*range(1, last + 1)]
+    assert weights_of(opt, model) == undisturbed(last) and len(lost) == 1
     opt.close()
 
 

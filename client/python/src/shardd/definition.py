@@ -28,6 +28,9 @@ log = logging.getLogger("shardd")
 # What a daemon that is starting, or nodes that find each other again, answer for a while.
 _COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXISTS, _c.BAD_STATE,
                _c.WORLD_CHANGED, _c.ROLLED_BACK}
+# What a caller that writes first weights is told when the coordinator changes or a node goes. No
+# weights are lost by that: whoever defines the model next writes them.
+_WRITES_AGAIN = {_c.UNREACHABLE, _c.STALE, _c.BUSY, _c.BAD_STATE, _c.LOST}
 LOOK_S = 0.1  # So often a daemon that is gone is looked for.
 ALONE_S = 1.0  # So long rank 0 waits until the others have hung up.
 
@@ -65,11 +68,19 @@ class Definition:
         the step that the weights are of; None if others went on while they were read."""
         end, at = time.monotonic() + s.timeout, None
         while True:
-            if self._attach_or_define(s, resume, definer):
-                if not isinstance(init, tuple):
-                    return self._write(s, init)
+            try:
+                if self._attach_or_define(s, resume, definer):
+                    if not isinstance(init, tuple):
+                        return self._write(s, init)
+                    s.detach()
+                    s.restore(*init, self.name)
+            except _c.Error as e:
+                if e.number not in _WRITES_AGAIN or time.monotonic() > end:
+                    raise
+                log.warning("shardd: model %r is defined again: %s", self.name, e.sentence)
                 s.detach()
-                s.restore(*init, self.name)
+                time.sleep(LOOK_S)
+                continue
             try:
                 self.same_layout(s)
                 s.wait_for_weights()
