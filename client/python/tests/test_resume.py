@@ -101,6 +101,25 @@ def test_what_was_saved_is_found(address, tmp_path, monkeypatch, where):
     assert torch.equal(shardd.from_checkpoint("ck/found")["weight"], model.weight)
 
 
+def test_saves_one_after_the_other(address, tmp_path):
+    """save() waits for the one that is under way. wait=False says how it ended when it is asked."""
+    model = torch.nn.Linear(2000, 2000)
+    opt = shardd.AdamW(model, name="saves", address=address, timeout=60,
+                       checkpoint_dir=str(tmp_path))
+    model(torch.ones(1, 2000)).sum().backward()
+    opt.step()
+    first = opt.save(tag="first", wait=False)
+    refused = opt.save(tag="refused", wait=False)
+    assert opt.save(tag="second") is None
+    first.wait()
+    with pytest.raises(shardd.Error, match="is being saved to .*/first: one at a time") as e:
+        refused.wait(60)
+    assert e.value.status == "SHARD_BUSY" and first.done() and refused.done()
+    there = [tmp_path / "saves" / x for x in ("first", "second", "refused")]
+    assert [x.is_dir() for x in there] == [True, True, False]
+    opt.close(drop=True)
+
+
 def test_applied_is_the_models(address):
     """opt.applied, and step in opt.state, are those of the model also after an attach."""
     model = torch.nn.Linear(4, 2)

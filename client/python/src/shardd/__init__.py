@@ -19,7 +19,7 @@ from typing import Any
 
 from .lib import (Closed, Diverged, DuplicatePush, Error, Lost, Mismatch, RolledBack, Timeout,
                   Unsupported, WorldChanged)
-from .session import Result, World
+from .session import Result, Saving, World
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,7 @@ _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "S
          "explain_faults": "image"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
-           "RolledBack", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]
+           "RolledBack", "Saving", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:

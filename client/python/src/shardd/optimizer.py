@@ -35,7 +35,7 @@ from . import torch_state
 from .definition import Definition, Gone
 from .gradients import unwrap_ddp
 from .init import in_file
-from .session import Result, Session, default_address
+from .session import Result, Saving, Session, default_address
 
 log = logging.getLogger("shardd")
 
@@ -600,13 +600,15 @@ class Optimizer(torch.optim.Optimizer):
         return torch.tensor(self.result.grad_norm if self.result else 0.0)
 
     def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True,
-             client: str | None = None) -> None:
+             client: str | None = None) -> Saving | None:
         """Has the daemons write a checkpoint of the last step. One rank calls it.
 
         dir: the folder of checkpoints, which all nodes share: the checkpoint is dir/tag. Default,
         and also where dir is checkpoint_dir itself: the folder of this model's name in there, which
         is where a new model of that name looks.
-        tag: its name in there; default: global_step and the number. wait: until it is whole.
+        tag: its name in there; default: global_step and the number.
+        wait: until it is whole, and before it for a save that is under way, as of checkpoint_every.
+        If not, this returns a Saving, and training goes on beside it.
         client: a folder of plain files that become its folder client, as buffers or schedulers in
         any format. They are there when the checkpoint is. Not over TCP.
         """
@@ -616,13 +618,16 @@ class Optimizer(torch.optim.Optimizer):
             os.makedirs(dir, exist_ok=True)
             if self._checkpoints and os.path.realpath(dir) == os.path.realpath(self._checkpoints):
                 dir = None
-        self._save(dir, tag, client, wait)
+        return self._save(dir, tag, client, wait)
 
-    def _save(self, dir: str | None, tag: str | None, client: str | None, wait: bool) -> None:
+    def _save(self, dir: str | None, tag: str | None, client: str | None,
+              wait: bool) -> Saving | None:
         """save(), where dir is what the daemons take."""
-        ticket = self._session.save(dir, tag, os.path.abspath(client) if client else None)
-        if wait:
-            self._session.wait(ticket, max(3600.0, self._session.timeout))
+        client = os.path.abspath(client) if client else None
+        if not wait:
+            return self._session.save(dir, tag, client)
+        self._session.save_after_others(dir, tag, client)
+        return None
 
     def state_dict(self) -> dict:
         """A reference to the model in shardd, and the groups: 1 KiB. The numbers stay there."""

@@ -20,6 +20,8 @@ from typing import NamedTuple, Sequence
 from . import lib as _c
 
 SOCKET = "/run/shardd/shardd.sock"
+SAVE_S = 3600.0      # So long a save may take.
+SAVE_LOOK_S = 0.02   # So often it is asked whether the save of somebody else has ended.
 
 
 class TensorSpec(NamedTuple):
@@ -100,6 +102,31 @@ def default_address(name: str) -> str:
     if given:
         return given
     return f"unix:{SOCKET}" if os.path.exists(SOCKET) else f"spawn:{name}"
+
+
+class Saving:
+    """A checkpoint that the daemons write while training goes on."""
+
+    def __init__(self, session: Session, ticket: int):
+        self._session, self._ticket = session, ticket
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        try:
+            self._session.wait(self._ticket, 0)
+        except _c.Timeout:
+            return False
+        except _c.Error:
+            pass
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when the checkpoint is whole. timeout: in seconds; default: an hour.
+
+        Error, with the reason: it will not be. With the status SHARD_BUSY another save was under
+        way. Timeout: it is not whole yet, and goes on."""
+        self._session.wait(self._ticket,
+                           max(SAVE_S, self._session.timeout) if timeout is None else timeout)
 
 
 class Session:
@@ -321,8 +348,8 @@ class Session:
 
     def wait(self, ticket: int, timeout: float | None = None) -> None:
         """Waits for a ticket and all before it."""
-        _c.patiently(self._client, timeout or self.timeout, lambda ms: self.lib.shard_wait(
-            self._model, ticket, ms))
+        _c.patiently(self._client, self.timeout if timeout is None else timeout,
+                     lambda ms: self.lib.shard_wait(self._model, ticket, ms))
 
     def image(self, tensor: int) -> int:
         """The address of a tensor's parameters. The memory is read-only."""
@@ -339,8 +366,8 @@ class Session:
 
     # --- what else a trainer keeps ---
 
-    def save(self, folder: str | None, tag: str | None, client: str | None = None) -> int:
-        """Has the daemons write a checkpoint of the last step. Returns a ticket for wait().
+    def save(self, folder: str | None, tag: str | None, client: str | None = None) -> Saving:
+        """Has the daemons write a checkpoint of the last step.
 
         client: a folder whose plain files become the checkpoint's folder client, with everything
         else or not at all. Until the save has ended nobody changes it. Not over TCP."""
@@ -348,7 +375,20 @@ class Session:
         for word, path in (("dir", folder), ("tag", tag), ("client", client)):
             setattr(opts, word, path.encode() if path else None)
         _c.check(self.lib.shard_save_as(self._model, C.byref(opts), C.byref(which)))
-        return which.value
+        return Saving(self, which.value)
+
+    def save_after_others(self, folder: str | None, tag: str | None,
+                          client: str | None = None) -> None:
+        """save() and wait for it. If another save is under way, as one of checkpoint_every, that
+        one ends first."""
+        end = time.monotonic() + max(SAVE_S, self.timeout)
+        while True:
+            try:
+                return self.save(folder, tag, client).wait(end - time.monotonic())
+            except _c.Error as e:
+                if e.number != _c.BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(SAVE_LOOK_S)
 
     def set_blob(self, data: bytes) -> None:
         """Keeps bytes with the step in hand. They count when the step does."""
