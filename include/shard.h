@@ -953,14 +953,14 @@ SHARD_CALL void shard_detach(shard_model **model);
  * ARGUMENTS
  * client: the connection.
  * name: of the model.
- * force: not 0: trainers that are joined are put out, and a node that is down is told when it is
- *   back. 0: either is a reason to refuse.
+ * force: not 0: trainers that are joined are put out, a save that is under way ends, and a node that
+ *   is down is told when it is back. 0: each is a reason to refuse.
  *
  * ERRORS
  * SHARD_BAD_ARG: client is NULL, or the name is none that a model can have.
  * SHARD_NOT_FOUND: no model has the name. The text lists those that there are.
- * SHARD_BUSY: trainers are joined and force is 0, the model is being dropped already, or too many
- *   requests wait.
+ * SHARD_BUSY: force is 0, and trainers are joined or the model is being saved; it is being dropped
+ *   already; or too many requests wait.
  * SHARD_UNREACHABLE: a node is down and force is 0, or the node that coordinates is.
  * SHARD_DENIED: the caller is neither the owner nor root, and the `mode` of the model does not let
  *   him change it.

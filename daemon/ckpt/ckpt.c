@@ -199,6 +199,13 @@ bool ckpt_restoring(const struct model *m)
 	return m->rolled_back || (op != NULL && op->doing->held == NULL);
 }
 
+static bool saving(const struct model *m)
+{
+	const struct ckpt_op *op = m->ckpt->op;
+
+	return op != NULL && op->kind == CKPT_SAVE;
+}
+
 /* --- what models tell --- */
 
 static void on_lost(struct model *m, bool back, const struct err *e)
@@ -303,6 +310,7 @@ const struct model_watch ckpt_watch = {
 	.filled = filled,
 	.cleared = cleared,
 	.restoring = ckpt_restoring,
+	.saving = saving,
 	.unsealable = ckpt_load_void,
 	.may_count = ckpt_load_check,
 };

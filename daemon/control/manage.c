@@ -82,6 +82,11 @@ static enum shard_status drop(const struct ask *a, struct err *e)
 	core_state(a->m->core, &c);
 	if (!a->body->force && c.joined > 0)
 		return has_trainers(a, &c, e);
+	if (!a->body->force && watch_saving(a->m))
+		return err_set(e, SHARD_BUSY,
+			       "\"%s\" is being saved: let that end (`shardctl checkpoints` lists "
+			       "what is whole), or drop it with force",
+			       a->m->name);
 	for (uint16_t n = 0; n < a->s->nodes_nr && !a->body->force; n++) {
 		const struct peer *p = a->s->peer[n];
 

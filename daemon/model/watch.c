@@ -25,6 +25,14 @@ bool watch_restoring(const struct model *m)
 	return false;
 }
 
+bool watch_saving(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->saving && (*w)->saving(m))
+		return true;
+	return false;
+}
+
 bool watch_found_weights(const struct model *m)
 {
 	EACH(m->server, w)

@@ -106,6 +106,7 @@ struct model_watch {
 	/* --- questions: the answer is yes if one row says so --- */
 	bool (*uses)(const struct model *m);      /* A job uses its memory. */
 	bool (*restoring)(const struct model *m); /* No trainer may write its weights. */
+	bool (*saving)(const struct model *m);    /* A checkpoint of it is being written. */
 	/* Weights were here before this start, and it is not decided yet what becomes of them. */
 	bool (*found_weights)(const struct model *m);
 	bool (*filled)(const struct model *m);     /* Weights that a restore read are here. */
@@ -127,6 +128,7 @@ struct model_watch {
 /* Ask all rows. watch_quiet() is true if no row uses the model's memory. */
 bool watch_quiet(const struct model *m);
 bool watch_restoring(const struct model *m);
+bool watch_saving(const struct model *m);
 bool watch_found_weights(const struct model *m);
 bool watch_filled(const struct model *m);
 bool watch_unsealable(const struct model *m);

@@ -192,9 +192,17 @@ class Session:
         self.lib.shard_detach(C.byref(self._model))
 
     def drop(self, name: str, force: bool = False) -> None:
-        """Frees a model on all nodes. Its checkpoints stay."""
-        _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_drop(
-            self._client, name.encode(), int(force))))
+        """Frees a model on all nodes. Its checkpoints stay. A save that is under way, as the one of
+        checkpoint_every at the last step, ends before it."""
+        end = time.monotonic() + SAVE_S
+        while True:
+            try:
+                return _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_drop(
+                    self._client, name.encode(), int(force))))
+            except _c.Error as e:
+                if "is being saved" not in e.sentence or time.monotonic() > end:
+                    raise
+            time.sleep(SAVE_LOOK_S)
 
     def layout(self) -> list[TensorSpec]:
         """The tensors of the model, in the order of their numbers."""
