@@ -953,8 +953,8 @@ SHARD_CALL void shard_detach(shard_model **model);
  * ARGUMENTS
  * client: the connection.
  * name: of the model.
- * force: not 0: trainers that are joined are put out, a save that is under way ends, and a node that
- *   is down is told when it is back. 0: each is a reason to refuse.
+ * force: not 0: trainers that are joined are put out, a save that is under way ends, and a node
+ *   that is down is told when it is back. 0: each is a reason to refuse.
  *
  * ERRORS
  * SHARD_BAD_ARG: client is NULL, or the name is none that a model can have.

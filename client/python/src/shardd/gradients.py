@@ -110,8 +110,12 @@ class Gradients:
         for i, r in enumerate(self._rows):
             g, r.param.grad = r.param.grad, None
             if r.pushed:
+                if not self._ddp and g is not r.marker:
+                    raise RuntimeError(
+                        f"shardd: .grad of {r.name!r} was changed or taken away after its gradient "
+                        'was pushed, which counts: give grads="keep" to change gradients')
                 continue
-            if g is not None:
+            if g is not None and not (self._ddp and r.seen):
                 self._put(r, _weighed(_dense(g, r.name) if g.is_sparse else g, gain))
             elif not r.seen:
                 s.push_none(i)

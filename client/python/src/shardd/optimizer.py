@@ -5,7 +5,7 @@ It registers a hook at each parameter. As backward makes a gradient, the hook co
 that the daemon shares and pushes it. step() commits, waits for the decision, and the parameters are
 the node's shared image from then on: read-only memory, one copy for all ranks of a node.
 
-The happy path of a step is _on_grad() for each parameter, then step(). The parameters become views
+The happy path of a step is on_grad() for each parameter, then step(). The parameters become views
 at the end of the first step and not before, so that DDP, .to(), compile() and the like may still
 write them until then. Each thing that a user might do wrong with such parameters ends in a
 sentence: the checks are in _check(), params.py and image.py. Here is the order of a step and of
@@ -21,7 +21,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import weakref
 from typing import Any, Mapping
 
@@ -34,14 +33,11 @@ from . import settings as _s
 from . import torch_state
 from .definition import Definition, Gone
 from .gradients import unwrap_ddp
+from .hooks import OVER, close_at_exit, on_grad, on_load
 from .init import in_file
 from .session import Result, Saving, Session, default_address
 
 log = logging.getLogger("shardd")
-
-# The attempt at the step in hand is over, and the training goes on.
-_OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
-
 
 class _Unfit(_c.WorldChanged):
     """A step has begun, and the gradients at hand are none of it: they were computed on weights of
@@ -131,7 +127,7 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError(f"shardd.Optimizer: accumulate is {accumulate}, and is at least 1")
         self.kind, self.accumulate, self.on_change = kind, accumulate, on_change
         self.name = name or os.environ.get("SHARDD_MODEL") or _p.script_name()
-        self.clip = float(clip)
+        self.clip, self._clip_now = float(clip), None
         self.result: Result | None = None
         self.overflow = self.step_was_skipped = False
         self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
@@ -252,12 +248,13 @@ class Optimizer(torch.optim.Optimizer):
         self._forget_step()
         for i, r in enumerate(self._rows):
             self._hooks.append(r.param.register_post_accumulate_grad_hook(
-                functools.partial(_on_grad, weakref.ref(self), i)))
+                functools.partial(on_grad, weakref.ref(self), i)))
         if self._module is not None:
-            self._hooks.append(self._module.register_load_state_dict_pre_hook(
-                functools.partial(_on_load, weakref.ref(self))))
+            for part in self._module.modules():
+                self._hooks.append(part.register_load_state_dict_pre_hook(
+                    functools.partial(on_load, weakref.ref(self))))
         _p.guard_fork(self)
-        atexit.register(_close_at_exit, weakref.ref(self))
+        atexit.register(close_at_exit, weakref.ref(self))
 
     # --- the gradients ---
 
@@ -331,7 +328,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._dead is None:
             try:
                 self._begin()
-            except _OVER as e:
+            except OVER as e:
                 self._dead = e
         self._scaled = True
         return loss * self._session.loss_scale
@@ -375,7 +372,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._forget_step()
                 return
             change = self._dead
-        except _OVER as e:
+        except OVER as e:
             change = e
         change = self._follow(change)
         if self.on_change == "raise" and self.result is None:
@@ -384,6 +381,10 @@ class Optimizer(torch.optim.Optimizer):
     def _commit(self) -> None:
         s = self._session
         self._begin()
+        if s.loss_scale != 1.0 and not self._scaled and any(
+                r.param.grad is not None and r.param.grad is not r.marker for r in self._rows):
+            raise RuntimeError("shardd: this model has a loss scale: call "
+                               "opt.scale(loss).backward() in place of loss.backward()")
         self._grads.finish(s, self._gain)
         self._tell_settings()
         if self._loop is not None:
@@ -391,7 +392,8 @@ class Optimizer(torch.optim.Optimizer):
         self._committing = self._step
         try:
             self.result = s.commit(None if self._scheduled else
-                                   [float(g["lr"]) for g in self.param_groups])
+                                   [float(g["lr"]) for g in self.param_groups],
+                                   clip=self._clip_now)
         finally:
             self._begun = False
         self.overflow = self.result.reason == "nonfinite"
@@ -425,7 +427,7 @@ class Optimizer(torch.optim.Optimizer):
                 break
             except Gone:
                 raise
-            except _OVER as e:
+            except OVER as e:
                 change, self._begun = e, False
         why = self._session.world.why or told.sentence
         if tried and self.result is not None and self.result.step == tried <= self._weights_of:
@@ -470,7 +472,7 @@ class Optimizer(torch.optim.Optimizer):
                 return self._weights_of + 1
             except Gone:
                 raise
-            except _OVER as e:
+            except OVER as e:
                 change, self._begun = e, False
 
     def _reconnect(self, why: _c.Closed) -> None:
@@ -525,10 +527,11 @@ class Optimizer(torch.optim.Optimizer):
         if self._grads.drop() and self._dead is None:
             try:
                 self._session.abandon("zero_grad() after backward()")
-            except _OVER:
+            except OVER:
                 pass  # It is over already, and the next call on the model says why.
             self._begun = False
             self._image.pass_over()
+        self._scaled = False
         for _, p in self._frozen:
             p.grad = None
 
@@ -592,11 +595,11 @@ class Optimizer(torch.optim.Optimizer):
         return None if row is None else self._rows.index(row)
 
     def clip_grad_norm_(self, max_norm: float | None = None) -> torch.Tensor:
-        """The norm of the last step. A max_norm other than `clip` counts from the next step on."""
+        """The norm of the last step. max_norm counts for the step in hand, as where torch's own
+        clip_grad_norm_() stands, and from then on. All ranks give the same."""
         self._alive()
-        if max_norm is not None and float(max_norm) != self.clip:
-            self.clip = float(max_norm)
-            self._session.set("clip", _s.word(self.clip))
+        if max_norm is not None:
+            self.clip = self._clip_now = float(max_norm)
         return torch.tensor(self.result.grad_norm if self.result else 0.0)
 
     def save(self, dir: str | None = None, tag: str | None = None, wait: bool = True,
@@ -741,40 +744,6 @@ class Optimizer(torch.optim.Optimizer):
             self._session.disconnect()
         self._closed = True
         self._image.lose()
-
-
-# --- helpers ---
-
-
-def _on_grad(owner, i: int, p: torch.Tensor) -> None:
-    """The hook of a parameter. autograd calls it when .grad has the gradient of this pass."""
-    opt = owner()
-    if opt is None or opt._closed:
-        return
-    if opt._dead is not None:
-        p.grad = None
-        return
-    if opt._keep:
-        return  # It stays until step(), and torch sums.
-    g, p.grad = p.grad, None
-    try:
-        opt._take(i, g)
-    except _OVER as e:
-        opt._dead = e
-
-
-def _on_load(owner, module, state_dict, *rest) -> None:
-    opt = owner()
-    if opt is not None and not opt._closed and opt._image.views:
-        raise RuntimeError("shardd: load_state_dict() would write parameters that belong to shardd "
-                           "and are read-only since the first step. Load before the Optimizer is "
-                           "made, or restore a checkpoint of shardd")
-
-
-def _close_at_exit(owner) -> None:
-    opt = owner()
-    if opt is not None:
-        opt.close(drop=False if getattr(sys, "last_value", None) is not None else None)
 
 
 AdamW: Any = functools.partial(Optimizer, kind="adamw")

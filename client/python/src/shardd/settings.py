@@ -95,6 +95,8 @@ def taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
     kind = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adagrad": "adagrad", "Lion": "lion",
             "DeepSpeedCPUAdam": "adamw", "FusedAdam": "adamw", "DeepSpeedCPUAdagrad": "adagrad",
             "DeepSpeedCPULion": "lion", "FusedLion": "lion"}.get(type(optimizer).__name__)
+    if kind == "adam" and all(g.get("decoupled_weight_decay") for g in optimizer.param_groups):
+        kind = "adamw"
     if kind is None:
         raise TypeError(f"shardd.Optimizer: {type(optimizer).__name__} is none of AdamW, Adam, "
                         "SGD, Adagrad and Lion")

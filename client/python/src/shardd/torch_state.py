@@ -235,7 +235,7 @@ def of_optimizer(opt, by: str = "index") -> dict:
     for row in opt._rows:
         moments = {k: opt.read(row.param, k) for k in opt._moments()}
         if opt.kind != "sgd":
-            moments = {"step": torch.tensor(float(opt.global_step)), **moments}
+            moments = {"step": torch.tensor(float(opt.applied)), **moments}
         if moments:
             state[ids[id(row.param)] if by == "index" else row.name] = moments
     return {"state": state, "param_groups": groups}

@@ -77,13 +77,14 @@ class DeepSpeedEngine(torch.nn.Module):
         if dtype is None:
             return
         buffers = c.get("data_types.buffer_dtype")
-        keep = {id(b): b.dtype for b in self.module.buffers()}
-        self.module.to(dtype)
+        for p in self.module.parameters():
+            if p.is_floating_point():
+                p.data = p.data.to(dtype)
         if buffers in DTYPE_NAMES:
             to = getattr(torch, DTYPE_NAMES[buffers])
             for m in self.module.modules():
                 for name, b in m._buffers.items():
-                    if b is not None and b.is_floating_point() and id(b) not in keep:
+                    if b is not None and b.is_floating_point():
                         m._buffers[name] = b.to(to)
 
     def _move(self, fetched: set[int]) -> None:
