@@ -55,10 +55,10 @@ LINE = "shardd: a write into parameter '1.bias', which is read-only memory since
 
 
 @pytest.mark.parametrize("how, named", [
-    ("early", True), ("late", True), ("late traceback", True), ("early off", False), ("", False),
-    ("early closed", False), ("late elsewhere", False), ("late sent traceback", False)])
+    ("early", True), ("late", True), ("late traceback", True), ("early off", False), ("", True),
+    ("quiet", False), ("early closed", False), ("late elsewhere", False), ("late sent traceback", False)])
 def test_the_parameter_is_named(start, how, named):
-    status, said, err = start(SCRIPT, HOW=how).wait(120)
+    status, said, err = start(SCRIPT, HOW=how, SHARDD_EXPLAIN_FAULTS=int("quiet" not in how)).wait(120)
     assert status == -signal.SIGSEGV and said == [{"error": "SHARD_BAD_ARG"}], (status, said, err)
     assert (LINE in err) == named, err
     assert ("Fatal Python error: Segmentation fault" in err) == ("traceback" in how), err
@@ -70,10 +70,11 @@ AT_0 = "shardd: an access to address 0 or behind it, where a parameter of stage 
 
 
 @pytest.mark.parametrize("how, named", [
-    ("early absent", True), ("late absent traceback", True), ("absent", False),
+    ("early absent", True), ("late absent traceback", True), ("absent", True),
+    ("absent quiet", False),
     ("late absent closed", False)])
 def test_a_parameter_that_is_absent(start, how, named):
     """torch.tensor() reads a tensor and asks no function of it."""
-    status, said, err = start(SCRIPT, HOW=how).wait(120)
+    status, said, err = start(SCRIPT, HOW=how, SHARDD_EXPLAIN_FAULTS=int("quiet" not in how)).wait(120)
     assert status == -signal.SIGSEGV, (status, said, err)
     assert (AT_0 in err) == named and LINE not in err, err

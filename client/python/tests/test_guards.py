@@ -79,6 +79,22 @@ def load_state_dict_assign(make):
     model.load_state_dict(Net().state_dict(), assign=True)
 
 
+def load_state_dict_of_copies(make):
+    model, opt = make(params="copy")
+    model.load_state_dict(Net().state_dict())
+
+
+def load_state_dict_of_a_part(make):
+    model, opt = make()
+    model.up.load_state_dict(Net().up.state_dict())
+
+
+def load_state_dict_below_compile(make):
+    model = Net()
+    make(torch.compile(model, backend="eager"))
+    model.load_state_dict(Net().state_dict())
+
+
 def half(make):
     model, opt = make()
     model.half()(X.half()).sum().backward()
@@ -102,6 +118,28 @@ def written_before_the_first_step(make):
     model, opt = make(steps=0)
     nn.init.zeros_(model.up.weight)
     model(X).sum().backward()
+
+
+def data_written_before_the_first_step(make):
+    model, opt = make(steps=0)
+    model.up.weight.data.normal_()
+    model(X).sum().backward()
+
+
+def data_replaced_before_the_first_step(make):
+    model, opt = make(steps=0)
+    model.up.weight.data = torch.zeros(5, 4)
+    model(X).sum().backward()
+
+
+def other_strides_before_the_first_step(make):
+    """Equal weights are no change."""
+    model, opt = make(steps=0)
+    model.up.weight.data = model.up.weight.data.t().contiguous().t()
+    model(X).sum().backward()
+    opt.step()
+    plain, _ = make(name="plain")
+    assert torch.equal(model.up.weight, plain.up.weight)
 
 
 def group():
@@ -132,6 +170,14 @@ def ddp_and_two_passes(make):
     model(X).sum().backward()
 
 
+def ddp_and_fewer_passes(make):
+    group()
+    _, plain = make(name="plain", accumulate=2)
+    model = nn.parallel.DistributedDataParallel(Net())
+    model, opt = make(model, accumulate=2)
+    assert opt.result.grad_norm == plain.result.grad_norm > 0.1
+
+
 def saved_and_copied(make):
     import copy
     import io
@@ -144,6 +190,12 @@ def saved_and_copied(make):
     twin = copy.deepcopy(model)
     twin.up.weight.data.zero_()
     assert torch.equal(other(X), model(X)) and not torch.equal(twin(X), model(X))
+    twin.load_state_dict(other.state_dict())
+    torch.save(model, io.BytesIO())  # As a whole, with its hooks.
+    opt.close()
+    torch.save(model, io.BytesIO())
+    group()
+    nn.parallel.DistributedDataParallel(model)
 
 
 def backward_twice(make):
@@ -178,6 +230,31 @@ def clip_grad_norm(make):
     model, opt = make(steps=0)
     model(X).sum().backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def clip_in_this_step(make):
+    """As in torch, the call stands between backward() and step()."""
+    model, opt = make(steps=0)
+    for most in (0.01, 0.01, 1e9):
+        model(X).sum().backward()
+        opt.clip_grad_norm_(most)
+        opt.step()
+        assert opt.result.clip_factor == pytest.approx(min(1, most / opt.result.grad_norm),
+                                                       rel=1e-4), opt.result
+
+
+def gradient_replaced(make):
+    model, opt = make(steps=0)
+    model(X).sum().backward()
+    model.up.weight.grad = torch.zeros(5, 4)
+    opt.step()
+
+
+def gradient_taken_away(make):
+    model, opt = make(steps=0)
+    model(X).sum().backward()
+    model.up.weight.grad = None
+    opt.step()
 
 
 def gradient_logged(make):
@@ -274,6 +351,19 @@ def own_grad_scaler(make):
 def scale_forgotten(make):
     model = Net().half()
     opt = shardd.AdamW(model, name="guard", loss_scale=1024)
+    model(X.half()).sum().backward()
+
+
+def scale_forgotten_of_kept_gradients(make):
+    model, opt = make(Net().half(), steps=0, loss_scale=1024, grads="keep")
+    model(X.half()).sum().backward()
+    opt.step()
+
+
+def scale_forgotten_after_zero_grad(make):
+    model, opt = make(Net().half(), steps=0, loss_scale=1024)
+    opt.scale(model(X.half()).sum()).backward()
+    opt.zero_grad()
     model(X.half()).sum().backward()
 
 
@@ -399,6 +489,46 @@ def must_resume(make):
 def another_model_of_that_name(make):
     make()[1].close(drop=False)
     make(nn.Linear(4, 3))
+
+
+def two_of_one_script(make):
+    """As in a GAN. The second model has a name of its own."""
+    one, two = Net(), Net()
+    nn.init.zeros_(two.up.weight)
+    opts = [shardd.AdamW(m, timeout=20) for m in (one, two)]
+    assert torch.equal(two.up.weight, torch.zeros(5, 4)) and opts[0].name != opts[1].name
+    for m, opt in zip((one, two), opts):
+        m(X).sum().backward()
+        opt.step()
+    opts[1].close()
+    assert shardd.AdamW(Net(), timeout=20).name == opts[1].name
+    opts[0].close()
+
+
+def taken_over_with_decoupled_decay(make):
+    if "decoupled_weight_decay" not in torch.optim.Adam([torch.ones(1)]).defaults:
+        return
+    model = Net()
+    twin = copy.deepcopy(model)
+    plain = torch.optim.Adam(twin.parameters(), lr=0.1, weight_decay=0.5,
+                             decoupled_weight_decay=True)
+    make(model, torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.5,
+                                 decoupled_weight_decay=True), steps=5)
+    for _ in range(5):
+        plain.zero_grad()
+        twin(X).sum().backward()
+        plain.step()
+    assert all(torch.allclose(a, b, atol=1e-5)
+               for a, b in zip(model.parameters(), twin.parameters()))
+
+
+def state_after_a_skipped_step(make):
+    """Adam's t counts the steps that changed the weights."""
+    model, opt = make()
+    (model(X) * float("nan")).sum().backward()
+    opt.step()
+    assert opt.global_step == 2 and opt.applied == 1
+    assert [int(s["step"]) for s in opt.full_state_dict()["state"].values()] == [1] * 4
 
 
 def not_a_number(make):
@@ -580,19 +710,29 @@ ABSENT = "parameter 'up.weight' is not in memory now, and "
 ROWS = [
     (load_state_dict, "Load before the Optimizer is made"),
     (load_state_dict_assign, "Load before the Optimizer is made"),
+    (load_state_dict_of_copies, "Load before the Optimizer is made"),
+    (load_state_dict_of_a_part, "Load before the Optimizer is made"),
+    (load_state_dict_below_compile, "Load before the Optimizer is made"),
     (half, "'up.weight' is not the memory that shardd updates any more"),
     (to_bf16, "'up.weight' is not the memory that shardd updates any more"),
     (replaced_parameter, "'up.weight' is not the memory that shardd updates any more"),
     (written_before_the_first_step, "make the Optimizer after loading or initializing the model"),
+    (data_written_before_the_first_step, "make the Optimizer after loading or initializing the"),
+    (data_replaced_before_the_first_step, "make the Optimizer after loading or initializing the"),
+    (other_strides_before_the_first_step, None),
     (ddp_after_the_first_step, "DistributedDataParallel is not needed"),
     (ddp_before, None),
     (ddp_and_two_passes, "take DDP away, because shardd sums over the ranks itself"),
+    (ddp_and_fewer_passes, None),
     (saved_and_copied, None),
     (backward_twice, "Say Optimizer(accumulate=N)"),
     (backward_thrice_of_two, "a second gradient in this step"),
     (no_gradient_at_all, None),
     (unused_parameters, None),
     (clip_grad_norm, "give clip=1.0 to shardd.Optimizer"),
+    (clip_in_this_step, None),
+    (gradient_replaced, "'up.weight' was changed or taken away"),
+    (gradient_taken_away, "'up.weight' was changed or taken away"),
     (gradient_logged, 'give grads="keep"'),
     (gradient_changed, 'give grads="keep"'),
     (gradients_kept, None),
@@ -608,6 +748,8 @@ ROWS = [
     (grad_scaler_of_kept_gradients, "shardd.GradScaler"),
     (own_grad_scaler, None),
     (scale_forgotten, "opt.scale(loss).backward()"),
+    (scale_forgotten_of_kept_gradients, "opt.scale(loss).backward()"),
+    (scale_forgotten_after_zero_grad, "opt.scale(loss).backward()"),
     (compiled, None),
     (sparse, None),
     (lr_between, None),
@@ -626,6 +768,9 @@ ROWS = [
     (never_resume, "exists at"),
     (must_resume, "SHARD_NOT_FOUND"),
     (another_model_of_that_name, "SHARD_MISMATCH"),
+    (two_of_one_script, None),
+    (taken_over_with_decoupled_decay, None),
+    (state_after_a_skipped_step, None),
     (not_a_number, None),
     (zero_grad_drops, None),
     (empty_tensor, None),

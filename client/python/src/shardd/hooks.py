@@ -7,6 +7,8 @@ Each has a weak reference to the Optimizer, which may be gone before them.
 from __future__ import annotations
 
 import sys
+import weakref
+from typing import Any
 
 import torch
 
@@ -16,11 +18,35 @@ from . import lib as _c
 OVER = (_c.WorldChanged, _c.RolledBack, _c.Closed)
 
 
-def on_grad(owner, i: int, p: torch.Tensor) -> None:
+class Hook:
+    """function(owner, *given, *what torch gives), while there is an owner that is open. A copy of
+    it, as in a module that is copied or saved as a whole, does nothing."""
+
+    def __init__(self, function, owner: Any, *given: Any):
+        self._function, self._owner, self._given = function, weakref.ref(owner), given
+
+    def __call__(self, *of_torch: Any) -> None:
+        owner = self._owner()
+        if owner is not None and not owner._closed:
+            self._function(owner, *self._given, *of_torch)
+
+    def __deepcopy__(self, memo):
+        return nothing
+
+    def __reduce__(self):
+        return _copy, ()
+
+
+def nothing(*of_torch: Any) -> None:
+    """What a Hook is in a copy."""
+
+
+def _copy():
+    return nothing
+
+
+def on_grad(opt, i: int, p: torch.Tensor) -> None:
     """The hook of a parameter. autograd calls it when .grad has the gradient of this pass."""
-    opt = owner()
-    if opt is None or opt._closed:
-        return
     if opt._dead is not None:
         p.grad = None
         return
@@ -33,16 +59,13 @@ def on_grad(owner, i: int, p: torch.Tensor) -> None:
         opt._dead = e
 
 
-def on_load(owner, module, state_dict, *rest) -> None:
-    opt = owner()
-    if opt is not None and not opt._closed and opt._image.followed and \
-            any(id(p) in opt._row_of for p in module.parameters()):
+def on_load(opt, module, state_dict, *rest) -> None:
+    """The hook of a module, which torch calls before load_state_dict() writes."""
+    if opt._image.followed and any(id(p) in opt._row_of for p in module.parameters()):
         raise RuntimeError("shardd: load_state_dict() would write parameters that belong to shardd "
                            "and are read-only since the first step. Load before the Optimizer is "
                            "made, or restore a checkpoint of shardd")
 
 
-def close_at_exit(owner) -> None:
-    opt = owner()
-    if opt is not None:
-        opt.close(drop=False if getattr(sys, "last_value", None) is not None else None)
+def close_at_exit(opt) -> None:
+    opt.close(drop=False if getattr(sys, "last_value", None) is not None else None)

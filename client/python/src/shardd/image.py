@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import weakref
 from typing import Any, ContextManager, Iterable, Sequence
 
@@ -111,21 +112,23 @@ _absent: weakref.WeakSet[Image] = weakref.WeakSet()  # Those whose parameters co
 _AT_0 = (b"shardd: an access to address 0 or behind it, where a parameter of stage 3 is whose "
          b"memory was given back: opt.gather(p) has it be in memory\n")
 _told: Any = None  # What the library reads when a write faults. None: it has not been asked to.
+_explains = os.environ.get("SHARDD_EXPLAIN_FAULTS", "1") != "0"
 
 
 def explain_faults(on: bool = True) -> None:
-    """Has a write into a parameter that is the read-only image name the parameter.
+    """Whether a write into a parameter that is the read-only image names the parameter.
 
-    Such a write, which no check of torch sees, as one by numpy or by another C library, ends the
-    process with SIGSEGV. So does what reads a parameter of stage 3 that is not in memory and asks
-    no function of torch, as torch.tensor(p). From now on a line on stderr comes first, and then
-    what came before, as faulthandler's traceback. It sets a handler of SIGSEGV: where faulthandler
-    is used, enable that first. For all Optimizers of this process, also later ones. False: no more.
+    Such a write, as p.add_() or one by numpy, ends the process with SIGSEGV. So does what reads a
+    parameter of stage 3 that is not in memory and asks no function of torch, as torch.tensor(p). A
+    line on stderr comes first, and then what came before, as faulthandler's traceback. That is so
+    from the first step of the first Optimizer on, unless $SHARDD_EXPLAIN_FAULTS is 0. It sets a
+    handler of SIGSEGV: where faulthandler is enabled later than that, call this once more. False:
+    no more, for all Optimizers of this process, also later ones.
 
     Thread-safety: the main thread calls it, as it does all that makes an Optimizer.
     """
-    global _told
-    _told = _c.Faults() if on else None
+    global _told, _explains
+    _explains, _told = on, _c.Faults() if on else None
     if on:
         _tell_faults()
     else:
@@ -140,7 +143,7 @@ def comes_and_goes(image: Image, on: bool) -> None:
 
 def _tell_faults() -> None:
     global _told
-    if _told is None:
+    if not _explains or _told is None and not _views and not _absent:
         return
     ranges = [_c.FaultRange(r.address, r.numel * i._dtype.itemsize, (
         f"shardd: a write into parameter {r.name!r}, which is read-only memory since the first "

@@ -21,7 +21,6 @@ import contextlib
 import functools
 import logging
 import os
-import weakref
 from typing import Any, Mapping
 
 import torch
@@ -33,7 +32,7 @@ from . import settings as _s
 from . import torch_state
 from .definition import Definition, Gone
 from .gradients import unwrap_ddp
-from .hooks import OVER, close_at_exit, on_grad, on_load
+from .hooks import OVER, Hook, close_at_exit, on_grad, on_load
 from .init import in_file
 from .session import Result, Saving, Session, default_address
 
@@ -126,7 +125,7 @@ class Optimizer(torch.optim.Optimizer):
         if accumulate < 1:
             raise ValueError(f"shardd.Optimizer: accumulate is {accumulate}, and is at least 1")
         self.kind, self.accumulate, self.on_change = kind, accumulate, on_change
-        self.name = name or os.environ.get("SHARDD_MODEL") or _p.script_name()
+        self.name = name or _p.free_name(self)
         self.clip, self._clip_now = float(clip), None
         self.result: Result | None = None
         self.overflow = self.step_was_skipped = False
@@ -235,6 +234,7 @@ class Optimizer(torch.optim.Optimizer):
         self._applied: int | None = None  # Nobody has asked yet.
         for r in self._rows:
             r.version = r.param._version
+            r.sum_before = None if in_file(r.param) else _p.checksum([r.param])
 
     def _start(self) -> None:
         """Where parameters have no memory of their own the image is needed at once."""
@@ -248,13 +248,13 @@ class Optimizer(torch.optim.Optimizer):
         self._forget_step()
         for i, r in enumerate(self._rows):
             self._hooks.append(r.param.register_post_accumulate_grad_hook(
-                functools.partial(on_grad, weakref.ref(self), i)))
+                Hook(on_grad, self, i)))
         if self._module is not None:
             for part in self._module.modules():
                 self._hooks.append(part.register_load_state_dict_pre_hook(
-                    functools.partial(on_load, weakref.ref(self))))
+                    Hook(on_load, self)))
         _p.guard_fork(self)
-        atexit.register(close_at_exit, weakref.ref(self))
+        atexit.register(Hook(close_at_exit, self))
 
     # --- the gradients ---
 
@@ -293,8 +293,12 @@ class Optimizer(torch.optim.Optimizer):
         """Joins the world, unless this trainer is in it. $RANK is a hint and no more."""
         if self._session.world is not None:
             return
-        for r in self._rows:
-            if r.param._version != r.version and not self._image.followed:
+        for r in () if self._image.followed else self._rows:
+            if r.param.dtype != r.dtype:
+                self._check()
+            # Writes by .data have no version.
+            if r.param._version != r.version or (
+                    r.sum_before is not None and _p.checksum([r.param]) != r.sum_before):
                 raise RuntimeError(
                     f"shardd: parameter {r.name!r} was written after the Optimizer was made "
                     "and before its first step. The daemon has the older weights: make the "

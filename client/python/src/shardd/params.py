@@ -46,7 +46,7 @@ class Row:
     """One parameter: its name, its group, and what became of its gradient in the step in hand."""
 
     __slots__ = ("name", "param", "group", "numel", "dtype", "arena", "sum", "seen", "pushed",
-                 "address", "version", "marker")
+                 "address", "version", "sum_before", "marker")
 
     def __init__(self, name: str, param: torch.nn.Parameter, group: int):
         self.name, self.param, self.group, self.numel = name, param, group, param.numel()
@@ -56,7 +56,8 @@ class Row:
         self.seen = 0                           # Gradients of this step.
         self.pushed = False
         self.address = 0                        # Of the parameter, once it is shardd's.
-        self.version = param._version           # To notice a change before the first step.
+        # To notice a change before the first step.
+        self.version, self.sum_before = param._version, None
         self.marker: torch.Tensor | None = None  # Stands in .grad for what was pushed.
 
 
@@ -247,10 +248,40 @@ def script_name() -> str:
     return clean.strip("-.")[:64] or "model"
 
 
+_names: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+def free_name(owner) -> str:
+    """The name of the model of an Optimizer that is given none: $SHARDD_MODEL, or that of the
+    script. A second one in this process, as of a GAN, gets a number, as it does on other ranks."""
+    first = name = os.environ.get("SHARDD_MODEL") or script_name()
+    number = 1
+    while name in _names and not _names[name]._closed:
+        number += 1
+        name = f"{first}-{number}"
+    _names[name] = owner
+    return name
+
+
 def hint(name: str, otherwise: int) -> int:
     """A number that torchrun or a user left in the environment. Nothing depends on it."""
     word = os.environ.get(name, "")
     return int(word) if word.lstrip("-").isdecimal() else otherwise
+
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensors: Iterable[torch.Tensor]) -> int:
+    """A number below 2^40 that depends on all bits of all elements, in the order of the rows."""
+    total_of_all = 0
+    for t in tensors:
+        bits = t.detach().contiguous().view(-1)
+        if t.is_complex():
+            bits = torch.view_as_real(bits).view(-1)
+        bits = bits.view(INTEGERS[bits.element_size()])
+        total_of_all = (total_of_all * 1000003 + int(bits.sum(dtype=torch.int64))) % (1 << 40)
+    return total_of_all
 
 
 def total(rows: Iterable[Row]) -> int:
