@@ -41,6 +41,7 @@ OK, AGAIN, TIMEOUT, INTERRUPTED, WORLD_CHANGED, ROLLED_BACK = 0, 1, 2, 3, 10, 11
  EXISTS, BUSY, UNSUPPORTED, SYSTEM, DIVERGED) = range(20, 36)
 UNREACHABLE, CLOSED, VERSION, PROTOCOL, LOST, FORKED = range(60, 66)
 
+NO_SAMPLES = -1e300  # The weight of a trainer that has no sample in a step.
 VALUES = 16  # The most numbers that a trainer gives with a step.
 
 

@@ -21,7 +21,7 @@ import contextlib
 import functools
 import logging
 import os
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 
@@ -38,6 +38,8 @@ from .session import Result, Saving, Session, default_address
 
 log = logging.getLogger("shardd")
 
+FREE_VALUES = _c.VALUES - _p.Untrained.VALUES  # Of those that ranks give to a step.
+
 class _Unfit(_c.WorldChanged):
     """A step has begun, and the gradients at hand are none of it: they were computed on weights of
     another step, or on samples that are another rank's in this world."""
@@ -50,7 +52,9 @@ class Optimizer(torch.optim.Optimizer):
     """An optimizer whose fp32 master weights and moments are in shardd.
 
     Ranks need no DDP and no process group. The update uses the mean over ranks of what .grad would
-    be in plain torch, so a loop that is right with DDP is right here.
+    be in plain torch, so a loop that is right with DDP is right here. A parameter without a gradient
+    in a step has one of zeros, so that weight decay acts and moments move. Frozen parameters and
+    buffers are equal on all ranks if their models are made so: the first step compares them.
 
     model        nn.Module, named_parameters(), parameters or torch's parameter groups
     kind         "adamw", "adam", "sgd", "adagrad", "lion", or a torch.optim.Optimizer that exists:
@@ -139,6 +143,7 @@ class Optimizer(torch.optim.Optimizer):
         self._gain = 1.0
         self._calls = 0  # Of step().
         self._keep = grads == "keep"
+        self._values: list[float] = []  # What this rank gives to the step.
         self._module, self._names = module, names
         self._session: Session | None = None
         self._lost_sessions: list[Session] = []  # Their image is what the parameters are yet.
@@ -232,6 +237,7 @@ class Optimizer(torch.optim.Optimizer):
         self._definer = 0 if init_from is None and low == high else init_from
         self._weights_of = self._model.make(self._session, resume, init, self._definer)
         self._applied: int | None = None  # Nobody has asked yet.
+        self._untrained = _p.Untrained(self._module, self._rows, self._frozen)
         for r in self._rows:
             r.version = r.param._version
             r.sum_before = None if in_file(r.param) else _p.checksum([r.param])
@@ -308,6 +314,8 @@ class Optimizer(torch.optim.Optimizer):
     def _take(self, i: int, g: torch.Tensor) -> None:
         """One gradient, as backward made it. It is summed here, and pushed when it is complete."""
         self._begin()
+        if self.weight == _c.NO_SAMPLES:
+            return
         if self._session.loss_scale != 1.0 and not self._scaled:
             raise RuntimeError("shardd: this model has a loss scale: call "
                                "opt.scale(loss).backward() in place of loss.backward()")
@@ -326,6 +334,17 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             self._grads.syncing = before
 
+    def mean_over(self, samples: float) -> None:
+        """For batches that differ from rank to rank, before the first backward of a step: the loss
+        of this rank is a mean over so many samples, or tokens. The update is then that of the mean
+        over all of them. 0: this rank has none, and whatever backward makes here does not count. It
+        holds for later steps, too, until it is said again, and all ranks say it."""
+        if self._begun:
+            raise RuntimeError("shardd: opt.mean_over() comes before the first backward() of a "
+                               "step, and this one has begun")
+        self.weight = float(samples) if samples else _c.NO_SAMPLES
+        self._gain = float(samples)
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """loss times the loss scale of this step, which begins with it. For fp16 gradients."""
         self._alive()
@@ -340,7 +359,7 @@ class Optimizer(torch.optim.Optimizer):
     # --- the step ---
 
     @torch.no_grad()
-    def step(self, closure=None) -> torch.Tensor | None:
+    def step(self, closure=None, values: Sequence[float] = ()) -> torch.Tensor | None:
         """Commits the step and waits for the decision. Afterwards the parameters are the new ones.
 
         If nothing was updated, because a gradient was Inf or NaN or because trainers came or went,
@@ -348,9 +367,13 @@ class Optimizer(torch.optim.Optimizer):
         Diverged if too many steps in a row were skipped.
 
         closure runs backward and returns the loss, which step() returns. As in torch it is called
-        once, before the update.
+        once, before the update. values: up to 13 numbers of this rank, as its loss and its tokens.
+        Afterwards result.values has them summed over the ranks.
         """
         self._alive()
+        if len(values) > FREE_VALUES:
+            raise ValueError(f"shardd: step() takes {FREE_VALUES} values, and got {len(values)}")
+        self._values = [float(v) for v in values]
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -379,7 +402,7 @@ class Optimizer(torch.optim.Optimizer):
         except OVER as e:
             change = e
         change = self._follow(change)
-        if self.on_change == "raise" and self.result is None:
+        if self.on_change == "raise" and self.result.reason == "world":
             raise change
 
     def _commit(self) -> None:
@@ -389,17 +412,21 @@ class Optimizer(torch.optim.Optimizer):
                 r.param.grad is not None and r.param.grad is not r.marker for r in self._rows):
             raise RuntimeError("shardd: this model has a loss scale: call "
                                "opt.scale(loss).backward() in place of loss.backward()")
-        self._grads.finish(s, self._gain)
+        if self.weight == _c.NO_SAMPLES:
+            self._grads.drop()
+        else:
+            self._grads.finish(s, self._gain)
         self._tell_settings()
         if self._loop is not None:
             s.set_blob(self._loop.blob())
         self._committing = self._step
+        values = [*self._values, *[0.0] * (FREE_VALUES - len(self._values))]
         try:
-            self.result = s.commit(None if self._scheduled else
-                                   [float(g["lr"]) for g in self.param_groups],
-                                   clip=self._clip_now)
+            got = s.commit(None if self._scheduled else [float(g["lr"]) for g in self.param_groups],
+                           values + self._untrained.told(), self._clip_now)
         finally:
             self._begun = False
+        self.result = got._replace(values=got.values[:FREE_VALUES])
         self.overflow = self.result.reason == "nonfinite"
         self.step_was_skipped = not self.result.applied
         if self._scheduled:
@@ -407,6 +434,7 @@ class Optimizer(torch.optim.Optimizer):
                 g["lr"] = self.result.lr
         self._refresh(self.result.step)
         self._applied = self.result.applied_steps
+        self._untrained.compare(got.values[FREE_VALUES:])
 
     def _refresh(self, step: int) -> None:
         """Has the parameters be the weights of `step`."""
@@ -434,11 +462,13 @@ class Optimizer(torch.optim.Optimizer):
             except OVER as e:
                 change, self._begun = e, False
         why = self._session.world.why or told.sentence
-        if tried and self.result is not None and self.result.step == tried <= self._weights_of:
+        r = self.result
+        if tried and r and r.reason != "world" and r.step == tried <= self._weights_of:
             return told  # It was decided, and only what came after was disturbed.
         # Where a coordinator was lost, or this node, the others may have committed the step.
         self.step_was_skipped = not tried or self._weights_of < tried
-        self.overflow, self.result = False, None
+        self.overflow, self.result = False, self._session.no_result(
+            tried or self._weights_of + 1, self.param_groups[0]["lr"])
         log.info("shardd: step %d is next: %s", self._weights_of + 1, why)
         if isinstance(told, _c.Closed):
             back = self._weights_of < (before or 0)

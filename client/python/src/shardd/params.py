@@ -9,14 +9,18 @@ Nothing here talks to a daemon.
 from __future__ import annotations
 
 import ctypes as C
+import logging
 import os
 import sys
 import weakref
-from typing import Iterable
+from typing import Iterable, Sequence
 
 import torch
 
 from . import lib as _c
+from .init import in_file
+
+log = logging.getLogger("shardd")
 
 DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
 
@@ -282,6 +286,41 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
         bits = bits.view(INTEGERS[bits.element_size()])
         total_of_all = (total_of_all * 1000003 + int(bits.sum(dtype=torch.int64))) % (1 << 40)
     return total_of_all
+
+
+class Untrained:
+    """Frozen parameters and buffers, which every rank has for itself and nobody makes equal.
+
+    Ranks with other ones train another model each. So a rank gives their checksums to its first
+    step, and compare() gets the sums of those whose first step it was, too.
+    """
+
+    VALUES = 3
+
+    def __init__(self, module: torch.nn.Module | None, rows: Iterable[Row], frozen: list):
+        trained = {id(r.param) for r in rows}
+        parameters = module.parameters() if module is not None else (p for _, p in frozen)
+        buffers = module.buffers() if module is not None else ()
+        sums = [checksum(t for t in of if id(t) not in trained and not t.is_meta
+                         and t.layout is torch.strided and not in_file(t))
+                for of in (parameters, buffers)]
+        self._own: list[float] | None = [1.0, *map(float, sums)]
+
+    def told(self) -> list[float]:
+        """What this rank gives to the step."""
+        return self._own or [0.0] * self.VALUES
+
+    def compare(self, sums: Sequence[float]) -> None:
+        """Raises RuntimeError, or logs a warning, if others are not equal. Once."""
+        own, self._own = self._own, None
+        if own is None:
+            return
+        what = "are not equal on all ranks: make the model from the same seed, or load the same " \
+               "file, on each rank before the Optimizer is made, as DistributedDataParallel would"
+        if sums[1] != sums[0] * own[1]:
+            raise RuntimeError(f"shardd: frozen parameters {what}")
+        if sums[2] != sums[0] * own[2]:
+            log.warning("shardd: buffers %s", what)
 
 
 def total(rows: Iterable[Row]) -> int:

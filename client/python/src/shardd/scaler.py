@@ -29,7 +29,7 @@ class GradScaler:
     def get_scale(self) -> float:
         """The loss scale of the next step."""
         r = self._optimizer.result
-        return r.next_loss_scale if r else self._optimizer._session.loss_scale
+        return r.next_loss_scale if r and r.reason != "world" else self._optimizer._session.loss_scale
 
     def is_enabled(self) -> bool:
         """True."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes as C
 import json
+import math
 import os
 import time
 from typing import NamedTuple, Sequence
@@ -52,7 +53,8 @@ class Result(NamedTuple):
     """A step that was decided.
 
     applied        whether it changed the weights
-    reason         "" or why it was skipped: "nonfinite" or "vote"
+    reason         "" or why it was skipped: "nonfinite" or "vote". "world": a trainer came or went,
+                   or a node did, and nothing else here is known of the step
     step           which step
     grad_norm      the global norm before the clip, without loss scale; nan if it was skipped
     clip_factor    what the gradient was multiplied by
@@ -336,6 +338,11 @@ class Session:
         return Result(r.outcome == _c.APPLIED, reason, r.step, r.grad_norm, r.clip_factor,
                       r.weight_sum, r.loss_scale, r.next_loss_scale, r.lr, r.world_size, slowest,
                       r.bad_tensor, r.bad_rank, r.wait_ns / 1e6, r.applied, tuple(r.values))
+
+    def no_result(self, step: int, lr: float) -> Result:
+        """Of a step that this trainer has no result of, because its attempt is over."""
+        return Result(False, "world", step, math.nan, 1.0, 0.0, self.loss_scale, self.loss_scale,
+                      float(lr), self.world.world_size, -1, -1, -1, 0.0, 0)
 
     def abandon(self, why: str) -> None:
         """Gives up the attempt: all ranks make the next one at the same step."""

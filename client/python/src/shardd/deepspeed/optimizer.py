@@ -62,7 +62,7 @@ class DeepSpeedOptimizer(Optimizer):
     @property
     def cur_scale(self) -> float:
         """The loss scale of the next step."""
-        if self.result is not None:
+        if self.result is not None and self.result.reason != "world":
             return self.result.next_loss_scale
         there = None if self._closed else self._session.status(self.name)
         return there["loss_scale"] if there is not None else 1.0
@@ -80,7 +80,8 @@ class DeepSpeedOptimizer(Optimizer):
 
     @property
     def _global_grad_norm(self) -> float | None:
-        norm = self.result.grad_norm if self.result is not None else None
+        r = self.result
+        norm = r.grad_norm if r is not None and r.reason != "world" else None
         # DeepSpeed says inf for a gradient with Inf or NaN.
         return math.inf if norm is not None and math.isnan(norm) else norm
 

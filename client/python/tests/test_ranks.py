@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks give to a step beside gradients, and what is not equal on all of them."""
+
+import pytest
+
+BEGIN = """
+import copy, logging, math
+import torch
+import shardd
+rank = int(os.environ["RANK"])
+said = []
+class Said(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+logging.getLogger("shardd").addHandler(Said())
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+"""
+
+MEANS = BEGIN + """
+parts = [slice(0, 3), slice(3, 8), slice(8, 8)]
+torch.manual_seed(2)
+x, y = torch.randn(8, 4), torch.randn(8, 2)
+model = torch.nn.Linear(4, 2)
+twin = copy.deepcopy(model)
+plain = torch.optim.AdamW(twin.parameters(), lr=0.01)
+opt = shardd.AdamW(model, lr=0.01, timeout=60)
+loss_of = torch.nn.functional.mse_loss
+for step in range(6):
+    mine = parts[(rank + step) % 3]
+    n = mine.stop - mine.start
+    opt.mean_over(n)
+    loss = loss_of(model(x[mine]), y[mine]) if n else 0 * model(x).sum()
+    loss.backward()
+    opt.step(values=(n * loss.item(), n, rank))
+    whole = loss_of(twin(x), y)
+    plain.zero_grad(); whole.backward(); plain.step()
+    sums = opt.result.values
+    assert abs(sums[0] / sums[1] - whole.item()) < 1e-6 and sums[1:3] == (8, 3), sums
+    assert sums[3:] == (0,) * 10
+say(off=max((a - b).abs().max().item() for a, b in zip(model.parameters(), twin.parameters())))
+try:
+    opt.step(values=range(14))
+except ValueError as e:
+    say(error=str(e))
+loss_of(model(x), y).backward()
+try:
+    opt.mean_over(3)
+except RuntimeError as e:
+    say(error=str(e))
+opt.zero_grad()
+opt.close()
+"""
+
+
+def test_unequal_batches_and_values(ranks):
+    """Means over 3, 5 and 0 samples, against one process that has all 8."""
+    for said in ranks(MEANS, 3):
+        off, many, late = said
+        assert off["off"] < 1e-6
+        assert many["error"] == "shardd: step() takes 13 values, and got 14"
+        assert "comes before the first backward() of a step" in late["error"]
+
+
+UNTRAINED = BEGIN + """
+model[0].requires_grad_(False)
+torch.manual_seed(rank)
+with torch.no_grad():
+    if "frozen" in os.environ["HOW"]:
+        model[0].weight.normal_()
+    if "buffer" in os.environ["HOW"]:
+        model[1].running_mean.normal_()
+opt = shardd.AdamW(model, lr=0.01, timeout=60)
+try:
+    for step in range(2):
+        model(torch.randn(4, 4)).sum().backward()
+        opt.step()
+    say(ends="well", said=[s for s in said if "not equal" in s])
+except RuntimeError as e:
+    say(ends=str(e), said=[])
+opt.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["", "frozen", "buffer"])
+def test_what_is_not_trained(ranks, how):
+    """Frozen weights of another seed are an error, other buffers a warning, equal ones nothing."""
+    for said, in ranks(UNTRAINED, 2, HOW=how):
+        if how == "frozen":
+            assert said["ends"].startswith("shardd: frozen parameters are not equal on all ranks")
+        else:
+            assert said["ends"] == "well" and len(said["said"]) == (how == "buffer"), said
+
+
+LEFT = BEGIN + """
+opt = shardd.AdamW(model, lr=0.01, world=(1, 2), timeout=60)
+after = 0  # Steps after the change.
+while after < 3:
+    model(torch.randn(4, 4)).sum().backward()
+    opt.step()
+    r = opt.result
+    after += after > 0 or r.reason == "world" and opt.world_size == 1
+    if opt.world_size == 2 and rank == 1:
+        os.kill(os.getpid(), 9)
+    if r.reason == "world":
+        say(skipped=opt.step_was_skipped, applied=r.applied, norm=math.isnan(r.grad_norm),
+            scale=r.loss_scale)
+    assert r.reason == "world" or r.applied
+opt.close()
+"""
+
+
+def test_result_of_a_changed_world(start):
+    """A loop that logs opt.result goes on when a rank has come and gone."""
+    first, second = start(LEFT, 0, 2), start(LEFT, 1, 2)
+    assert second.wait(120)[0] == -9
+    status, said, err = first.wait(120)
+    assert status == 0, err
+    changes = [s for s in said if "skipped" in s]
+    assert changes and all(s["skipped"] and not s["applied"] and s["norm"] for s in changes)
