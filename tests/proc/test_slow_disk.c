@@ -257,6 +257,17 @@ static void *saves_one(void *arg)
 	return NULL;
 }
 
+/* The model is dropped only when it is saved, or else by force. */
+static void drop_waits(const char *address, enum shard_status want)
+{
+	shard_client *client = crew_connect(address);
+	enum shard_status rc = shard_drop(client, "noted", 0);
+
+	if (rc != want || (rc != SHARD_OK && strstr(shard_error(), "is being saved") == NULL))
+		fail_msg("%s: %s", shard_name(rc), shard_error());
+	shard_disconnect(&client);
+}
+
 /* The folder of a save is written into the model's file. The disk stalls there and the loop goes
  * on. The save is answered when a new start would know of the checkpoint. */
 static void test_folder_stalls(void **state)
@@ -281,11 +292,13 @@ static void test_folder_stalls(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, saves_one, &saving), 0);
 	disk_wait(1);
 	json_decref(inproc_status(&c.node[0])); /* It answers. */
+	drop_waits(c.node[0].unix_address, SHARD_BUSY);
 	assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
 	assert_int_equal(inproc_logged(&c.node[0], "event=saved "), 0);
 	disk_stall(false);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(inproc_logged(&c.node[0], "event=saved "), 1);
+	drop_waits(c.node[0].unix_address, SHARD_OK);
 	disk.folder[0] = 0;
 	inproc_stop(&c);
 	keep_free(&keep);

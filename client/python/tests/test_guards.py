@@ -142,6 +142,13 @@ def other_strides_before_the_first_step(make):
     assert torch.equal(model.up.weight, plain.up.weight)
 
 
+def assigned_before_the_first_step(make):
+    model, opt = make(steps=0)
+    model.load_state_dict(Net().state_dict(), assign=True)
+    model(X).sum().backward()
+    opt.step()
+
+
 def group():
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -720,6 +727,7 @@ ROWS = [
     (data_written_before_the_first_step, "make the Optimizer after loading or initializing the"),
     (data_replaced_before_the_first_step, "make the Optimizer after loading or initializing the"),
     (other_strides_before_the_first_step, None),
+    (assigned_before_the_first_step, "of the module is another one now"),
     (ddp_after_the_first_step, "DistributedDataParallel is not needed"),
     (ddp_before, None),
     (ddp_and_two_passes, "take DDP away, because shardd sums over the ranks itself"),

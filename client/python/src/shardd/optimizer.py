@@ -299,9 +299,14 @@ class Optimizer(torch.optim.Optimizer):
         """Joins the world, unless this trainer is in it. $RANK is a hint and no more."""
         if self._session.world is not None:
             return
+        there = {id(p) for p in self._module.parameters()} if self._module is not None else ()
         for r in () if self._image.followed else self._rows:
             if r.param.dtype != r.dtype:
                 self._check()
+            if there and id(r.param) not in there:
+                raise RuntimeError(
+                    f"shardd: parameter {r.name!r} of the module is another one now, as "
+                    "load_state_dict(assign=True) makes it: make the Optimizer after that")
             # Writes by .data have no version.
             if r.param._version != r.version or (
                     r.sum_before is not None and _p.checksum([r.param]) != r.sum_before):
