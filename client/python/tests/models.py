@@ -58,7 +58,101 @@ class Net(nn.Module):
     def forward(self, x, y):
         z = F.relu(self.bn(self.c1(x)))
         z = (z + self.c2(z)).mean((2, 3)) * self.scale
-        return F.cross_entropy(self.last(z + (z @ self.skewed.t()) @ self.skewed), y)
+        return F.cross_entropy(self.last(z + (z @ self.skewed.t()) @ self.skewed).float(), y)
+
+
+class Turned(nn.Module):
+    """Attention as in Llama: positions by rotation, and half as many heads for keys and values."""
+
+    def __init__(self, d, heads, context):
+        super().__init__()
+        self.heads, self.wide = heads, d // heads
+        self.q, self.o = nn.Linear(d, d, bias=False), nn.Linear(d, d, bias=False)
+        self.k, self.v = (nn.Linear(d, d // 2, bias=False) for _ in range(2))
+        turns = 10000.0 ** (-torch.arange(0, self.wide, 2) / self.wide)
+        self.angles = torch.arange(context)[:, None] * turns  # Neither parameter nor buffer.
+
+    def turn(self, x):
+        a, b = x.chunk(2, -1)
+        angles = self.angles[:x.shape[2]]
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (f(x).view(b, t, -1, self.wide).transpose(1, 2) for f in (self.q, self.k, self.v))
+        k, v = (z.repeat_interleave(2, 1) for z in (self.turn(k), v))
+        a = F.scaled_dot_product_attention(self.turn(q), k, v, is_causal=True)
+        return self.o(a.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    def __init__(self, d, heads, context):
+        super().__init__()
+        self.attention = Turned(d, heads, context)
+        self.n1, self.n2 = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.gate, self.up = (nn.Linear(d, 3 * d, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * d, d, bias=False)
+
+    def forward(self, x):
+        x = x + self.attention(self.n1(x))
+        z = self.n2(x)
+        return x + self.down(F.silu(self.gate(z)) * self.up(z))
+
+
+class Llama(nn.Module):
+    """No bias anywhere, and a head of its own."""
+
+    def __init__(self, vocabulary=256, d=48, layers=2, context=32, heads=4):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, d)
+        self.layers = nn.ModuleList(Layer(d, heads, context) for _ in range(layers))
+        self.norm = nn.RMSNorm(d)
+        self.head = nn.Linear(d, vocabulary, bias=False)
+
+    def forward(self, x, y):
+        z = self.embed(x)
+        for layer in self.layers:
+            z = layer(z)
+        return F.cross_entropy(self.head(self.norm(z)).flatten(0, 1).float(), y.flatten())
+
+
+class Shortcut(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.c1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.c2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.b1, self.b2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
+        self.over = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False),
+                                  nn.BatchNorm2d(after)) if stride > 1 else nn.Identity()
+
+    def forward(self, x):
+        return F.relu(self.over(x) + self.b2(self.c2(F.relu(self.b1(self.c1(x))))))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.parts = nn.Sequential(Shortcut(8, 8, 1), Shortcut(8, 16, 2), Shortcut(16, 32, 2))
+        self.last = nn.Linear(32, 10)
+
+    def forward(self, x, y):
+        z = self.parts(F.relu(self.norm(self.stem(x)))).mean((2, 3))
+        return F.cross_entropy(self.last(z).float(), y)
+
+
+class Tied(nn.Module):
+    """One weight used three times: twice as it is, and transposed. One bias under two names."""
+
+    def __init__(self, d=16):
+        super().__init__()
+        self.one, self.two, self.out = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, 4)
+        self.two.weight, self.two.bias = self.one.weight, self.one.bias
+
+    def forward(self, x, y, which):
+        z = self.two(torch.tanh(self.one(x)))
+        return F.cross_entropy(self.out(torch.tanh(z) @ self.one.weight).float(), y)
 
 
 class Experts(nn.Module):
@@ -69,7 +163,15 @@ class Experts(nn.Module):
         self.a, self.b, self.out = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, 4)
 
     def forward(self, x, y, which):
-        return F.cross_entropy(self.out(F.relu((self.b if which else self.a)(x))), y)
+        return F.cross_entropy(self.out(F.relu((self.b if which else self.a)(x))).float(), y)
+
+
+class MoE(Experts):
+    """With an expert that is never used."""
+
+    def __init__(self, d=16):
+        super().__init__(d)
+        self.never = nn.Linear(d, d)
 
 
 def tokens(step, rank, batch=2, length=32, vocabulary=256):
@@ -86,4 +188,4 @@ def images(step, rank, batch=4):
 def vectors(step, rank, batch=4, d=16):
     g = torch.Generator().manual_seed(1000 * step + rank)
     x = torch.randn(batch, d, generator=g)
-    return x, torch.randint(0, 4, (batch,), generator=g), step % 2
+    return x, torch.randint(0, 4, (batch,), generator=g), (step + rank) % 2
