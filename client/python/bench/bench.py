@@ -10,6 +10,10 @@ shared counts once), and the loss. Lines "bench:" compare: torch_step has the me
 limit that of the best other system; torch_tail has what comes after backward, and as limit the time
 in which this machine's memory moves the 28 bytes per parameter that AdamW has to move; torch_memory
 has all memory, and as limit that of the best other one.
+
+torch_first_step is before all that: for how much longer a new process is on its way to the end of
+its first step with shardd.AdamW and a private daemon than with torch.optim.AdamW, import of torch
+and all. At most 1 s.
 """
 
 import argparse
@@ -27,31 +31,96 @@ SYSTEMS = ["shardd-fp32", "shardd-bf16", "ddp-fused", "ddp-zero1", "fsdp2-z2", "
            "deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3"]
 SIZES = {"1": (128, 3), "21": (512, 6), "100": (1024, 8)}  # Millions: hidden size, layers.
 TIMEOUT_S = 900
+FIRST_ROUNDS, FIRST_LIMIT_S = 5, 1.0
+# What a process does that has nothing but the wheel: it imports, makes a model, takes one step.
+FIRST = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
+if {shardd}:
+    import shardd
+    opt = shardd.AdamW(model, lr=1e-3, name="first")
+else:
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.ones(4, 64)).square().mean().backward()
+opt.step()
+print("STEPPED", flush=True)
+if {shardd}:
+    opt.close()
+"""
 
 
-def daemon_memory(name):
-    """PSS of the private daemon in MiB, found by its folder in its command line."""
-    total = 0.0
+def daemons(name):
+    """The private daemons of this name, found by their folder in their command line."""
     for p in pathlib.Path("/proc").iterdir():
         if p.name.isdigit():
             try:
                 words = (p / "cmdline").read_bytes().split(b"\0")
-                if b"shardd" in words[0] and any(name.encode() in w for w in words[1:]):
-                    text = (p / "smaps_rollup").read_text()
-                    total += int(re.search(r"^Pss:\s+(\d+)", text, flags=re.M).group(1)) / 1024
-            except (OSError, IndexError):
+            except OSError:
                 continue
+            if b"shardd" in words[0] and any(name.encode() in w for w in words[1:]):
+                yield p
+
+
+def daemon_memory(name):
+    """PSS of the private daemon in MiB."""
+    total = 0.0
+    for p in daemons(name):
+        try:
+            text = (p / "smaps_rollup").read_text()
+            total += int(re.search(r"^Pss:\s+(\d+)", text, flags=re.M).group(1)) / 1024
+        except OSError:
+            continue
     return total
+
+
+def environment(build, name):
+    """Of a process that trains with a private daemon, which ends with its trainers."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "SHARD_ADDRESS": f"spawn:{name}",
+            "SHARD_LINGER": "1s", "SHARDD_LIB": f"{build}/libshard.so.0",
+            "SHARD_DAEMON": f"{build}/shardd", "PYTHONPATH": str(HERE.parent / "src")}
+
+
+def gone(name):
+    """Waits until the private daemon has ended, which it does by itself."""
+    end = time.monotonic() + 20
+    while any(daemons(name)):
+        if time.monotonic() > end:
+            sys.exit(f"bench: the daemon of spawn:{name} is still there")
+        time.sleep(0.01)
+
+
+def first_step(build, shardd):
+    """Seconds from the start of a process to the end of its first step."""
+    name = f"first-{os.getpid()}"
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", FIRST.format(shardd=shardd)], text=True,
+                          env=environment(build, name), stdout=subprocess.PIPE) as p:
+        said = any(line == "STEPPED\n" for line in iter(p.stdout.readline, ""))
+        took = time.monotonic() - began
+    if not said or p.returncode:
+        sys.exit(f"bench: the process that takes a first step ended with {p.returncode}")
+    gone(name)  # So that the next one starts its own.
+    return took
+
+
+def first_steps(build, rounds):
+    for shardd in (True, False):
+        first_step(build, shardd)  # What they read is in the page cache from then on.
+    more = []
+    for k in range(rounds):
+        took = {s: first_step(build, s) for s in ((True, False) if k % 2 else (False, True))}
+        more.append(took[True] - took[False])
+        print(f"  first step: {took[True]:.2f} s with shardd, {took[False]:.2f} s with torch",
+              file=sys.stderr, flush=True)
+    line("torch_first_step", statistics.median(more), "s", FIRST_LIMIT_S)
 
 
 def run(build, system, size, ranks, steps):
     """One system once. Returns what its ranks said, and the memory of its daemon."""
     name = f"bench-{os.getpid()}"
-    env = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
+    env = {**environment(build, name), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + time.monotonic_ns() % 10000),
-           "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "SHARD_ADDRESS": f"spawn:{name}",
-           "SHARD_LINGER": "0s", "SHARDD_LIB": f"{build}/libshard.so.0",
-           "SHARD_DAEMON": f"{build}/shardd", "PYTHONPATH": str(HERE.parent / "src")}
+           "DS_ACCELERATOR": "cpu"}
     d, layers = SIZES[size]
     all_of_them = [subprocess.Popen(
         [sys.executable, str(HERE / "rank.py"), system, str(d), str(layers), str(steps)],
@@ -73,6 +142,7 @@ def run(build, system, size, ranks, steps):
         out, err = p.communicate("\n")
         if failed:
             sys.exit(f"bench: {system} with {ranks} ranks failed:\n{err[-3000:]}")
+    gone(name)
     return said, daemon
 
 
@@ -98,6 +168,7 @@ def main():
         o.rounds, o.ranks, o.sizes, o.steps = 1, "2", "1", 8
     build = os.path.abspath(o.build)
     systems = o.systems.split(",")
+    first_steps(build, 1 if o.quick else FIRST_ROUNDS)
     for size in o.sizes.split(","):
         for ranks in map(int, o.ranks.split(",")):
             found = {s: [] for s in systems}
