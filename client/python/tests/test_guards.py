@@ -404,10 +404,11 @@ def lr_between(make):
     assert opt.result.lr == 7.0  # As in torch, what counts is there when step() is called.
 
 
-def betas_in_mid_run(make):
+def betas_after_backward(make):
     model, opt = make()
-    opt.param_groups[0]["betas"] = (0.5, 0.9)
+    opt.param_groups[0]["betas"] = (0.6, 0.9)
     model(X).sum().backward()
+    opt.param_groups[0]["betas"] = (0.5, 0.9)
     opt.step()
 
 
@@ -761,7 +762,7 @@ ROWS = [
     (compiled, None),
     (sparse, None),
     (lr_between, None),
-    (betas_in_mid_run, "betas of group 0 changed from (0.9, 0.999) to (0.5, 0.9)"),
+    (betas_after_backward, "beta1 of group 0 changed from 0.6 to 0.5 after the gradients"),
     (lbfgs, "LBFGS, Muon, LAMB and others"),
     (lbfgs_object, "LBFGS is none of AdamW, Adam, SGD, Adagrad and Lion"),
     (muon, "kind is 'muon', and can be adamw, adam, sgd, adagrad, lion"),

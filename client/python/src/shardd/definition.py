@@ -22,6 +22,7 @@ from . import params as _p
 from .init import in_file, page_out
 from .session import Session, TensorSpec
 from .settings import KIND_NUMBERS, world_of
+from .tune import Difference, differences, in_use, parsed
 
 log = logging.getLogger("shardd")
 
@@ -32,6 +33,8 @@ _COMES_BACK = {_c.UNREACHABLE, _c.CLOSED, _c.TIMEOUT, _c.BUSY, _c.STALE, _c.EXIS
 # weights are lost by that: whoever defines the model next writes them.
 _WRITES_AGAIN = {_c.UNREACHABLE, _c.STALE, _c.BUSY, _c.BAD_STATE, _c.LOST}
 LOOK_S = 0.1  # So often a daemon that is gone is looked for.
+# What the keys of schedules begin with.
+_OF_SCHEDULES = ("warmup_", "cycle_", "decay_", "lr_range_test_", "total_num_steps", "cos_min_")
 ALONE_S = 1.0  # So long rank 0 waits until the others have hung up.
 
 
@@ -58,6 +61,10 @@ class Definition:
         self.groups, self.settings, self.moments = groups, settings, moments
         self.checkpoints = checkpoints
         self.tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group) for r in rows]
+        # What the groups of the model go on with, where others train it and it is not what is asked
+        # here. The clip that the model has.
+        self.kept: list[dict[str, str]] | None = None
+        self.clip = float(parsed(settings).get("clip", 0))
 
     def make(self, s: Session, resume: str, init, definer: int | None) -> int | None:
         """Makes the model or attaches to it. Afterwards all ranks have equal weights.
@@ -84,6 +91,7 @@ class Definition:
             try:
                 self.same_layout(s)
                 s.wait_for_weights()
+                self._settle(s)
                 at = self.read_weights(s)
                 break
             except _c.Error as e:
@@ -281,9 +289,49 @@ class Definition:
             if resume == "never" or "setting" not in e.sentence:
                 raise
             s.attach(self.name)
-            log.warning("shardd: model %r goes on with the settings that it has: %s", self.name,
-                        e.sentence)
             return False
+
+    def _settle(self, s: Session) -> None:
+        """Has the model that is attached to and this definition agree on its settings.
+
+        As of the groups of a new optimizer in torch, what is asked counts: betas, eps,
+        weight_decay, momentum and clip are set. Where others train the model it keeps what it has,
+        and so does this trainer. Mismatch: the optimizer or its schedule is another one."""
+        there = s.status(self.name)
+        if there is None:
+            return  # It was dropped, and the next call on it says so.
+        found, self.kept = differences(self.settings, self.groups, there), None
+        now, groups = in_use(there)
+        if there["joined"] > 0 or "clip" not in parsed(self.settings):
+            self.clip = float(now["clip"])
+        if not found:
+            return
+        said = "; ".join(str(d) for d in found)
+        wrong = [d for d in found if self._is_fixed(d)]
+        if wrong:
+            raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} exists at {s.address} with "
+                              f"another {', '.join(d.path for d in wrong)}, which cannot change "
+                              f"({said}): give this one another name=, drop that one with "
+                              f"`shardctl model drop {self.name}`, or ask for what it has",
+                              "SHARD_MISMATCH")
+        mine = [d for d in found if d.settable]
+        if mine and there["joined"] > 0:
+            self.kept, mine = groups, []
+        for d in mine:
+            s.set(d.path, d.here)
+        left = "; ".join(str(d) for d in found if d not in mine)
+        if mine:
+            log.warning("shardd: model %r has what is asked here from now on: %s", self.name,
+                        "; ".join(map(str, mine)))
+        if left:
+            log.warning("shardd: model %r goes on with the settings that it has: %s", self.name,
+                        left)
+
+    def _is_fixed(self, d: Difference) -> bool:
+        """Whether training would not be what is asked, and nothing can make it so."""
+        if d.group is not None:
+            return not d.settable
+        return d.key in ("optimizer", "schedule", "lr") or d.key.startswith(_OF_SCHEDULES)
 
     def _write(self, s: Session, init) -> int:
         """Writes what the model begins with, seals it, and returns the step that it is of."""

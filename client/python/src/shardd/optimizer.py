@@ -29,7 +29,7 @@ from . import cuda as _cuda
 from . import lib as _c
 from . import params as _p
 from . import settings as _s
-from . import torch_state
+from . import torch_state, tune
 from .definition import Definition, Gone
 from .gradients import unwrap_ddp
 from .hooks import OVER, Hook, close_at_exit, on_grad, on_load
@@ -58,15 +58,16 @@ class Optimizer(torch.optim.Optimizer):
 
     model        nn.Module, named_parameters(), parameters or torch's parameter groups
     kind         "adamw", "adam", "sgd", "adagrad", "lion", or a torch.optim.Optimizer that exists:
-                 its class, groups and hyper-parameters are taken over
-    lr, betas, eps, weight_decay, momentum, nesterov   as in torch
+                 its class, hyper-parameters and param_groups are taken over: its scheduler acts
+    lr, betas, eps, weight_decay, momentum, nesterov   as in torch, and so are param_groups: what
+                 all ranks change alike between step() and backward() counts in the next step
     name         of the model in shardd; default $SHARDD_MODEL, else the script's. If a model of
                  that name exists this optimizer goes on with it: that is resume
     address      unix:/path, tcp://host:port, spawn:NAME. Default: $SHARD_ADDRESS, the node's
                  daemon, or a private daemon that is started now. secret: over TCP, the file of the
                  key
     clip         the largest global norm of the gradient; 0: no clip. The step clips, as
-                 clip_grad_norm_ does
+                 clip_grad_norm_ does. Default: that of a model that exists, else 0
     accumulate   backward passes in each step. With it gradients leave during the last one; a step
                  of fewer is fine. As in torch gradients are summed (in fp32), and the loop divides
                  the loss. More than that many are an error
@@ -99,11 +100,12 @@ class Optimizer(torch.optim.Optimizer):
     Raises shardd.Error with one sentence: what, which tensor, rank or node, and what to do.
     """
 
+    one_lr = False  # Whether schedule= gives all groups the same learning rate.
     _step_supports_amp_scaling = True  # GradScaler leaves the gradients to step(), which refuses.
 
     def __init__(self, model, kind: str | torch.optim.Optimizer = "adamw", lr: float | None = None,
                  *, name: str | None = None, address: str | None = None,
-                 secret: str | None = None, clip: float = 0.0, accumulate: int = 1,
+                 secret: str | None = None, clip: float | None = None, accumulate: int = 1,
                  dtype: torch.dtype | None = None, grad_dtype: torch.dtype | None = None,
                  world: int | tuple[int, int] | None = None,
                  loss_scale: str | float | None = None, params: str | None = None,
@@ -113,8 +115,9 @@ class Optimizer(torch.optim.Optimizer):
                  resume: str = "auto", init=None, timeout: float = 300.0, **settings):
         self._closed = True  # Until there is something to close.
         groups, names, module = _p.named(model)
-        if isinstance(kind, torch.optim.Optimizer):
-            kind, groups = _s.taken_over(kind)
+        theirs = kind if isinstance(kind, torch.optim.Optimizer) else None
+        if theirs is not None:
+            kind, groups = _s.taken_over(theirs)
         if kind not in _s.KINDS:
             raise TypeError(f"shardd.Optimizer: kind is {kind!r}, and can be "
                             f"{', '.join(_s.KINDS)}. LBFGS, Muon, LAMB and others that need more "
@@ -128,9 +131,9 @@ class Optimizer(torch.optim.Optimizer):
                 raise ValueError(f"shardd.Optimizer: {word} is {value!r}, and can be {known}")
         if accumulate < 1:
             raise ValueError(f"shardd.Optimizer: accumulate is {accumulate}, and is at least 1")
-        self.kind, self.accumulate, self.on_change = kind, accumulate, on_change
+        self.accumulate, self.on_change = accumulate, on_change
         self.name = name or _p.free_name(self)
-        self.clip, self._clip_now = float(clip), None
+        self.clip, self._clip_now = None if clip is None else float(clip), None
         self.result: Result | None = None
         self.overflow = self.step_was_skipped = False
         self.weight = 1.0  # What this rank's gradient counts. The update divides by their sum.
@@ -151,14 +154,15 @@ class Optimizer(torch.optim.Optimizer):
         self._made = False
         self._hooks: list = []
 
-        own = {k: settings.pop(k) for k in list(settings) if k in _s.KINDS[kind]}
-        defaults = {**_s.KINDS[kind], **own}
+        self.kind, defaults = _s.of_torch(kind, settings)
         if lr is not None:
             defaults["lr"] = float(lr)
         for g in groups:
-            _s.check_group(g, kind)
+            _s.check_group(g, self.kind)
         super().__init__(groups, defaults)
         self._made = True
+        if theirs is not None:
+            self.param_groups = _s.shared_groups(theirs, self.param_groups)
 
         self._collect(dtype, grad_dtype)
         stage3 = {} if stage3 is True else None if stage3 is False else stage3
@@ -206,8 +210,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def _settings(self, low, high, loss_scale, checkpoint_every, timeout, more) -> str:
         words: dict[str, Any] = {
-            "optimizer": self.kind, "clip": self.clip, "min_world": low, "max_world": high,
-            "timeout": f"{max(1, int(1000 * timeout))}ms", "lr": self.param_groups[0]["lr"]}
+            "optimizer": self.kind, "min_world": low, "max_world": high,
+            "timeout": f"{max(1, int(1000 * timeout))}ms", "lr": float(self.param_groups[0]["lr"])}
+        if self.clip is not None:
+            words["clip"] = self.clip
         if loss_scale is not None:
             words["loss_scale"] = loss_scale
         elif self.grad_dtype is torch.float16:
@@ -227,17 +233,22 @@ class Optimizer(torch.optim.Optimizer):
         size = _p.hint("WORLD_SIZE", 1) if world is None else world
         low, high = (size, size) if isinstance(size, int) else size
         self._scheduled = str(more.get("schedule", "none")) != "none"
-        self._groups_known = [_s.own_settings(g, self.kind) for g in self.param_groups]
+        self._rates = _s.Rates(self.param_groups, self.one_lr) if self._scheduled else None
         self._model = Definition(
             self.name, self._rows, self.dtype, self.grad_dtype,
-            [(f"g{i}", _s.words(own)) for i, own in enumerate(self._groups_known)],
+            _s.group_words(self.param_groups, self.kind, self._rates),
             self._settings(low, high, loss_scale, checkpoint_every, timeout, more),
             self._moments(), self._checkpoints)
         # An elastic world has no rank that is there for certain, so whoever comes first defines it.
         self._definer = 0 if init_from is None and low == high else init_from
         self._weights_of = self._model.make(self._session, resume, init, self._definer)
+        if self._model.kept is not None:
+            tune.take(self._model.kept, self.param_groups)
+        self.clip = self._model.clip
+        self._tune = tune.Tune(self.kind, self.param_groups)
         self._applied: int | None = None  # Nobody has asked yet.
         self._untrained = _p.Untrained(self._module, self._rows, self._frozen)
+        self._opt_called = self.global_step > 0  # Then a new scheduler may make steps at once.
         for r in self._rows:
             r.version = r.param._version
             r.sum_before = None if in_file(r.param) else _p.checksum([r.param])
@@ -280,10 +291,12 @@ class Optimizer(torch.optim.Optimizer):
         self._join()
         while True:
             try:
+                self._tune.tell(s, self.name, self.param_groups)
                 step = s.begin(self.weight)
                 break
             except (_c.WorldChanged, _c.RolledBack):
                 s.acknowledge()
+                self._tune.look_again()
         self._begun, self._step = True, step
         self._grads.bind(s)
         if self._weights_of != step - 1:
@@ -406,6 +419,8 @@ class Optimizer(torch.optim.Optimizer):
             change = self._dead
         except OVER as e:
             change = e
+        except _c.Mismatch as e:
+            change = self._tune.unlike(e, self._committing, self.global_step)
         change = self._follow(change)
         if self.on_change == "raise" and self.result.reason == "world":
             raise change
@@ -413,6 +428,9 @@ class Optimizer(torch.optim.Optimizer):
     def _commit(self) -> None:
         s = self._session
         self._begin()
+        self._tune.check(self.param_groups)
+        if self._rates is not None:
+            self._rates.check(self.param_groups)
         if s.loss_scale != 1.0 and not self._scaled and any(
                 r.param.grad is not None and r.param.grad is not r.marker for r in self._rows):
             raise RuntimeError("shardd: this model has a loss scale: call "
@@ -421,7 +439,6 @@ class Optimizer(torch.optim.Optimizer):
             self._grads.drop()
         else:
             self._grads.finish(s, self._gain)
-        self._tell_settings()
         if self._loop is not None:
             s.set_blob(self._loop.blob())
         self._committing = self._step
@@ -432,11 +449,11 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             self._begun = False
         self.result = got._replace(values=got.values[:FREE_VALUES])
+        self._tune.agreed = True
         self.overflow = self.result.reason == "nonfinite"
         self.step_was_skipped = not self.result.applied
-        if self._scheduled:
-            for g in self.param_groups:
-                g["lr"] = self.result.lr
+        if self._rates is not None:
+            self._rates.show(self.param_groups, self.result.lr)
         self._refresh(self.result.step)
         self._applied = self.result.applied_steps
         self._untrained.compare(got.values[FREE_VALUES:])
@@ -453,6 +470,7 @@ class Optimizer(torch.optim.Optimizer):
             r.param.grad = None
         before, tried, begun = self._weights_of, self._committing, self._begun
         self._forget_step()
+        self._tune.look_again()
         told, self._begun = change, begun and isinstance(change, _Unfit)
         while True:
             try:
@@ -544,14 +562,6 @@ class Optimizer(torch.optim.Optimizer):
                 raise RuntimeError(f"shardd: parameter {name!r} was frozen when the Optimizer was "
                                    "made, and requires a gradient now: make a new Optimizer under "
                                    "another name=")
-
-    def _tell_settings(self) -> None:
-        for i, (g, known) in enumerate(zip(self.param_groups, self._groups_known)):
-            now = _s.own_settings(g, self.kind)
-            if now != known:
-                key = next(k for k in now if now[k] != known[k])
-                raise RuntimeError(f"shardd: {key} of group {i} changed from {known[key]} to "
-                                   f"{now[key]} in mid-run")
 
     def add_param_group(self, group: dict) -> None:
         """Only while the Optimizer is made: the layout of a model never changes."""

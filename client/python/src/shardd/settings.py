@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
@@ -35,7 +35,7 @@ KIND_NUMBERS = {"master": _c.MASTER, "image": _c.IMAGE, "exp_avg": _c.EXP_AVG,
 HARMLESS = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "amsgrad",
             "lr_decay", "initial_accumulator_value", "dampening", "decoupled_weight_decay"}
 ZERO_ONLY = {"maximize": False, "amsgrad": False, "lr_decay": 0, "initial_accumulator_value": 0,
-             "dampening": 0}
+             "dampening": 0, "differentiable": False}
 
 
 def word(value) -> str:
@@ -64,12 +64,63 @@ def world_of(settings: str) -> tuple[int, int] | None:
 
 def own_settings(g: dict, kind: str) -> dict:
     """The hyper-parameters of a group that shardd keeps, but for the learning rate."""
-    own = {k: g[k] for k in KINDS[kind] if k != "lr"}
+    own = {k: g[k] if k == "betas" else float(g[k]) for k in KINDS[kind] if k != "lr"}
     if "nesterov" in own:
         own["nesterov"] = int(bool(own["nesterov"]))
     if "betas" in own:
         own["betas"] = tuple(float(b) for b in own["betas"])
     return own
+
+
+def of_torch(kind: str, words: dict) -> tuple[str, dict[str, Any]]:
+    """The kind of optimizer and its defaults, of keywords as torch takes them. They are taken out
+    of `words`; what is left are settings of shardd."""
+    given = {k: words.pop(k) for k in list(words) if k in {*KINDS[kind], *HARMLESS}}
+    defaults = {**KINDS[kind], **{k: v for k, v in given.items() if k in KINDS[kind]}}
+    if kind == "adam" and given.get("decoupled_weight_decay"):
+        kind = "adamw"
+    check_group(given, kind)
+    return kind, defaults
+
+
+class Rates:
+    """Learning rates where a schedule of the daemons gives them, and param_groups only show them.
+
+    one: all groups have the one of the schedule. Otherwise it is that of the first group, and those
+    of the others are to it as they were when the Optimizer was made.
+    """
+
+    def __init__(self, groups: Sequence[Mapping], one: bool):
+        self.one = one
+        first, *_ = self._shown = [float(g["lr"]) for g in groups]
+        self.factors = [1.0 if one or x == first else x / first if first else math.inf
+                        for x in self._shown]
+        if math.inf in self.factors:
+            raise ValueError("shardd.Optimizer: schedule= is about the lr of the first group, and "
+                             "that of another is a part of it: the first one is 0")
+
+    def check(self, groups: Sequence[Mapping]) -> None:
+        """RuntimeError: somebody wrote an lr into param_groups, where it would not count."""
+        for i, (g, shown) in enumerate(zip(groups, self._shown)):
+            if float(g["lr"]) != shown and not self.one:
+                raise RuntimeError(f"shardd: lr of group {i} was changed from {shown} to "
+                                   f"{float(g['lr'])}, and schedule= gives it: make the Optimizer "
+                                   "without schedule= to give it by param_groups or a scheduler")
+
+    def show(self, groups: Sequence[dict], lr: float) -> None:
+        """lr: of the first group, in the step that was decided."""
+        self._shown = [lr * f for f in self.factors]
+        for g, x in zip(groups, self._shown):
+            g["lr"] = x
+
+
+def group_words(groups: Sequence[dict], kind: str, rates: Rates | None) -> list[tuple[str, str]]:
+    """Name and settings of each group, as the definition of a model has them."""
+    found = [own_settings(g, kind) for g in groups]
+    if rates is not None:
+        for own, f in zip(found, rates.factors):
+            own.update({"lr_factor": f} if f != 1 else {})
+    return [(f"g{i}", words(own)) for i, own in enumerate(found)]
 
 
 def moments_of(kind: str, groups: Iterable[dict]) -> tuple[str, ...]:
@@ -85,6 +136,10 @@ def check_group(g: dict, kind: str) -> None:
         if k in g and g[k] not in (v, None):
             raise TypeError(f"shardd.Optimizer: {k}={g[k]!r} is not kept by shardd: {kind} here is "
                             "without it")
+    decoupled = g.get("decoupled_weight_decay")
+    if decoupled is not None and kind in ("adam", "adamw") and decoupled != (kind == "adamw"):
+        raise TypeError(f"shardd.Optimizer: decoupled_weight_decay={decoupled!r} of {kind}: all "
+                        "groups have it, which is kind=\"adamw\", or none, which is \"adam\"")
     for k in g:
         if k not in {*KINDS[kind], *HARMLESS, "params", "param_names", "name"}:
             log.debug("shardd: key %r of a parameter group is not looked at", k)
@@ -104,3 +159,13 @@ def taken_over(optimizer: torch.optim.Optimizer) -> tuple[str, list[dict]]:
         raise RuntimeError(f"shardd.Optimizer: this {type(optimizer).__name__} has made steps "
                            "already: import its state, or begin with a new one")
     return kind, [dict(g) for g in optimizer.param_groups]
+
+
+def shared_groups(optimizer: torch.optim.Optimizer, groups: Sequence[dict]) -> list[dict]:
+    """The groups of an optimizer that was taken over, with what shardd's `groups` have more. A
+    scheduler that was made for it writes into them."""
+    for theirs, g in zip(optimizer.param_groups, groups):
+        theirs.update({k: v for k, v in g.items() if k not in ("params", "param_names")})
+    # Otherwise the scheduler warns that no step was made before its own.
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+    return optimizer.param_groups

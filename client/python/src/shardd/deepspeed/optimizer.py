@@ -19,7 +19,7 @@ import torch
 from .. import params as _p
 from ..checkpoints import Initial
 from ..optimizer import Optimizer
-from ..settings import taken_over
+from ..settings import shared_groups, taken_over
 from . import comm
 from .config import Config, number
 from .monitor import log
@@ -41,6 +41,8 @@ class DeepSpeedOptimizer(Optimizer):
 
     It keeps what it was defined with, so that the model can be made anew from other numbers.
     """
+
+    one_lr = True  # As DeepSpeed's schedules have it.
 
     def __init__(self, groups, module: torch.nn.Module, **arguments):
         self._module_of_engine = module
@@ -159,7 +161,7 @@ def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters)
         loss_scale=settings.pop("loss_scale", None), **words, **settings)
     if client is not None:
         # A scheduler that was made for the other one writes into these.
-        made.param_groups = client.param_groups
+        made.param_groups = shared_groups(client, made.param_groups)
     return made, client
 
 
