@@ -310,6 +310,10 @@ def test_groups_with_a_schedule_of_the_daemons(address):
     assert rates[0] < rates[-1] == 1e-2
     assert [g["lr"] for g in opt.param_groups] == pytest.approx([1e-2, 1e-4])
     assert differ(a, b) < 1e-6
+    state = opt.state_dict()
+    state["param_groups"][0]["lr"] = 0.7
+    opt.load_state_dict(state)
+    train(a, opt, 1)
     opt.param_groups[1]["lr"] = 0.5
     loss(a).backward()
     with pytest.raises(RuntimeError, match="lr of group 1 was changed .* schedule= gives it"):
@@ -382,6 +386,47 @@ def test_a_newcomer_whose_scheduler_goes_on(start):
         assert "UserWarning" not in err
 
 
+# --- state ---
+
+
+def test_state_of_distributed_checkpoint(address, tmp_path):
+    """get_state_dict() of a shardd optimizer has the moments, and another goes on with them."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import (get_optimizer_state_dict, get_state_dict,
+                                                         set_optimizer_state_dict)
+    a, c = net(), net()
+    opt, theirs = make(a, address, name="x"), torch.optim.AdamW(c.parameters(), lr=1e-2)
+    train(a, opt, 5)
+    train(c, theirs, 5)
+    assert "shardd" in opt.state_dict() and not opt.state_dict()["state"]
+    weights, moments = get_state_dict(a, opt)
+    dcp.save({"m": weights, "o": moments}, checkpoint_id=tmp_path, no_dist=True)
+    opt.close()
+    b = net()
+    state = {"m": b.state_dict()}
+    dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
+    b.load_state_dict(state["m"])
+    opt = make(b, address, name="y")
+    state = {"o": get_optimizer_state_dict(b, opt)}
+    dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
+    set_optimizer_state_dict(b, opt, optim_state_dict=state["o"])
+    assert opt.applied == 5
+    train(b, opt, 5, 5)
+    train(c, theirs, 5, 5)
+    assert differ(b, c) < 1e-6
+    opt.close()
+
+
+def test_a_reference_is_of_its_model(address):
+    a, b = make(net(), address, name="x"), make(net(), address, name="y", weight_decay=0.5)
+    with pytest.raises(RuntimeError, match="step 0 of model 'x', and model 'y'"):
+        b.load_state_dict(a.state_dict())
+    assert b.param_groups[0]["weight_decay"] == 0.5
+    a.load_state_dict(a.state_dict())
+    a.close()
+    b.close()
+
+
 # --- words of torch ---
 
 
@@ -418,3 +463,19 @@ def test_lr_that_is_a_tensor(address):
         assert opt.result.lr == pytest.approx(1e-2)
         opt.close()
     assert differ(a, b) == 0
+
+
+def test_state_of_a_scaler(address, caplog):
+    m = net().half()
+    opt = make(m, address, loss_scale="dynamic")
+    s = shardd.GradScaler(opt)
+    s.scale(((m(X.half()) - Y.half()) ** 2).mean()).backward()
+    s.step(opt)
+    s.update()
+    state = s.state_dict()
+    assert state == {"scale": s.get_scale(), "shardd": "m"}
+    s.load_state_dict(state)
+    assert not caplog.text
+    s.load_state_dict(torch.amp.GradScaler("cpu", init_scale=2.0).state_dict())
+    assert "has scale 2" in caplog.text
+    opt.close()

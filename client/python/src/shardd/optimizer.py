@@ -682,7 +682,10 @@ class Optimizer(torch.optim.Optimizer):
         return None
 
     def state_dict(self) -> dict:
-        """A reference to the model in shardd, and the groups: 1 KiB. The numbers stay there."""
+        """A reference to the model in shardd, and the groups: 1 KiB. The numbers stay there. For
+        get_state_dict() of torch.distributed.checkpoint it is full_state_dict()."""
+        if torch_state.asked_by_dcp():
+            return self.full_state_dict()
         all_of_them = [p for g in self.param_groups for p in g["params"]]
         number = {id(p): i for i, p in enumerate(all_of_them)}
         return {"shardd": {"name": self.name, "step": self.global_step},
@@ -709,16 +712,10 @@ class Optimizer(torch.optim.Optimizer):
         of optimizer or of other parameters, and nothing has changed.
         """
         self._alive()
-        ref = state_dict.get("shardd")
-        if ref is None:
+        if "shardd" in state_dict:
+            torch_state.load_reference(self, state_dict)
+        else:
             torch_state.load_into(self, state_dict)
-            return
-        if ref["step"] != self.global_step:
-            raise RuntimeError(f"shardd: this state is of step {ref['step']} of model "
-                               f"{ref['name']!r}, and model {self.name!r} is at step "
-                               f"{self.global_step}: restore the checkpoint of that step")
-        for g, saved in zip(self.param_groups, state_dict["param_groups"]):
-            g.update({k: v for k, v in saved.items() if k != "params"})
 
     def _again(self, init) -> None:
         """Drops the model and makes it anew of `init`. All ranks call it."""

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Mapping
+
 import torch
+
+log = logging.getLogger("shardd")
 
 
 class GradScaler:
@@ -34,3 +39,17 @@ class GradScaler:
     def is_enabled(self) -> bool:
         """True."""
         return True
+
+    def state_dict(self) -> dict:
+        """The loss scale, for whoever looks. It is the daemons', and a checkpoint of theirs has it
+        with all that belongs to it."""
+        return {"scale": self.get_scale(), "shardd": self._optimizer.name}
+
+    def load_state_dict(self, state_dict: Mapping) -> None:
+        """Changes nothing: the loss scale comes with the model. If the state, of this class or of
+        torch's, has another one, that is logged."""
+        scale, now = state_dict.get("scale"), self.get_scale()
+        if scale is not None and float(scale) != now:
+            log.warning("shardd: this state of a GradScaler has scale %g, and model %r goes on "
+                        "with its own, %g: give loss_scale= to a new model to begin with another",
+                        float(scale), self._optimizer.name, now)

@@ -10,6 +10,7 @@ parameter.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Mapping, Sequence
 
@@ -260,3 +261,30 @@ def load_into(opt, state: Mapping) -> None:
     for g, saved in zip(opt.param_groups, init.groups):
         g.update(saved.settings)
     opt._again(init)
+
+
+def load_reference(opt, state: Mapping) -> None:
+    """A state_dict() of a shardd.Optimizer into one that has that model at that step."""
+    ref = state["shardd"]
+    if (ref["name"], ref["step"]) != (opt.name, opt.global_step):
+        raise RuntimeError(f"shardd: this state is a reference to step {ref['step']} of model "
+                           f"{ref['name']!r}, and model {opt.name!r} is at step "
+                           f"{opt.global_step}: restore the checkpoint of that step under that "
+                           "name, or give full_state_dict() of that Optimizer, which has all "
+                           "moments")
+    left_out = ("params", "lr") if opt._scheduled else ("params",)  # The daemons give that lr.
+    for g, saved in zip(opt.param_groups, state["param_groups"]):
+        g.update({k: v for k, v in saved.items() if k not in left_out})
+
+
+def asked_by_dcp() -> bool:
+    """Whether get_state_dict() of torch.distributed.checkpoint calls state_dict(). It takes apart
+    what it is given, and of a reference nothing would be left."""
+    frame = sys._getframe(2)
+    for _ in range(4):  # Decorators of torch may stand between.
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
+            return True
+        frame = frame.f_back
+    return False
