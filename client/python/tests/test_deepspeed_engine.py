@@ -138,6 +138,153 @@ def test_equals_the_real_one(train, n, words):
 
 def make(address, model=None, **words):
     torch.manual_seed(0)
+DTYPES = EITHER + """
+class Turning(torch.nn.Module):
+    _keep_in_fp32_modules_strict = ["turn_*bias"]
+    def __init__(self):
+        super().__init__()
+        self.line, self.batch = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+        self.register_buffer("inv_freq", 1 / 10000 ** (torch.arange(0, 8, 2) / 8), persistent=False)
+        self.register_buffer("turn_no_bias", torch.tensor([1 / 3]).half())
+    def forward(self, x):
+        return self.batch(self.line(x)) * self.inv_freq.repeat(2)
+
+out = []
+for words in o["words"]:
+    torch.manual_seed(0)
+    model = Turning()
+    outer = torch.nn.Sequential(model)
+    engine = deepspeed.initialize(model=outer, model_parameters=list(outer.parameters()),
+                                  config={**o["config"], **words})[0]
+    out.append({k: [str(v.dtype), v.double().tolist()]
+                for k, v in (*outer.named_buffers(), *outer.named_parameters())
+                if "line" not in k or k.endswith("bias")})
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+BF16, FP16 = {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}
+CASTS = [FP16, BF16, {}, {"data_types": {"buffer_dtype": "bf16"}},
+         *({**BF16, "data_types": d} for d in (
+             {"buffer_dtype": "fp32"}, {"buffer_dtype": "bf16"},
+             {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["running_*", "batch"]},
+             {"buffer_dtype": "bf16", "keep_in_fp32_modules": []},
+             {"buffer_dtype": "fp16", "keep_in_fp32_modules": "auto"}))]
+
+
+def casts(ranks, real):
+    options = {"real": real, "words": CASTS[1:], "config": config(stage=1)}
+    if not real:  # The real one has no fp16 on a CPU.
+        options["words"] = CASTS
+    return ranks(DTYPES, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+
+
+def test_buffers_keep_their_dtype(ranks):
+    """inv_freq of rotary embeddings and statistics stay fp32 while parameters are bf16."""
+    fp16, bf16, fp32, _, same, cast, kept, none, auto = casts(ranks, False)
+    for got, dtype in ((bf16, "bfloat16"), (fp16, "float16"), (fp32, "float32")):
+        assert got["0.batch.weight"][0] == f"torch.{dtype}"
+        assert got["0.inv_freq"] == ["torch.float32", (1 / 10000 ** (
+            torch.arange(0, 8, 2) / 8)).double().tolist()]
+        assert got["0.batch.running_var"][0] == "torch.float32"
+        assert got["0.batch.num_batches_tracked"][0] == "torch.int64"
+    assert same == bf16
+    assert cast["0.inv_freq"][0] == cast["0.batch.running_mean"][0] == "torch.bfloat16"
+    assert cast["0.inv_freq"][1][1] == torch.tensor(0.1).bfloat16().item()
+    assert [kept[f"0.{k}"][0] for k in ("inv_freq", "batch.running_mean", "turn_no_bias",
+                                        "batch.weight")] == [
+        "torch.bfloat16", "torch.float32", "torch.bfloat16", "torch.bfloat16"]
+    assert none["0.turn_no_bias"][0] == "torch.bfloat16"
+    assert bf16["0.turn_no_bias"][0] == auto["0.turn_no_bias"][0] == "torch.float32"
+
+
+@pytest.mark.slow
+def test_buffers_have_the_dtypes_of_the_real_one(ranks):
+    assert casts(ranks, False)[1:] == casts(ranks, True)
+
+
+ADAMS = EITHER + """
+out = []
+for name, params in o["adams"]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    words = {**o["config"], "optimizer": {"type": name, "params": {
+        "lr": 1e-2, "torch_adam": True, **params}}}
+    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()),
+                                  config=words)[0]
+    for i in range(4):
+        engine.backward(engine(torch.ones(2, 4) * i).sum())
+        engine.step()
+    out.append(model.weight.detach().flatten().tolist())
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+
+
+@pytest.mark.slow
+def test_weight_decay_of_adam_is_that_of_the_real_one(ranks):
+    much = {"weight_decay": 0.5}
+    adams = [("Adam", much), ("Adam", {**much, "adam_w_mode": True}),
+             ("Adam", {**much, "adam_w_mode": False}), ("AdamW", much),
+             ("AdamW", {**much, "adam_w_mode": False}), ("AdamW", {}), ("Adam", {}),
+             ("Adam", {"adam_w_mode": False})]
+    got, want = (ranks(ADAMS, OPTIONS=json.dumps({"real": real, "adams": adams,
+                                                  "config": config(stage=1)}),
+                       MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+                 for real in (False, True))
+    for (name, words), a, b in zip(adams, got, want):
+        assert a == pytest.approx(b, abs=1e-6), (name, words)
+    assert got[0] == got[1] == got[3] == got[4] != got[2]
+    assert got[5] == got[6] != got[7]
+
+
+MOMENTA = EITHER + """
+out = []
+for kind, params in (("AdamW", {"betas": [0.8, 0.95]}), ("SGD", {"momentum": 0.7})):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    words = {**o["config"], "optimizer": {"type": kind, "params": {
+        "lr": 1e-2, **params, **({"torch_adam": True} if kind == "AdamW" else {})}},
+        "scheduler": {"type": "OneCycle", "params": {
+            "cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 3}}}
+    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()),
+                                  config=words)[0]
+    for i in range(7):
+        out.append([engine.get_lr(), [list(m) if isinstance(m, (list, tuple)) else m
+                                      for m in engine.get_mom()]])
+        engine.backward(engine(torch.ones(2, 4)).sum())
+        engine.step()
+    out.append(model.weight.detach().flatten().tolist())
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+
+
+def momenta(ranks, real):
+    options = {"real": real, "config": {**config(stage=1), "zero_allow_untested_optimizer": True}}
+    return ranks(MOMENTA, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+
+
+def test_get_mom_moves_with_one_cycle(ranks):
+    got = momenta(ranks, False)
+    assert [m[1][0][0] for m in got[:7]] == pytest.approx(
+        [0.8, 0.9 - 0.1 / 3, 0.9 - 0.2 / 3, 0.8, 0.9 - 0.2 / 3, 0.9 - 0.1 / 3, 0.9])
+    assert {m[1][0] for m in got[8:15]} == {0.7}
+
+
+@pytest.mark.slow
+def test_get_mom_is_that_of_the_real_one(ranks):
+    for a, b in zip(momenta(ranks, False), momenta(ranks, True)):
+        if len(a) == 2:
+            assert a[0] == pytest.approx(b[0]) and torch.tensor(a[1]).allclose(torch.tensor(b[1]))
+        else:
+            assert a == pytest.approx(b, abs=1e-6)
+
+
     model = model or models.GPT()
     words.setdefault("shardd", {}).setdefault("address", address)
     return deepspeed.initialize(model=model, config=config(**words))[0]

@@ -19,6 +19,7 @@ import gc
 import logging
 import os
 import sys
+import re
 import warnings
 from typing import Any
 
@@ -72,20 +73,20 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _cast(self) -> None:
         c = self._config
-        word = c.get("data_types.param_dtype")
-        dtype = self._dtype or (getattr(torch, DTYPE_NAMES[word]) if word in DTYPE_NAMES else None)
+        word, to, keep = c.param_dtype, c.buffer_dtype, c.keep_in_fp32
+        dtype = self._dtype or (getattr(torch, word) if word else None)
         if dtype is None:
             return
-        buffers = c.get("data_types.buffer_dtype")
         for p in self.module.parameters():
             if p.is_floating_point():
                 p.data = p.data.to(dtype)
-        if buffers in DTYPE_NAMES:
-            to = getattr(torch, DTYPE_NAMES[buffers])
-            for m in self.module.modules():
-                for name, b in m._buffers.items():
-                    if b is not None and b.is_floating_point():
-                        m._buffers[name] = b.to(to)
+        kept = _stay_fp32(self.module, keep, dtype)
+        for name, b in self.module.named_buffers():
+            if b.is_floating_point():
+                if name in kept:
+                    b.data = b.data.float()
+                elif to is not None:
+                    b.data = b.data.to(getattr(torch, to))
 
     def _move(self, fetched: set[int]) -> None:
         """To the GPU of this rank, if it has one: all but what is fetched there when it is used."""
@@ -122,8 +123,8 @@ class DeepSpeedEngine(torch.nn.Module):
                                   f"{', '.join(SCHEDULES)}, or one of torch.optim.lr_scheduler")
             target: Any = opt
             if opt._scheduled:  # The daemons write param_groups. This one only tells.
-                target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"]}
-                                           for g in opt.param_groups])
+                target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"],
+                                            "betas": g["betas"]} for g in opt.param_groups])
             params = schedule_params(self._config)
             if name in SCHEDULES:
                 params = {k: int(v) if isinstance(v, float) and v == int(v) and
@@ -156,7 +157,7 @@ class DeepSpeedEngine(torch.nn.Module):
         c = self._config
         if c.get("log_level"):
             level = str(c.get("log_level")).upper()
-            if level not in logging.getLevelNamesMapping():
+            if not isinstance(logging.getLevelName(level), int):
                 raise ConfigError(f"shardd: ds_config: log_level is {c.get('log_level')!r}")
             logging.getLogger("shardd").setLevel(level)
         if c.get("disable_python_gc"):
@@ -355,8 +356,12 @@ class DeepSpeedEngine(torch.nn.Module):
         return [g["lr"] for g in self.optimizer.param_groups]
 
     def get_mom(self) -> list:
-        """betas of each group, or momentum where the optimizer has none."""
-        return [g.get("betas", g.get("momentum")) for g in self.optimizer.param_groups]
+        """betas of each group in the next step, or momentum where the optimizer has none."""
+        opt, groups = self.optimizer, self.optimizer.param_groups
+        shown = getattr(self.lr_scheduler, "optimizer", None)
+        if opt._scheduled and shown is not None:
+            groups = shown.param_groups
+        return [g.get("betas", g.get("momentum")) for g in groups]
 
     # --- what others ask ---
 
@@ -610,3 +615,19 @@ def _half(x):
     if isinstance(x, (list, tuple)):
         return type(x)(_half(v) for v in x)
     return x
+def _stay_fp32(module: torch.nn.Module, told: list[str] | None, dtype: torch.dtype) -> set[str]:
+    """The names of the buffers that stay fp32 in a model of this dtype. In a pattern * stands for
+    anything, and it may be found anywhere in a name. told: None: the lists that modules of
+    Transformers have, of which one is for fp16 alone."""
+    if dtype is torch.float32:
+        return set()
+    rules = [("", w) for w in told or ()]
+    if told is None:
+        lists = ["_keep_in_fp32_modules_strict"]
+        lists += ["_keep_in_fp32_modules"] if dtype is torch.float16 else []
+        rules = [(f"{prefix}." if prefix else "", w) for prefix, m in module.named_modules()
+                 for at in lists for w in getattr(m, at, None) or ()]
+    return {name for name, _ in module.named_buffers() for prefix, w in rules
+            if name.startswith(prefix) and re.search(w.replace("*", ".*"), name[len(prefix):])}
+
+

@@ -19,7 +19,7 @@ import torch
 from .. import params as _p
 from ..checkpoints import Initial
 from ..optimizer import Optimizer
-from ..settings import taken_over
+from ..settings import KINDS, taken_over
 from . import comm
 from .config import Config, number
 from .monitor import log
@@ -144,7 +144,7 @@ def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters)
     if client is not None:
         words.pop("weight_decay")
     grad = c.grad_dtype
-    settings = {**c.settings(), **_schedule_of_daemon(c)}
+    settings = {**c.settings(), **(_schedule_of_daemon(c) if "betas" in KINDS[kind] else {})}
     low, high = c.world
     made = DeepSpeedOptimizer(
         groups, module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
