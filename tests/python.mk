@@ -54,9 +54,9 @@ check-python-frameworks: all $(FRAMEWORKS_PYTHON)
 	@SHARDD_FRAMEWORKS=1 OMP_NUM_THREADS=1 $(FRAMEWORKS_PYTHON) -B -m pytest -p no:cacheprovider \
 	  -q client/python/tests/test_lightning.py client/python/tests/test_ray.py $(PYTEST)
 
-# `make check-deepspeed` runs DeepSpeed's own unit tests, those whose ids are in passing.txt, against
-# the stand-in. They are not in its wheel: DEEPSPEED_SRC is a checkout of DEEPSPEED_COMMIT, and is
-# cloned below build/ if it is not given, which needs the network once. Not part of CI: it takes long.
+# `make check-deepspeed` runs DeepSpeed's unit tests against the stand-in: what is in passing.txt
+# has to pass. Its wheel has no tests: DEEPSPEED_SRC is a checkout of DEEPSPEED_COMMIT, and is
+# fetched below build/ if it is not given, which needs the network once. Not part of CI.
 DEEPSPEED_COMMIT := edaa7221267243c7be7fb49c5d5f5c4fb97b4641
 DEEPSPEED_URL    ?= https://github.com/deepspeedai/DeepSpeed
 DEEPSPEED_SRC    ?= build/deepspeed-src
