@@ -309,6 +309,7 @@ help:
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
 	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
 	  'make check-python-frameworks' 'the same with Lightning and Ray, which are installed below build/: not part of CI' \
+	  'make check-deepspeed' 'unit tests of DeepSpeed itself against the stand-in: DEEPSPEED_SRC=checkout FILES="..."; not part of CI' \
 	  'make wheel' 'the wheel with library and daemon inside, into build/dist; check-wheel trains with it' \
 	  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
 	  'make unit' 'build and run unit, kernel and process tests only' \

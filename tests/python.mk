@@ -53,3 +53,24 @@ $(FRAMEWORKS_PYTHON): client/python/requirements-frameworks.txt $(TORCH_PYTHON)
 check-python-frameworks: all $(FRAMEWORKS_PYTHON)
 	@SHARDD_FRAMEWORKS=1 OMP_NUM_THREADS=1 $(FRAMEWORKS_PYTHON) -B -m pytest -p no:cacheprovider \
 	  -q client/python/tests/test_lightning.py client/python/tests/test_ray.py $(PYTEST)
+
+# `make check-deepspeed` runs DeepSpeed's unit tests against the stand-in: what is in passing.txt
+# has to pass. Its wheel has no tests: DEEPSPEED_SRC is a checkout of DEEPSPEED_COMMIT, and is
+# fetched below build/ if it is not given, which needs the network once. Not part of CI.
+DEEPSPEED_COMMIT := edaa7221267243c7be7fb49c5d5f5c4fb97b4641
+DEEPSPEED_URL    ?= https://github.com/deepspeedai/DeepSpeed
+DEEPSPEED_SRC    ?= build/deepspeed-src
+.PHONY: check-deepspeed
+build/deepspeed-src:
+	@rm -rf $@.part; git init -q $@.part
+	@git -C $@.part fetch -q --depth 1 $(DEEPSPEED_URL) $(DEEPSPEED_COMMIT) && \
+	  git -C $@.part checkout -q FETCH_HEAD -- tests && mv $@.part $@ || \
+	  { rm -rf $@.part; echo "check-deepspeed: DeepSpeed's tests are not here, and $(DEEPSPEED_URL)" \
+	    "could not be fetched: say DEEPSPEED_SRC=folder, a checkout of $(DEEPSPEED_COMMIT)" >&2; \
+	    exit 1; }
+check-deepspeed: all torch $(filter build/deepspeed-src,$(DEEPSPEED_SRC))
+	@test -d $(DEEPSPEED_SRC)/tests/unit || { echo "check-deepspeed: $(DEEPSPEED_SRC) has no" \
+	  "tests/unit: DEEPSPEED_SRC is a checkout of $(DEEPSPEED_COMMIT)" >&2; exit 1; }
+	@SHARDD_LIB=$(CURDIR)/build/libshard.so.0 SHARD_DAEMON=$(CURDIR)/build/shardd \
+	  PYTHONPATH=$(CURDIR)/client/python/src $(TORCH_PYTHON) -B \
+	  client/python/tests/deepspeed_unit/run.py $(DEEPSPEED_SRC)/tests $(FILES)

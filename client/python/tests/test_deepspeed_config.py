@@ -160,7 +160,14 @@ def test_settings_of_the_loss_scale():
     ("Adam", {}, "adamw"), ("Adam", {"adam_w_mode": False}, "adam"), ("AdamW", {}, "adamw"),
     ("SGD", {"momentum": "0.9"}, "sgd"), ("Adagrad", {}, "adagrad"), ("Lion", {}, "lion"),
     ("Lamb", {}, None), ("OneBitAdam", {}, None), ("MuAdam", {}, None), ("RMSprop", {}, None),
-    ("Adam", {"bias_correction": False}, None), ("Adam", {"amsgrad": True}, None)])
+    ("Adam", {"bias_correction": False}, None), ("Adam", {"amsgrad": True}, None),
+    ("Adam", {"adam_w_mode": "false"}, "adam"), ("Adam", {"adam_w_mode": 1}, "adamw"),
+    ("AdamW", {"adam_w_mode": False}, "adamw"), ("Adam", {"adamw_mode": False}, None),
+    ("Adam", {"adam_w_mode": False, "adamw_mode": False}, "adam"),
+    ("Adam", {"decoupled_weight_decay": True}, "adamw"),
+    ("Adam", {"adam_w_mode": False, "decoupled_weight_decay": True}, None),
+    ("AdamW", {"decoupled_weight_decay": False}, None), ("SGD", {"adam_w_mode": True}, None),
+    ("Lion", {"adamw_mode": True}, None), ("Adam", {"max_grad_norm": 1.0}, None)])
 def test_optimizers(name, params, want):
     c = Config({**ONE, "optimizer": {"type": name, "params": {"lr": "1e-3", **params}}})
     if want is None:
@@ -169,6 +176,21 @@ def test_optimizers(name, params, want):
         return
     kind, words = c.optimizer()
     assert (kind, words["lr"]) == (want, 1e-3)
+
+
+@pytest.mark.parametrize("path, bad", [
+    ("buffer_dtype", "int8"), ("param_dtype", "fp8"), ("keep_in_fp32", "norm"),
+    ("keep_in_fp32", ["norm", 1])])
+def test_dtypes(path, bad):
+    key = "keep_in_fp32_modules" if path == "keep_in_fp32" else path
+    assert getattr(Config({**ONE, "data_types": {key: "auto"}}), path) is None
+    with pytest.raises(ConfigError, match=f"data_types.{key} is"):
+        getattr(Config({**ONE, "data_types": {key: bad}}), path)
+
+
+def test_auto_is_a_value_of_resume():
+    assert Config({**ONE, "shardd": {"resume": "auto"}}).get("shardd.resume") == "auto"
+    assert Config({**ONE, "gradient_clipping": "auto"}).get("gradient_clipping") is None
 
 
 def test_elasticity_is_a_world():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeedEngine against plain torch and against the real DeepSpeed, and what it refuses."""
 
+import dataclasses
 import json
+import logging
 import os
 import socket
 
@@ -136,6 +138,153 @@ def test_equals_the_real_one(train, n, words):
         assert (a["steps"], a["samples"]) == (b["steps"], b["samples"])
 
 
+DTYPES = EITHER + """
+class Turning(torch.nn.Module):
+    _keep_in_fp32_modules_strict = ["turn_*bias"]
+    def __init__(self):
+        super().__init__()
+        self.line, self.batch = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+        self.register_buffer("inv_freq", 1 / 10000 ** (torch.arange(0, 8, 2) / 8), persistent=False)
+        self.register_buffer("turn_no_bias", torch.tensor([1 / 3]).half())
+    def forward(self, x):
+        return self.batch(self.line(x)) * self.inv_freq.repeat(2)
+
+out = []
+for words in o["words"]:
+    torch.manual_seed(0)
+    model = Turning()
+    outer = torch.nn.Sequential(model)
+    engine = deepspeed.initialize(model=outer, model_parameters=list(outer.parameters()),
+                                  config={**o["config"], **words})[0]
+    out.append({k: [str(v.dtype), v.double().tolist()]
+                for k, v in (*outer.named_buffers(), *outer.named_parameters())
+                if "line" not in k or k.endswith("bias")})
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+BF16, FP16 = {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}
+CASTS = [FP16, BF16, {}, {"data_types": {"buffer_dtype": "bf16"}},
+         *({**BF16, "data_types": d} for d in (
+             {"buffer_dtype": "fp32"}, {"buffer_dtype": "bf16"},
+             {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["running_*", "batch"]},
+             {"buffer_dtype": "bf16", "keep_in_fp32_modules": []},
+             {"buffer_dtype": "fp16", "keep_in_fp32_modules": "auto"}))]
+
+
+def casts(ranks, real):
+    options = {"real": real, "words": CASTS[1:], "config": config(stage=1)}
+    if not real:  # The real one has no fp16 on a CPU.
+        options["words"] = CASTS
+    return ranks(DTYPES, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+
+
+def test_buffers_keep_their_dtype(ranks):
+    """inv_freq of rotary embeddings and statistics stay fp32 while parameters are bf16."""
+    fp16, bf16, fp32, _, same, cast, kept, none, auto = casts(ranks, False)
+    for got, dtype in ((bf16, "bfloat16"), (fp16, "float16"), (fp32, "float32")):
+        assert got["0.batch.weight"][0] == f"torch.{dtype}"
+        assert got["0.inv_freq"] == ["torch.float32", (1 / 10000 ** (
+            torch.arange(0, 8, 2) / 8)).double().tolist()]
+        assert got["0.batch.running_var"][0] == "torch.float32"
+        assert got["0.batch.num_batches_tracked"][0] == "torch.int64"
+    assert same == bf16
+    assert cast["0.inv_freq"][0] == cast["0.batch.running_mean"][0] == "torch.bfloat16"
+    assert cast["0.inv_freq"][1][1] == torch.tensor(0.1).bfloat16().item()
+    assert [kept[f"0.{k}"][0] for k in ("inv_freq", "batch.running_mean", "turn_no_bias",
+                                        "batch.weight")] == [
+        "torch.bfloat16", "torch.float32", "torch.bfloat16", "torch.bfloat16"]
+    assert none["0.turn_no_bias"][0] == "torch.bfloat16"
+    assert bf16["0.turn_no_bias"][0] == auto["0.turn_no_bias"][0] == "torch.float32"
+
+
+@pytest.mark.slow
+def test_buffers_have_the_dtypes_of_the_real_one(ranks):
+    assert casts(ranks, False)[1:] == casts(ranks, True)
+
+
+ADAMS = EITHER + """
+out = []
+for name, params in o["adams"]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    words = {**o["config"], "optimizer": {"type": name, "params": {
+        "lr": 1e-2, "torch_adam": True, **params}}}
+    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()),
+                                  config=words)[0]
+    for i in range(4):
+        engine.backward(engine(torch.ones(2, 4) * i).sum())
+        engine.step()
+    out.append(model.weight.detach().flatten().tolist())
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+
+
+@pytest.mark.slow
+def test_weight_decay_of_adam_is_that_of_the_real_one(ranks):
+    much = {"weight_decay": 0.5}
+    adams = [("Adam", much), ("Adam", {**much, "adam_w_mode": True}),
+             ("Adam", {**much, "adam_w_mode": False}), ("AdamW", much),
+             ("AdamW", {**much, "adam_w_mode": False}), ("AdamW", {}), ("Adam", {}),
+             ("Adam", {"adam_w_mode": False})]
+    got, want = (ranks(ADAMS, OPTIONS=json.dumps({"real": real, "adams": adams,
+                                                  "config": config(stage=1)}),
+                       MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+                 for real in (False, True))
+    for (name, words), a, b in zip(adams, got, want):
+        assert a == pytest.approx(b, abs=1e-6), (name, words)
+    assert got[0] == got[1] == got[3] == got[4] != got[2]
+    assert got[5] == got[6] != got[7]
+
+
+MOMENTA = EITHER + """
+out = []
+for kind, params in (("AdamW", {"betas": [0.8, 0.95]}), ("SGD", {"momentum": 0.7})):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    words = {**o["config"], "optimizer": {"type": kind, "params": {
+        "lr": 1e-2, **params, **({"torch_adam": True} if kind == "AdamW" else {})}},
+        "scheduler": {"type": "OneCycle", "params": {
+            "cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 3}}}
+    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()),
+                                  config=words)[0]
+    for i in range(7):
+        out.append([engine.get_lr(), [list(m) if isinstance(m, (list, tuple)) else m
+                                      for m in engine.get_mom()]])
+        engine.backward(engine(torch.ones(2, 4)).sum())
+        engine.step()
+    out.append(model.weight.detach().flatten().tolist())
+    if not o["real"]:
+        engine.destroy()
+say(out=out)
+"""
+
+
+def momenta(ranks, real):
+    options = {"real": real, "config": {**config(stage=1), "zero_allow_untested_optimizer": True}}
+    return ranks(MOMENTA, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=1)[0][0]["out"]
+
+
+def test_get_mom_moves_with_one_cycle(ranks):
+    got = momenta(ranks, False)
+    assert [m[1][0][0] for m in got[:7]] == pytest.approx(
+        [0.8, 0.9 - 0.1 / 3, 0.9 - 0.2 / 3, 0.8, 0.9 - 0.2 / 3, 0.9 - 0.1 / 3, 0.9])
+    assert {m[1][0] for m in got[8:15]} == {0.7}
+
+
+@pytest.mark.slow
+def test_get_mom_is_that_of_the_real_one(ranks):
+    for a, b in zip(momenta(ranks, False), momenta(ranks, True)):
+        if len(a) == 2:
+            assert a[0] == pytest.approx(b[0]) and torch.tensor(a[1]).allclose(torch.tensor(b[1]))
+        else:
+            assert a == pytest.approx(b, abs=1e-6)
+
+
 def make(address, model=None, **words):
     torch.manual_seed(0)
     model = model or models.GPT()
@@ -258,6 +407,198 @@ def test_unmanaged_accumulation_and_many_backward_passes(address):
     with pytest.raises(AssertionError, match="caller owns"):
         engine.set_gradient_accumulation_boundary(True)
     engine.destroy()
+
+
+@pytest.mark.parametrize("words", [
+    *({"stage": stage} for stage in range(4)), {"plain": True}, {"gas": 2},
+    {"managed_gradient_accumulation": False}], ids=str)
+def test_a_clip_by_hand_says_what_to_do(address, words):
+    """torch's clip_grad_norm_() would return 0.0, and not clip."""
+    plain, gas = words.pop("plain", False), words.get("gas", 1)
+    engine, norms = make(address, gradient_clipping=0.0, **words), []
+    ours = list(engine.parameters())
+    for step in range(2):
+        for micro in range(gas):
+            for half in range(2):  # Two losses of one forward pass.
+                loss = engine(*models.tokens(step * gas + micro, 0)) / 2
+                if plain:
+                    loss.backward()
+                else:
+                    engine.backward(loss)
+            if micro < gas - 1:
+                assert all(p.grad is None for p in ours)
+                engine.step()
+        for call in (lambda: torch.nn.utils.clip_grad_norm_(ours, 1.0),
+                     lambda: ours[0].grad.mul_(0), lambda: ours[0].grad.norm()):
+            with pytest.raises(RuntimeError, match="say gradient_clipping in the ds_config"):
+                call()
+        assert deepspeed.utils.safe_get_full_grad(ours[0]).any()
+        engine.step()
+        norms.append(engine.get_global_grad_norm())
+        assert all(p.grad is None for p in ours)
+    assert norms == pytest.approx(reference(gas=gas, steps=2, clip=1e9)[1], rel=1e-4)
+    engine.destroy()
+
+
+def test_a_gradient_after_the_last_one_says_what_to_do(address):
+    engine = make(address)
+    engine.backward(engine(*models.tokens(0, 0)))
+    with pytest.raises(RuntimeError, match="not by engine.backward"):
+        engine.module(*models.tokens(0, 0)).backward()
+    engine.zero_grad()
+    assert all(p.grad is None for p in engine.parameters())
+    for i in range(2):  # Without the engine they are summed, too.
+        engine.module(*models.tokens(i, 0)).backward()
+    engine.step()
+    assert engine.was_step_applied()
+    engine.destroy()
+
+
+class Several(torch.nn.Module):
+    """What it returns: a tensor, or one in an object."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(8, 8)
+
+    def forward(self, x, wrapped=False):
+        x = self.line(x).tanh()
+        return Wrapped(x) if wrapped else x
+
+
+@dataclasses.dataclass
+class Wrapped:
+    x: torch.Tensor
+
+
+LOSSES = {
+    "once": lambda m, x: m(x).square().mean(),
+    "twice": lambda m, x: m(m(x)).square().mean(),
+    "three times": lambda m, x: m(m(m(x).relu() + x) * 2).square().mean(),
+    "both": lambda m, x: sum(y.square().mean() for y in (m(x), m(m(x)))),
+    "mixed": lambda m, x: (lambda y: (m(x=y * y) + y).square().mean())(m(x)),
+    "object": lambda m, x: m(m(x, True).x, wrapped=True).x.square().mean()}
+
+
+@pytest.mark.parametrize("plain", (True, False))
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_model_that_is_used_more_than_once(address, name, plain):
+    """The loss is divided by the accumulation steps once, however often it went through."""
+    torch.manual_seed(0)
+    model, other = Several(), Several()
+    other.load_state_dict(model.state_dict())
+    engine = make(address, model, gas=3, gradient_clipping=0.0)
+    for i in range(3):
+        x = torch.randn(2, 8)
+        loss = LOSSES[name](engine, x)
+        if plain:
+            loss.backward()
+        else:
+            engine.backward(loss)
+        engine.step()
+        (LOSSES[name](other, x) / 3).backward()
+    want = torch.stack([p.grad.norm() for p in other.parameters()]).norm()
+    assert engine.get_global_grad_norm() == pytest.approx(float(want), rel=1e-5)
+    engine.destroy()
+
+
+def test_fp16_twice_through_is_for_backward_of_the_engine(address):
+    engine = make(address, Several(), fp16={"enabled": True, "initial_scale_power": 4})
+    x = torch.randn(2, 8).half()
+    with pytest.raises(RuntimeError, match=r"call engine.backward\(loss\)"):
+        engine(engine(x)).float().square().mean().backward()
+    engine.zero_grad()
+    engine.backward(engine(engine(x)).float().square().mean())
+    engine.step()
+    assert engine.was_step_applied()
+    engine.destroy()
+
+
+def test_log_level(address, monkeypatch):
+    monkeypatch.delattr(logging, "getLevelNamesMapping", raising=False)  # Python 3.10 has none.
+    level = logging.getLogger("shardd").level
+    try:
+        make(address, torch.nn.Linear(2, 2), log_level="error").destroy()
+        assert logging.getLogger("shardd").level == logging.ERROR
+        with pytest.raises(deepspeed.ConfigError, match="log_level is 'loud'"):
+            make(address, torch.nn.Linear(2, 2), log_level="loud")
+    finally:
+        logging.getLogger("shardd").setLevel(level)
+
+
+ELASTIC = HEAD + """
+import signal, logging, shardd.deepspeed as deepspeed
+told = []
+class Told(logging.Handler):
+    def emit(self, record):
+        told.append((record.levelname, record.getMessage()))
+logging.getLogger("shardd.deepspeed").addHandler(Told())
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 8)
+engine = deepspeed.initialize(model=model, config={
+    "train_batch_size": 16, "gradient_clipping": 0.0,
+    "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2},
+    "elasticity": {"enabled": True, "max_train_batch_size": 16, "micro_batch_sizes": [4],
+                   "min_gpus": 1, "max_gpus": 3},
+    "shardd": {"timeout": 60, "resume": "auto"}})[0]
+most, batches, seen, before = 0, [], [], 0
+def mean_norm(weights):
+    w, b = (x.clone().requires_grad_() for x in weights)
+    sum(torch.nn.functional.linear(x, w, b).square().mean() / len(batches)
+        for x in batches).backward()
+    return float(torch.stack([w.grad.norm(), b.grad.norm()]).norm())
+for _ in range(100000):
+    if not batches:
+        weights = [p.detach().clone() for p in (model.weight, model.bias)]
+    batches.append(torch.randn(4, 8))
+    engine.backward(engine(batches[-1]).square().mean())
+    boundary = engine.is_gradient_accumulation_boundary()
+    gas, n, batch = engine.gradient_accumulation_steps(), engine.world_size, \
+        engine.train_batch_size()
+    if not boundary:
+        engine.step()
+        continue
+    engine.step()
+    if engine.was_step_applied():
+        r = engine.optimizer.result
+        seen.append([r.world_size, n, gas, batch, len(batches), r.grad_norm, mean_norm(weights)])
+        most = max(most, r.world_size)
+        if most == int(os.environ["MOST"]):  # All of them know it.
+            if r.world_size == most - 1:
+                break
+            if int(os.environ["RANK"]) == most - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+    batches = []
+say(seen=seen, told=told, rank=engine.global_rank, batch=engine.train_batch_size(),
+    gas=engine.gradient_accumulation_steps(), samples=engine.global_samples)
+if int(os.environ["RANK"]) == 0:
+    input()
+engine.destroy()
+"""
+
+
+@pytest.mark.parametrize("most", (2, 3))
+def test_an_elastic_world_keeps_the_global_batch(start, most):
+    """Trainers come one by one, and the last one dies: accumulation changes with each."""
+    started = [start(ELASTIC, r, 1, MOST=most) for r in range(most)]
+    first = started[0].hear(60)
+    for n, known, gas, batch, micros, norm, mean in first["seen"]:
+        assert (known, gas, batch, micros) == {
+            1: (1, 4, 16, 4), 2: (2, 2, 16, 2), 3: (3, 1, 12, 1)}[n]
+        if n == 1:
+            assert norm == pytest.approx(mean, rel=1e-4)
+    left = most - 1
+    assert first["seen"][-1][0] == left
+    assert (first["batch"], first["gas"]) == (16, 4 // left)
+    assert ["INFO", f"{left} trainers now: gradient_accumulation_steps is {4 // left}, and "
+            f"train_batch_size is 16 (it was {16 if most == 2 else 12}, and 16 in the ds_config)"] \
+        in first["told"]
+    if most == 3:
+        assert ["WARNING", "3 trainers now: gradient_accumulation_steps is 1, and train_batch_size "
+                "is 12 (it was 16, and 16 in the ds_config)"] in first["told"]
+    started[0].go()
+    for p in started[:-1]:
+        assert p.wait(60)[0] == 0
 
 
 def test_no_sync(address):

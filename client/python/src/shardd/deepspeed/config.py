@@ -125,8 +125,9 @@ KEYS: dict[str, Key] = {
     "data_types": _m("dtypes beside that of the weights", inside=True),
     "data_types.grad_accum_dtype": _m("micro-batches are summed in fp32", str),
     "data_types.param_dtype": _c("the model is cast to it", str),
-    "data_types.buffer_dtype": _c("buffers are cast to it", str),
-    "data_types.keep_in_fp32_modules": _c("buffers of these modules stay fp32"),
+    "data_types.buffer_dtype": _c("buffers are cast to it; without it they stay as they are", str),
+    "data_types.keep_in_fp32_modules": _c("buffers of these names stay fp32; parameters have the "
+                                          "dtype of the model, as in DeepSpeed"),
     "communication_data_type": _m("the dtype of gradients on their way", str),
     "seq_parallel_communication_data_type": _n("there is no sequence parallelism here", str),
     "prescale_gradients": _m("predivide", bool),
@@ -135,7 +136,8 @@ KEYS: dict[str, Key] = {
     "sparse_gradients": _n("sparse gradients are sent as dense ones", bool),
 
     "zero_optimization": _m("shardd shards optimizer state in each stage", inside=True),
-    "zero_optimization.stage": _m("0 to 3", int),
+    "zero_optimization.stage": _m("0 to 3. In each, .grad is not kept: see safe_get_full_grad()",
+                                  int),
     "zero_optimization.offload_optimizer": _n(_HOST, inside=True),
     "zero_optimization.offload_optimizer.device": _r(_NVME, str, harmless=("cpu", "none")),
     "zero_optimization.offload_optimizer.ratio": _n("all of it is in the daemons", float),
@@ -285,11 +287,13 @@ OPTIMIZER_PARAMS: dict[str, Any] = {
     "lr": "lr", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay",
     "momentum": "momentum", "nesterov": "nesterov", "adam_w_mode": (True, False),
     "bias_correction": (True,), "amsgrad": (False,), "dampening": (0,), "maximize": (False,),
-    "lr_decay": (0,), "initial_accumulator_value": (0,), "max_grad_norm": None, "torch_adam": None,
+    "lr_decay": (0,), "initial_accumulator_value": (0,), "torch_adam": None,
     "legacy_fusion": None, "fp32_optimizer_states": None, "foreach": None, "fused": None,
     "capturable": None, "differentiable": None, "set_grad_none": None, "adamw_mode": None,
     "decoupled_weight_decay": None, "fp32_optimizer_state": None,
 }
+# Other words for adam_w_mode. DeepSpeed refuses them, or they are for torch's Adam alone.
+DECOUPLED = ("adamw_mode", "decoupled_weight_decay")
 DTYPE_NAMES = {"fp32": "float32", "float32": "float32", "float": "float32", "fp16": "float16",
                "float16": "float16", "half": "float16", "bf16": "bfloat16",
                "bfloat16": "bfloat16", "torch.float32": "float32", "torch.float16": "float16",
@@ -377,7 +381,8 @@ class Config:
         self.raw = load(source)
         self.notes: list[str] = []
         self.world_size = world_size
-        self.values = self._read("", _without_auto(self.raw))
+        own = {k: v for k, v in self.raw.items() if k == "shardd"}  # There "auto" is a value.
+        self.values = self._read("", {**_without_auto(self.raw), **own})
         self._batch()
         mode = str(self.get("checkpoint.tag_validation", "Warn"))
         if mode.lower() not in ("ignore", "warn", "fail"):
@@ -557,6 +562,33 @@ class Config:
         return "bfloat16" if bf16 else "float16" if fp16 else None
 
     @property
+    def param_dtype(self) -> str | None:
+        """The name of the dtype that data_types asks for, where neither bf16 nor fp16 is on."""
+        return self._dtype_at("data_types.param_dtype")
+
+    @property
+    def buffer_dtype(self) -> str | None:
+        """The name of the dtype that buffers are cast to; None: they stay as they are."""
+        return self._dtype_at("data_types.buffer_dtype")
+
+    def _dtype_at(self, path: str) -> str | None:
+        word = self.get(path)
+        if word is not None and word not in DTYPE_NAMES:
+            raise ConfigError(f"shardd: ds_config: {path} is {word!r}, and can be fp32, fp16 or "
+                              "bf16")
+        return DTYPE_NAMES.get(word)
+
+    @property
+    def keep_in_fp32(self) -> list[str] | None:
+        """Patterns of names of buffers that stay fp32; None: those that the model's modules say."""
+        told = self.get("data_types.keep_in_fp32_modules")
+        if told is not None and not (isinstance(told, list) and
+                                     all(isinstance(w, str) for w in told)):
+            raise ConfigError("shardd: ds_config: data_types.keep_in_fp32_modules is "
+                              f"{_short(told)}, and should be a list of names, or \"auto\"")
+        return told
+
+    @property
     def grad_dtype(self) -> str | None:
         """The name of the dtype of gradients on their way; None: as the model."""
         word = self.get("communication_data_type")
@@ -628,12 +660,15 @@ class Config:
                                  if name.lower().startswith("mu") else ""))
         given, words = self.get("optimizer.params", {}) or {}, {}
         for k, v in given.items():
+            if k == "max_grad_norm":
+                raise ConfigError("shardd: ds_config: optimizer.params.max_grad_norm: say "
+                                  "gradient_clipping beside optimizer, as in DeepSpeed")
             if k not in OPTIMIZER_PARAMS:
                 near = difflib.get_close_matches(k, OPTIMIZER_PARAMS, 1)
                 raise ConfigError(f"shardd: ds_config: optimizer.params has no key {k!r}."
                                   + (f" Is {near[0]!r} meant?" if near else ""))
             becomes = OPTIMIZER_PARAMS[k]
-            if isinstance(becomes, tuple) and v not in becomes:
+            if isinstance(becomes, tuple) and k != "adam_w_mode" and v not in becomes:
                 raise ConfigError(f"shardd: ds_config: optimizer.params.{k}={v!r}: {name} here is "
                                   "without it")
             if isinstance(becomes, str):
@@ -642,9 +677,29 @@ class Config:
                 elif k != "nesterov":
                     v = number(f"optimizer.params.{k}", v, float)
                 words[becomes] = v
-        if kind == "adamw" and given.get("adam_w_mode") is False:
-            kind = "adam"
+        kind = self._decay(name, kind, given)
+        if kind == "adamw" and number("optimizer.params.torch_adam", given.get("torch_adam"), bool):
+            words.setdefault("weight_decay", 0.01)  # That of torch's AdamW. DeepSpeed's have 0.
         return kind, words
+
+    @staticmethod
+    def _decay(name: str, kind: str, given: dict) -> str:
+        """Adam decays weights as AdamW does unless adam_w_mode is false; AdamW does so always."""
+        mode = number("optimizer.params.adam_w_mode", given.get("adam_w_mode", True), bool)
+        if kind != "adamw":
+            for k in ("adam_w_mode", *DECOUPLED):
+                if k in given:
+                    raise ConfigError(f"shardd: ds_config: optimizer.params.{k} is a word of Adam, "
+                                      f"and optimizer.type is {name!r}: take it out")
+            return kind
+        decoupled = mode or name.lower() == "adamw"
+        for k in DECOUPLED:
+            if k in given and number(f"optimizer.params.{k}", given[k], bool) != decoupled:
+                raise ConfigError(
+                    f"shardd: ds_config: optimizer.params.{k}={given[k]!r}: {name} here is "
+                    f"{'AdamW' if decoupled else 'Adam with L2'}. DeepSpeed has type Adam and "
+                    "adam_w_mode, false for L2, and true, its default, for AdamW")
+        return "adamw" if decoupled else "adam"
 
 
 def _short(x: Any) -> str:

@@ -15,9 +15,11 @@ optimizer.py, and what a checkpoint has beside the model is written and read in 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -53,6 +55,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self.inside_no_sync_ctxt = False
         self._backwards = 0
         self._gas = config.gradient_accumulation_steps
+        self._first_micro = 0  # micro_steps when the step in hand began.
+        self._elastic = config.world[0] != config.world[1]
         self._dtype = getattr(torch, config.dtype) if config.dtype else None
         self._cast()
         if config.stage == 3:
@@ -72,20 +76,20 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _cast(self) -> None:
         c = self._config
-        word = c.get("data_types.param_dtype")
-        dtype = self._dtype or (getattr(torch, DTYPE_NAMES[word]) if word in DTYPE_NAMES else None)
+        word, to, keep = c.param_dtype, c.buffer_dtype, c.keep_in_fp32
+        dtype = self._dtype or (getattr(torch, word) if word else None)
         if dtype is None:
             return
-        buffers = c.get("data_types.buffer_dtype")
         for p in self.module.parameters():
             if p.is_floating_point():
                 p.data = p.data.to(dtype)
-        if buffers in DTYPE_NAMES:
-            to = getattr(torch, DTYPE_NAMES[buffers])
-            for m in self.module.modules():
-                for name, b in m._buffers.items():
-                    if b is not None and b.is_floating_point():
-                        m._buffers[name] = b.to(to)
+        kept = _stay_fp32(self.module, keep, dtype)
+        for name, b in self.module.named_buffers():
+            if b.is_floating_point():
+                if name in kept:
+                    b.data = b.data.float()
+                elif to is not None:
+                    b.data = b.data.to(getattr(torch, to))
 
     def _move(self, fetched: set[int]) -> None:
         """To the GPU of this rank, if it has one: all but what is fetched there when it is used."""
@@ -107,7 +111,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.optimizer, self.client_optimizer = make_optimizer(self.module, self._config, client,
                                                                model_parameters)
         if self.optimizer is not None:
-            self.optimizer.weight = 1.0 / self.world_size if self._config.sums else 1.0
+            self.optimizer.sums = self._config.sums
             self.global_steps = self.optimizer.global_step
 
     def _make_scheduler(self, client) -> None:
@@ -122,8 +126,8 @@ class DeepSpeedEngine(torch.nn.Module):
                                   f"{', '.join(SCHEDULES)}, or one of torch.optim.lr_scheduler")
             target: Any = opt
             if opt._scheduled:  # The daemons write param_groups. This one only tells.
-                target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"]}
-                                           for g in opt.param_groups])
+                target = torch.optim.Adam([{"params": [torch.zeros(1)], "lr": g["lr"],
+                                            "betas": g["betas"]} for g in opt.param_groups])
             params = schedule_params(self._config)
             if name in SCHEDULES:
                 params = {k: int(v) if isinstance(v, float) and v == int(v) and
@@ -156,7 +160,7 @@ class DeepSpeedEngine(torch.nn.Module):
         c = self._config
         if c.get("log_level"):
             level = str(c.get("log_level")).upper()
-            if level not in logging.getLevelNamesMapping():
+            if not isinstance(logging.getLevelName(level), int):
                 raise ConfigError(f"shardd: ds_config: log_level is {c.get('log_level')!r}")
             logging.getLogger("shardd").setLevel(level)
         if c.get("disable_python_gc"):
@@ -187,6 +191,8 @@ class DeepSpeedEngine(torch.nn.Module):
                     self.global_steps == c.get("flops_profiler.profile_step", 1):
                 around.enter_context(count_flops(self.module, c.get("flops_profiler.output_file"),
                                                  self.global_rank))
+            if self.optimizer is not None and torch.is_grad_enabled():
+                inputs, kwargs = _replaced((inputs, kwargs), self._hook_input)
             out = self.module(*inputs, **kwargs)
         if self.optimizer is not None and torch.is_grad_enabled():
             _each_tensor(out, self._hook_output)
@@ -201,11 +207,32 @@ class DeepSpeedEngine(torch.nn.Module):
             if self._in_backward:
                 return g
             self._prepare()
+            torch.autograd.Variable._execution_engine.queue_callback(self._mark)
             if self._managed:
                 g = g / self._gas
             return self.optimizer.scale(g) if self._scales() else g
 
         t.register_hook(scale)
+        t.grad_fn.metadata[_OUTPUT] = id(self)
+
+    def _hook_input(self, t: torch.Tensor) -> torch.Tensor:
+        """A forward pass whose input is made of what an earlier one returned: the hook of that
+        output scales again what comes through here, so that it is taken back here."""
+        if not t.requires_grad or not _is_of(t, id(self)):
+            return t
+
+        def unscale(g):
+            if self._in_backward:
+                return g
+            if self._scales():  # What is as small as that is 0 in fp16.
+                raise RuntimeError("shardd: the output of this engine went into its forward() "
+                                   "again, and gradients are fp16: call engine.backward(loss) in "
+                                   "place of loss.backward()")
+            return g * self._gas if self._managed else g
+
+        t = t.view_as(t)
+        t.register_hook(unscale)
+        return t
 
     @property
     def _managed(self) -> bool:
@@ -216,6 +243,9 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _prepare(self) -> None:
         """Says whether what backward makes now leaves at once, or is summed until step()."""
+        self.optimizer.unmark()
+        if self._elastic and self.micro_steps == self._first_micro and self.optimizer.begin():
+            self._fit_world()
         last = self._boundary is True and not self.inside_no_sync_ctxt
         overlap = self._config.get("shardd.overlap")
         if overlap is None:
@@ -234,10 +264,10 @@ class DeepSpeedEngine(torch.nn.Module):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise AssertionError("loss must be a scalar tensor. If you need to pass output "
                                  "gradients, backward() of output tensors")
+        self._prepare()
         if scale_wrt_gas:
             loss = loss / self._gas
         self._backwards += 1
-        self._prepare()
         self._in_backward = True
         try:
             with self._timers.time("backward"):
@@ -245,6 +275,7 @@ class DeepSpeedEngine(torch.nn.Module):
                 scaled.backward(retain_graph=retain_graph)
         finally:
             self._in_backward = False
+        self._mark()
         self.loss = loss.detach()
         return loss
 
@@ -254,7 +285,30 @@ class DeepSpeedEngine(torch.nn.Module):
             return self._boundary
         if not self._managed:
             return self._in_step
-        return (self.micro_steps + 1) % self._gas == 0
+        return (self.micro_steps - self._first_micro + 1) % self._gas == 0
+
+    def _mark(self) -> None:
+        """At the end of the last backward pass of a step: .grad says where the gradients are."""
+        if not self.inside_no_sync_ctxt and (not self._managed or
+                                             self.is_gradient_accumulation_boundary()):
+            self.optimizer.mark()
+
+    def _fit_world(self) -> None:
+        """Where the world has another size now: train_batch_size is kept, by another number of
+        accumulation steps, if a whole number does that."""
+        opt, c, before = self.optimizer, self._config, self.train_batch_size()
+        self.global_rank = opt.rank
+        if opt.world_size == self.world_size:
+            return
+        self.world_size = opt.world_size
+        one = self.train_micro_batch_size_per_gpu() * self.world_size
+        if self._managed and self._boundary is None:  # Else the script counts them itself.
+            self._gas = max(1, round(c.train_batch_size / one))
+        now = self.train_batch_size()
+        text = ("%d trainers now: gradient_accumulation_steps is %d, and train_batch_size is %d "
+                "(it was %d, and %d in the ds_config)", self.world_size, self._gas, now, before,
+                c.train_batch_size)
+        (log.info if now == c.train_batch_size else log.warning)(*text)
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Says by hand whether the backward pass to come is the last one of its step."""
@@ -293,11 +347,16 @@ class DeepSpeedEngine(torch.nn.Module):
         assert self.optimizer is not None, "must provide optimizer during init in order to use step"
         self._step_applied, self._in_step = False, True
         try:
-            if self.is_gradient_accumulation_boundary():
+            boundary = self.is_gradient_accumulation_boundary()
+            if boundary:
                 self._take_step(lr_kwargs or {})
         finally:
             self._in_step = False
         self.micro_steps += 1
+        if boundary:
+            self._first_micro = self.micro_steps
+            if self._elastic:
+                self._fit_world()
 
     def _take_step(self, lr_kwargs: dict) -> None:
         opt, c = self.optimizer, self._config
@@ -355,14 +414,20 @@ class DeepSpeedEngine(torch.nn.Module):
         return [g["lr"] for g in self.optimizer.param_groups]
 
     def get_mom(self) -> list:
-        """betas of each group, or momentum where the optimizer has none."""
-        return [g.get("betas", g.get("momentum")) for g in self.optimizer.param_groups]
+        """betas of each group in the next step, or momentum where the optimizer has none."""
+        opt, groups = self.optimizer, self.optimizer.param_groups
+        shown = getattr(self.lr_scheduler, "optimizer", None)
+        if opt._scheduled and shown is not None:
+            groups = shown.param_groups
+        return [g.get("betas", g.get("momentum")) for g in groups]
 
     # --- what others ask ---
 
     def train_batch_size(self) -> int:
-        """Samples in each step, of all trainers."""
-        return self._config.train_batch_size
+        """Samples in each step, of all trainers. In an elastic world: of those that there are."""
+        if not self._elastic:
+            return self._config.train_batch_size
+        return self.train_micro_batch_size_per_gpu() * self._gas * self.world_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
         """Samples in each forward pass of each trainer."""
@@ -591,6 +656,50 @@ def _accelerate_counts_one() -> str:
             "TrainingArguments(use_cpu=True) or Accelerator(cpu=True)")
 
 
+def _stay_fp32(module: torch.nn.Module, told: list[str] | None, dtype: torch.dtype) -> set[str]:
+    """The names of the buffers that stay fp32 in a model of this dtype. In a pattern * stands for
+    anything, and it may be found anywhere in a name. told: None: the lists that modules of
+    Transformers have, of which one is for fp16 alone."""
+    if dtype is torch.float32:
+        return set()
+    rules = [("", w) for w in told or ()]
+    if told is None:
+        lists = ["_keep_in_fp32_modules_strict"]
+        lists += ["_keep_in_fp32_modules"] if dtype is torch.float16 else []
+        rules = [(f"{prefix}." if prefix else "", w) for prefix, m in module.named_modules()
+                 for at in lists for w in getattr(m, at, None) or ()]
+    return {name for name, _ in module.named_buffers() for prefix, w in rules
+            if name.startswith(prefix) and re.search(w.replace("*", ".*"), name[len(prefix):])}
+
+
+_OUTPUT = "shardd.engine"  # In the metadata of a node of autograd: whose output it made.
+
+
+def _is_of(t: torch.Tensor, engine: int) -> bool:
+    """Whether a tensor was computed from an output of this engine."""
+    seen, left = set(), [t.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.metadata.get(_OUTPUT) == engine:
+            return True
+        seen.add(node)
+        left += [n for n, _ in node.next_functions]
+    return False
+
+
+def _replaced(x, call):
+    """x with call(t) for each tensor t in it."""
+    if isinstance(x, torch.Tensor):
+        return call(x)
+    if type(x) is dict:
+        return {k: _replaced(v, call) for k, v in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)([_replaced(v, call) for v in x])
+    return x
+
+
 def _each_tensor(x, call) -> None:
     if isinstance(x, torch.Tensor):
         call(x)
@@ -600,6 +709,9 @@ def _each_tensor(x, call) -> None:
     elif isinstance(x, (list, tuple)):
         for v in x:
             _each_tensor(v, call)
+    elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        for f in dataclasses.fields(x):
+            _each_tensor(getattr(x, f.name, None), call)
 
 
 def _half(x):

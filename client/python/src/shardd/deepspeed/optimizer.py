@@ -18,8 +18,9 @@ import torch
 
 from .. import params as _p
 from ..checkpoints import Initial
+from ..hooks import OVER
 from ..optimizer import Optimizer
-from ..settings import shared_groups, taken_over
+from ..settings import KINDS, shared_groups, taken_over
 from . import comm
 from .config import Config, number
 from .monitor import log
@@ -36,6 +37,30 @@ def optimizer_of(p: torch.Tensor) -> "DeepSpeedOptimizer":
     raise KeyError("shardd: this parameter is trained by no engine")
 
 
+class SummedGrad(_p.PushedGrad):
+    """Stands in .grad where the gradient was taken and waits for step(), and says so.
+
+    DeepSpeed has none there in ZeRO. This rank's own would not do: what clips it by hand would
+    clip each rank's gradient, and not their mean.
+    """
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        name = next((a.name_of_param for a in _p._flat(args) if isinstance(a, SummedGrad)), "?")
+        if func._schema.name in ("aten::detach", "aten::detach_", "aten::alias"):
+            return args[0]
+        if func._schema.name in ("aten::add", "aten::add_"):
+            raise RuntimeError(
+                f"shardd: {name!r} gets a gradient after the last backward pass of this step, and "
+                "not by engine.backward(): call that, or engine.step() first")
+        raise RuntimeError(
+            f"shardd: the gradient of {name!r} is not in .grad ({func._schema.name}): it waits for "
+            "engine.step(). To clip, say gradient_clipping in the ds_config and take "
+            "clip_grad_norm_ out; the norm is engine.get_global_grad_norm() after the step. To "
+            "look at it or change it: deepspeed.utils.safe_get_full_grad(p), "
+            "safe_set_full_grad(p, x)")
+
+
 class DeepSpeedOptimizer(Optimizer):
     """What initialize() returns as optimizer: a shardd.Optimizer with the names of DeepSpeed's.
 
@@ -46,12 +71,61 @@ class DeepSpeedOptimizer(Optimizer):
 
     def __init__(self, groups, module: torch.nn.Module, **arguments):
         self._module_of_engine = module
+        self.sums = False  # Whether gradients are summed over the trainers, and not averaged.
+        self._markers: dict[int, SummedGrad] = {}
         super().__init__(groups, **arguments)
         _optimizers.add(self)
 
     def _collect(self, *dtypes) -> None:
         self._module = self._module_of_engine
         super()._collect(*dtypes)
+
+    # --- the step ---
+
+    @property
+    def weight(self) -> float:
+        """What this rank's gradient counts. Where gradients are summed over the trainers, all of
+        the world that there is count 1 together."""
+        return 1.0 / self.world_size if self.sums else self._weight
+
+    @weight.setter
+    def weight(self, value: float) -> None:
+        self._weight = value
+
+    def begin(self) -> bool:
+        """Begins the step, so that its world is known. False: that is over already."""
+        if self._dead is None:
+            try:
+                self._begin()
+            except OVER as e:
+                self._dead = e
+        return self._dead is None
+
+    def mark(self) -> None:
+        """Has .grad of each parameter whose gradient was summed say where it is."""
+        if self._closed or self._dead is not None:
+            return
+        for r in self._rows:
+            if r.seen and not r.pushed and r.param.grad is None:
+                if id(r.param) not in self._markers:
+                    self._markers[id(r.param)] = SummedGrad(r.param, r.name)
+                r.param.grad = self._markers[id(r.param)]
+
+    def unmark(self) -> None:
+        """Takes that away, before the next backward pass and before the step."""
+        for r in self._rows:
+            if isinstance(r.param.grad, SummedGrad):
+                r.param.grad = None
+
+    def _forget_step(self) -> None:
+        super()._forget_step()
+        self._grads.syncing = False  # The engine says when it is.
+
+    def _take_step(self) -> None:
+        self.unmark()
+        super()._take_step()
+
+    # --- the definition ---
 
     def _define(self, world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
                 more) -> None:
@@ -146,7 +220,7 @@ def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters)
     if client is not None:
         words.pop("weight_decay")
     grad = c.grad_dtype
-    settings = {**c.settings(), **_schedule_of_daemon(c)}
+    settings = {**c.settings(), **(_schedule_of_daemon(c) if "betas" in KINDS[kind] else {})}
     low, high = c.world
     made = DeepSpeedOptimizer(
         groups, module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),

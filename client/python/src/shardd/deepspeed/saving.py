@@ -142,6 +142,7 @@ def load(engine, load_dir: str, tag: str | None, strict: bool, optimizer_states:
     for word in ("global_steps", "global_samples", "skipped_steps", "micro_steps"):
         setattr(engine, word, state[word])
     engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
+    engine._first_micro = engine.micro_steps
     if optimizer_states and engine.optimizer is not None:
         for g, saved in zip(engine.optimizer.param_groups, state["param_groups"]):
             g.update({k: v for k, v in saved.items() if k in g and
