@@ -412,6 +412,13 @@ def betas_after_backward(make):
     opt.step()
 
 
+def positional_lr(make):
+    """As in torch.optim."""
+    opt = shardd.SGD(Net().parameters(), 0.25, name="guard", momentum=0.9)
+    assert (opt.kind, opt.param_groups[0]["lr"]) == ("sgd", 0.25)
+    opt.close()
+
+
 def lbfgs(make):
     make(kind="lbfgs")
 
@@ -763,6 +770,7 @@ ROWS = [
     (sparse, None),
     (lr_between, None),
     (betas_after_backward, "beta1 of group 0 changed from 0.6 to 0.5 after the gradients"),
+    (positional_lr, None),
     (lbfgs, "LBFGS, Muon, LAMB and others"),
     (lbfgs_object, "LBFGS is none of AdamW, Adam, SGD, Adagrad and Lion"),
     (muon, "kind is 'muon', and can be adamw, adam, sgd, adagrad, lion"),

@@ -792,8 +792,11 @@ class Optimizer(torch.optim.Optimizer):
         self._image.lose()
 
 
-AdamW: Any = functools.partial(Optimizer, kind="adamw")
-Adam: Any = functools.partial(Optimizer, kind="adam")
-SGD: Any = functools.partial(Optimizer, kind="sgd")
-Adagrad: Any = functools.partial(Optimizer, kind="adagrad")
-Lion: Any = functools.partial(Optimizer, kind="lion")
+def _of(kind: str) -> Any:
+    def make(model, lr: float | None = None, **more) -> Optimizer:
+        return Optimizer(model, kind, lr, **more)
+    make.__doc__ = Optimizer.__doc__
+    return make
+
+
+AdamW, Adam, SGD, Adagrad, Lion = map(_of, ("adamw", "adam", "sgd", "adagrad", "lion"))
