@@ -21,7 +21,9 @@ enum { FORCE, WHY, TENSORS };
 
 const struct argp_option ctl_model_options[] = {
 	{"force", CTL_KEY + FORCE, NULL, 0,
-	 "drop: joined trainers are put out; a node that is away is told when it is back", 0},
+	 "drop: joined trainers are put out, and a save is cut off; a node that is away is told "
+	 "when it is back",
+	 0},
 	{"why", CTL_KEY + WHY, "TEXT", 0, "kick: what the trainer and its world are told", 0},
 	{"tensors", CTL_KEY + TENSORS, NULL, 0, "show: each tensor, too", 0},
 	{0},
