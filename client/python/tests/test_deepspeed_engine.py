@@ -514,6 +514,31 @@ def test_fp16_twice_through_is_for_backward_of_the_engine(address):
     engine.destroy()
 
 
+@pytest.mark.parametrize("words", [{}, {"fp16": {"enabled": True, "initial_scale_power": 8}}],
+                         ids=["fp32", "fp16"])
+def test_scale_is_for_a_backward_of_the_script(address, words):
+    """engine.scale(loss).backward() does what engine.backward(loss) does, in each pass."""
+    norms = []
+    for by_hand in (False, True):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+        engine = make(address, model, gas=2, shardd={"name": f"scale{int(by_hand)}"}, **words)
+        dtype = model[0].weight.dtype
+        for k in range(6):
+            loss = engine(torch.full((3, 4), 0.25 * (k + 1), dtype=dtype)).sum()
+            if by_hand:
+                engine.scale(loss).backward()
+            else:
+                engine.backward(loss)
+            engine.step()
+            if k % 2:
+                norms.append(float(engine.get_global_grad_norm()))
+        with pytest.raises(AssertionError, match="scalar tensor with grad_fn"):
+            engine.scale(torch.ones(2))
+        engine.destroy()
+    assert norms[:3] == pytest.approx(norms[3:], rel=1e-3) and min(norms) > 1
+
+
 def test_log_level(address, monkeypatch):
     monkeypatch.delattr(logging, "getLevelNamesMapping", raising=False)  # Python 3.10 has none.
     level = logging.getLogger("shardd").level

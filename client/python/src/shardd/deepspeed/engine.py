@@ -51,6 +51,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.training_dataloader = self.training_data = None
         self.optimizer = self.client_optimizer = self.lr_scheduler = self.loss = None
         self._boundary: bool | None = None
+        self._scaled = False  # By scale(), for the backward pass to come.
         self._in_step = self._in_backward = self._step_applied = self._destroyed = False
         self.inside_no_sync_ctxt = False
         self._backwards = 0
@@ -210,7 +211,7 @@ class DeepSpeedEngine(torch.nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._mark)
             if self._managed:
                 g = g / self._gas
-            return self.optimizer.scale(g) if self._scales() else g
+            return self.optimizer.scale(g) if self._scales() and not self._scaled else g
 
         t.register_hook(scale)
         t.grad_fn.metadata[_OUTPUT] = id(self)
@@ -279,6 +280,20 @@ class DeepSpeedEngine(torch.nn.Module):
         self.loss = loss.detach()
         return loss
 
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """loss times the loss scale of this step, for a script that calls .backward() of it. Where
+        it is not called the gradient is scaled behind the loss, at what forward() returned."""
+        assert self.optimizer is not None, \
+            "must provide optimizer during init in order to use scale"
+        assert isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad, \
+            "loss must be a scalar tensor with grad_fn. For non-scalar tensors, use " \
+            "tensor.backward(grad)"
+        if not self._scales():
+            return loss
+        self._prepare()
+        self._scaled = True
+        return self.optimizer.scale(loss)
+
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the micro-batch in hand is the last one of its step."""
         if self._boundary is not None:
@@ -289,6 +304,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _mark(self) -> None:
         """At the end of the last backward pass of a step: .grad says where the gradients are."""
+        self._scaled = False
         if not self.inside_no_sync_ctxt and (not self._managed or
                                              self.is_gradient_accumulation_boundary()):
             self.optimizer.mark()
