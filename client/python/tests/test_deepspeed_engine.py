@@ -560,12 +560,12 @@ class Told(logging.Handler):
 logging.getLogger("shardd.deepspeed").addHandler(Told())
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 8)
-engine = deepspeed.initialize(model=model, config={
+engine, _, loader, _ = deepspeed.initialize(model=model, training_data=torch.ones(48, 8), config={
     "train_batch_size": 16, "gradient_clipping": 0.0,
     "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2},
     "elasticity": {"enabled": True, "max_train_batch_size": 16, "micro_batch_sizes": [4],
                    "min_gpus": 1, "max_gpus": 3},
-    "shardd": {"timeout": 60, "resume": "auto"}})[0]
+    "shardd": {"timeout": 60, "resume": "auto"}})
 most, batches, seen, before = 0, [], [], 0
 def mean_norm(weights):
     w, b = (x.clone().requires_grad_() for x in weights)
@@ -586,7 +586,8 @@ for _ in range(100000):
     engine.step()
     if engine.was_step_applied():
         r = engine.optimizer.result
-        seen.append([r.world_size, n, gas, batch, len(batches), r.grad_norm, mean_norm(weights)])
+        seen.append([r.world_size, n, gas, batch, len(batches), r.grad_norm, mean_norm(weights),
+                     len(loader)])
         most = max(most, r.world_size)
         if most == int(os.environ["MOST"]):  # All of them know it.
             if r.world_size == most - 1:
@@ -607,7 +608,8 @@ def test_an_elastic_world_keeps_the_global_batch(start, most):
     """Trainers come one by one, and the last one dies: accumulation changes with each."""
     started = [start(ELASTIC, r, 1, MOST=most) for r in range(most)]
     first = started[0].hear(60)
-    for n, known, gas, batch, micros, norm, mean in first["seen"]:
+    for n, known, gas, batch, micros, norm, mean, passes in first["seen"]:
+        assert passes == 48 // 4 // n
         assert (known, gas, batch, micros) == {
             1: (1, 4, 16, 4), 2: (2, 2, 16, 2), 3: (3, 1, 12, 1)}[n]
         if n == 1:

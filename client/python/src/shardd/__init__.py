@@ -30,7 +30,8 @@ _LAZY = {"Optimizer": "optimizer", "AdamW": "optimizer", "Adam": "optimizer", "S
          "export_torch": "checkpoints", "export_universal": "checkpoints",
          "steps": "loop", "Sampler": "loop",
          "Init": "init", "checkpoint": "activations", "offload_activations": "activations",
-         "explain_faults": "image"}
+         "explain_faults": "image",
+         "initialize": "deepspeed", "GatheredParameters": "deepspeed.zero"}
 
 __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "Result",
            "RolledBack", "Saving", "Timeout", "Unsupported", "World", "WorldChanged", *_LAZY]

@@ -148,9 +148,9 @@ class DeepSpeedEngine(torch.nn.Module):
         if data is None:
             return
         sampler = None
-        if self.world_size > 1:
+        if self.world_size > 1 or self._elastic:
             sampler = torch.utils.data.distributed.DistributedSampler(
-                data, num_replicas=self.world_size, rank=self.global_rank)
+                data, self.world_size, min(self.global_rank, self.world_size - 1))
         self.training_data = data
         self.training_dataloader = torch.utils.data.DataLoader(
             data, batch_size=self.train_micro_batch_size_per_gpu(), sampler=sampler,
@@ -320,11 +320,21 @@ class DeepSpeedEngine(torch.nn.Module):
         one = self.train_micro_batch_size_per_gpu() * self.world_size
         if self._managed and self._boundary is None:  # Else the script counts them itself.
             self._gas = max(1, round(c.train_batch_size / one))
+        self._fit_loader()
         now = self.train_batch_size()
         text = ("%d trainers now: gradient_accumulation_steps is %d, and train_batch_size is %d "
                 "(it was %d, and %d in the ds_config)", self.world_size, self._gas, now, before,
                 c.train_batch_size)
         (log.info if now == c.train_batch_size else log.warning)(*text)
+
+    def _fit_loader(self) -> None:
+        """The next pass over the training data is split between the trainers that there are. One
+        that is under way ends as it began; shardd.steps() has no batch twice or never then."""
+        s = getattr(self.training_dataloader, "sampler", None)
+        if isinstance(s, torch.utils.data.distributed.DistributedSampler):
+            epoch = s.epoch
+            s.__init__(s.dataset, self.world_size, self.global_rank, s.shuffle, s.seed, s.drop_last)
+            s.set_epoch(epoch)
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Says by hand whether the backward pass to come is the last one of its step."""
