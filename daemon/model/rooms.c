@@ -35,6 +35,9 @@ struct rooms {
 	bool made;       /* It is there, and reserved. */
 	bool promised;   /* And a view that this node has will take it. */
 	bool give_due;   /* Chunks that are held here are not this node's any more. */
+	bool *asked; /* [chunks_nr] Those that this node has ordered for itself at asked_ns. They
+			are not given back before the move begins, which finds them held. */
+	uint64_t asked_ns; /* 0: none. */
 	uint64_t made_ns;
 	rooms_made_fn *done;
 	struct caller who; /* Who asked by ROOM. */
@@ -48,9 +51,11 @@ enum shard_status rooms_init(struct model *m, struct err *e)
 	struct rooms *r = calloc(1, sizeof(*r));
 
 	m->rooms = r;
-	if (r != NULL)
+	if (r != NULL) {
 		r->chunk = calloc(m->layout->chunks_nr, sizeof(*r->chunk));
-	if (r == NULL || r->chunk == NULL)
+		r->asked = calloc(m->layout->chunks_nr, sizeof(*r->asked));
+	}
+	if (r == NULL || r->chunk == NULL || r->asked == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of the chunks of \"%s\"",
 			       m->name);
 	r->m = m;
@@ -72,6 +77,7 @@ void rooms_free(struct model *m)
 	CHECK(!r->making); /* What was made goes with the store, and its account with the model's.
 			    */
 	free(r->chunk);
+	free(r->asked);
 	free(r);
 }
 
@@ -193,8 +199,8 @@ static void begin(struct rooms *r)
 		  make_run, make_done);
 }
 
-enum shard_status rooms_make(struct model *m, const uint64_t *holders, rooms_made_fn *done,
-			     struct err *e)
+static enum shard_status make_rooms(struct model *m, const uint64_t *holders, rooms_made_fn *done,
+				    struct err *e)
 {
 	enum shard_status st = plan(m->rooms, holders, e);
 
@@ -207,6 +213,17 @@ enum shard_status rooms_make(struct model *m, const uint64_t *holders, rooms_mad
 	else
 		tell(m->rooms, NULL);
 	return SHARD_OK;
+}
+
+enum shard_status rooms_make(struct model *m, const uint64_t *holders, rooms_made_fn *done,
+			     struct err *e)
+{
+	struct rooms *r = m->rooms;
+
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		r->asked[c] = holders[c] >> m->server->self & 1;
+	r->asked_ns = clock_ns();
+	return make_rooms(m, holders, done, e);
 }
 
 static void asked_made(struct model *m, const struct err *e)
@@ -241,7 +258,7 @@ enum shard_status rooms_asked(struct model *m, struct peer *p, const struct wire
 	if (to.holders == NULL)
 		st = err_set(e, SHARD_PROTOCOL, "a table without the holders of chunks");
 	else
-		st = rooms_make(m, to.holders, asked_made, e);
+		st = make_rooms(m, to.holders, asked_made, e);
 	if (st != SHARD_OK)
 		m->rooms->who = before;
 	tables_tidy(m);
@@ -421,7 +438,8 @@ static void give(struct rooms *r)
 	if (r->give_due)
 		return;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-		if (!store_holds(m->store, c) || place_keeps(&m->place, c, m->server->self))
+		if (!store_holds(m->store, c) || place_keeps(&m->place, c, m->server->self) ||
+		    (r->asked_ns != 0 && r->asked[c]))
 			continue;
 		store_room_give(m->store, c, &back);
 		nr++;
@@ -495,6 +513,10 @@ void rooms_beat(struct model *m, uint64_t now_ns)
 {
 	struct rooms *r = m->rooms;
 
+	if (r->asked_ns != 0 && now_ns > r->asked_ns + ROOMS_KEPT_NS && !ordered(m)) {
+		r->asked_ns = 0;
+		r->give_due = true;
+	}
 	if (r->give_due)
 		give(r);
 	if (r->made && now_ns - r->made_ns > ROOMS_KEPT_NS && !ordered(m))
