@@ -269,10 +269,10 @@ class CudaSession(Session):
         """Copies (tensor, count, dev) as `step` left them. Later work on the stream comes after."""
         self.copies.order(self.copies.pull(step, ranges, stream), stream)
 
-    def commit(self, lr: Sequence[float] | None = None) -> Result:
+    def commit(self, *given) -> Result:
         """As Session.commit(), when all copies both ways are done."""
         self.copies.wait()
-        return super().commit(lr)
+        return super().commit(*given)
 
     def leave(self, timeout: float) -> None:
         """As Session.leave(). The device is closed first, because it uses the memory."""
