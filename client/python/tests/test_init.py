@@ -53,11 +53,13 @@ RUN = """
     after = torch.rand(1).item()  # Random numbers go on as without.
     opt = shardd.SGD(model, lr=0.1, {words})
     first = digest(opt.read(r.param) for r in opt._rows)
+    anon()
+    made = peak - before
     for step in range({steps}):
         x = torch.randn(4, 1024, generator=torch.Generator().manual_seed(step))
         model(x).square().sum().backward()
         opt.step()
-    say(peak=peak - before, first=first, last=digest(opt.read(r.param) for r in opt._rows),
+    say(made=made, peak=peak - before, first=first, last=digest(opt.read(r.param) for r in opt._rows),
         random=after, size=sum(r.numel * 4 for r in opt._rows))
 """
 
@@ -72,10 +74,11 @@ def test_equal_weights_and_no_memory(ranks):
     (built,) = run(ranks, parts=30, steps=1)
     for word in ("first", "last", "random"):
         assert plain[word] == built[word]
-    assert plain["peak"] > plain["size"] > 120 * MIB
-    # One parameter on its way to a file, what libraries take for themselves, and gradients of
-    # 4 MiB: one, or some more where pushing is slow.
-    assert built["peak"] < built["size"] * 0.6, built
+    assert plain["made"] > plain["size"] > 120 * MIB
+    # One parameter on its way to a file, and what libraries take for themselves.
+    assert built["made"] < built["size"] * 0.4, built
+    # Gradients come to that, and all of them may where pushing is slow.
+    assert built["peak"] < built["size"] * 1.4 < plain["peak"] * 1.4, built
 
 
 @pytest.mark.parametrize("words", ["", "params='copy', stage3=dict(prefetch=0, reuse=0, keep=0)"])
