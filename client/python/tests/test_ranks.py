@@ -67,6 +67,21 @@ def test_unequal_batches_and_values(ranks):
         assert "comes before the first backward() of a step" in many["late"]
 
 
+def test_loops_of_shardd_count_samples_themselves(address):
+    """What a script's own loop said before is over, and is not to be said again."""
+    model, data = torch.nn.Linear(4, 2), torch.utils.data.TensorDataset(torch.ones(12, 4))
+    opt = shardd.SGD(model, lr=0.01, name="counts", address=address, timeout=60)
+    opt.mean_over(5)
+    for _, batches in shardd.steps(opt, data, 6, 2):
+        for x, in batches:
+            with pytest.raises(RuntimeError, match="count samples without it"):
+                opt.mean_over(3)
+            model(x).sum().backward()
+        opt.step()
+        assert opt.result.weight_sum == 1
+    opt.close()
+
+
 UNTRAINED = BEGIN + """
 model[0].requires_grad_(False)
 torch.manual_seed(rank)

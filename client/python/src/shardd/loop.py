@@ -229,7 +229,7 @@ class Sampler(torch.utils.data.Sampler):
                         "Optimizer(accumulate=)")
                 calls, world = opt._calls, (opt.rank, opt.world_size)
                 all_of_it, total = self.plan.indices(step, *world), self.plan.total(step)
-                opt._share = (step, *world)
+                opt._share, opt.weight = (step, *world), 1.0
                 for k in range(passes):
                     cut = share(len(all_of_it), k, passes)
                     if not cut:
@@ -642,7 +642,7 @@ class _Loop:
         opt, (rank, size), step = self.opt, self.world, self.step
         total = self.sampler.plan.total(step)
         counts = self.sampler._cut(len(share(total, rank, size)))
-        opt._passes = opt.accumulate * max(1, len(counts))
+        opt._passes, opt.weight = opt.accumulate * max(1, len(counts)), 1.0
         for k, n in enumerate(counts):
             if opt._dead is not None:
                 return  # The attempt is over, and so is what it would be computed for.

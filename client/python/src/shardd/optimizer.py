@@ -40,6 +40,7 @@ log = logging.getLogger("shardd")
 
 FREE_VALUES = _c.VALUES - _p.Untrained.VALUES  # Of those that ranks give to a step.
 
+
 class _Unfit(_c.WorldChanged):
     """A step has begun, and the gradients at hand are none of it: they were computed on weights of
     another step, or on samples that are another rank's in this world."""
@@ -249,9 +250,7 @@ class Optimizer(torch.optim.Optimizer):
         self._applied: int | None = None  # Nobody has asked yet.
         self._untrained = _p.Untrained(self._module, self._rows, self._frozen)
         self._opt_called = self.global_step > 0  # Then a new scheduler may make steps at once.
-        for r in self._rows:
-            r.version = r.param._version
-            r.sum_before = None if in_file(r.param) else _p.checksum([r.param])
+        _p.note_written(self._rows)
 
     def _start(self) -> None:
         """Where parameters have no memory of their own the image is needed at once."""
@@ -312,21 +311,9 @@ class Optimizer(torch.optim.Optimizer):
         """Joins the world, unless this trainer is in it. $RANK is a hint and no more."""
         if self._session.world is not None:
             return
-        there = {id(p) for p in self._module.parameters()} if self._module is not None else ()
-        for r in () if self._image.followed else self._rows:
-            if r.param.dtype != r.dtype:
-                self._check()
-            if there and id(r.param) not in there:
-                raise RuntimeError(
-                    f"shardd: parameter {r.name!r} of the module is another one now, as "
-                    "load_state_dict(assign=True) makes it: make the Optimizer after that")
-            # Writes by .data have no version.
-            if r.param._version != r.version or (
-                    r.sum_before is not None and _p.checksum([r.param]) != r.sum_before):
-                raise RuntimeError(
-                    f"shardd: parameter {r.name!r} was written after the Optimizer was made "
-                    "and before its first step. The daemon has the older weights: make the "
-                    "Optimizer after loading or initializing the model")
+        if not self._image.followed:
+            self._check()
+            _p.refuse_written(self._rows, self._module)
         self._session.join(_p.hint("RANK", -1))
 
     def _take(self, i: int, g: torch.Tensor) -> None:
@@ -357,6 +344,9 @@ class Optimizer(torch.optim.Optimizer):
         of this rank is a mean over so many samples, or tokens. The update is then that of the mean
         over all of them. 0: this rank has none, and whatever backward makes here does not count. It
         holds for later steps, too, until it is said again, and all ranks say it."""
+        if self._loop is not None or self._share is not None:
+            raise RuntimeError("shardd: opt.mean_over() is for loops that cut batches themselves: "
+                               "shardd.steps() and shardd.Sampler count samples without it")
         if self._begun:
             raise RuntimeError("shardd: opt.mean_over() comes before the first backward() of a "
                                "step, and this one has begun")

@@ -288,6 +288,30 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
     return total_of_all
 
 
+def note_written(rows: Iterable[Row]) -> None:
+    """The daemons have the weights of these rows now."""
+    for r in rows:
+        r.version = r.param._version
+        r.sum_before = None if in_file(r.param) else checksum([r.param])
+
+
+def refuse_written(rows: Iterable[Row], module: torch.nn.Module | None) -> None:
+    """Raises RuntimeError if a parameter is another one since note_written(), or has other values.
+    A write by .data has no version, so the values are compared, too."""
+    there = {id(p) for p in module.parameters()} if module is not None else ()
+    for r in rows:
+        if there and id(r.param) not in there:
+            raise RuntimeError(
+                f"shardd: parameter {r.name!r} of the module is another one now, as "
+                "load_state_dict(assign=True) makes it: make the Optimizer after that")
+        if r.param._version != r.version or (
+                r.sum_before is not None and checksum([r.param]) != r.sum_before):
+            raise RuntimeError(
+                f"shardd: parameter {r.name!r} was written after the Optimizer was made and before "
+                "its first step. The daemon has the older weights: make the Optimizer after "
+                "loading or initializing the model")
+
+
 class Untrained:
     """Frozen parameters and buffers, which every rank has for itself and nobody makes equal.
 

@@ -328,8 +328,9 @@ class DeepSpeedEngine(torch.nn.Module):
         (log.info if now == c.train_batch_size else log.warning)(*text)
 
     def _fit_loader(self) -> None:
-        """The next pass over the training data is split between the trainers that there are. One
-        that is under way ends as it began; shardd.steps() has no batch twice or never then."""
+        """The next pass over the training data is split between the trainers that there are now.
+        The pass that is under way ends as it began, so that a sample may come twice or not at all
+        in it. shardd.steps() is the loop in which that does not happen."""
         s = getattr(self.training_dataloader, "sampler", None)
         if isinstance(s, torch.utils.data.distributed.DistributedSampler):
             epoch = s.epoch
