@@ -9,52 +9,28 @@
 
 #define EACH(s, w) for (const struct model_watch *const *w = (s)->watches; *w; w++)
 
+/* watch_NAME(): whether one row says yes. */
+#define ANY(name)                                                                                  \
+	bool watch_##name(const struct model *m)                                                   \
+	{                                                                                          \
+		EACH(m->server, w)                                                                 \
+		if ((*w)->name && (*w)->name(m))                                                   \
+			return true;                                                               \
+		return false;                                                                      \
+	}
+
+ANY(restoring)
+ANY(saving)
+ANY(found_weights)
+ANY(filled)
+ANY(unsealable)
+
 bool watch_quiet(const struct model *m)
 {
 	EACH(m->server, w)
 	if ((*w)->uses && (*w)->uses(m))
 		return false;
 	return true;
-}
-
-bool watch_restoring(const struct model *m)
-{
-	EACH(m->server, w)
-	if ((*w)->restoring && (*w)->restoring(m))
-		return true;
-	return false;
-}
-
-bool watch_saving(const struct model *m)
-{
-	EACH(m->server, w)
-	if ((*w)->saving && (*w)->saving(m))
-		return true;
-	return false;
-}
-
-bool watch_found_weights(const struct model *m)
-{
-	EACH(m->server, w)
-	if ((*w)->found_weights && (*w)->found_weights(m))
-		return true;
-	return false;
-}
-
-bool watch_filled(const struct model *m)
-{
-	EACH(m->server, w)
-	if ((*w)->filled && (*w)->filled(m))
-		return true;
-	return false;
-}
-
-bool watch_unsealable(const struct model *m)
-{
-	EACH(m->server, w)
-	if ((*w)->unsealable && (*w)->unsealable(m))
-		return true;
-	return false;
 }
 
 bool watch_defined(struct model *m)
