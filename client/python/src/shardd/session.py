@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import ctypes as C
 import json
+import logging
 import math
 import os
 import time
 from typing import NamedTuple, Sequence
 
 from . import lib as _c
+
+log = logging.getLogger("shardd")
 
 SOCKET = "/run/shardd/shardd.sock"
 SAVE_S = 3600.0      # So long a save may take.
@@ -196,7 +199,7 @@ class Session:
     def drop(self, name: str, force: bool = False) -> None:
         """Frees a model on all nodes. Its checkpoints stay. A save that is under way, as the one of
         checkpoint_every at the last step, ends before it."""
-        end = time.monotonic() + SAVE_S
+        end, told = time.monotonic() + SAVE_S, False
         while True:
             try:
                 return _c.interruptibly(self._client, lambda: _c.check(self.lib.shard_drop(
@@ -204,6 +207,9 @@ class Session:
             except _c.Error as e:
                 if "is being saved" not in e.sentence or time.monotonic() > end:
                     raise
+                if not told:
+                    log.info("shardd: model %r ends when its checkpoint is whole", name)
+                told = True
             time.sleep(SAVE_LOOK_S)
 
     def layout(self) -> list[TensorSpec]:
