@@ -6,6 +6,8 @@ import os
 import pathlib
 import pickle
 import socket
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ import crew
 import models
 import shardd
 from crew import Crew
+from shardd import params as _p
 from shardd.dcp import Reader, Writer
 from shardd.session import Session
 
@@ -313,3 +316,50 @@ class Evil:
 
     def __reduce__(self):
         return getattr, (torch.Size, "__init__")
+
+
+def test_dtypes_that_differ_are_kept(address, tmp_path):
+    """A bf16 model with an fp32 norm, through files of everybody and back, is the same model."""
+    from safetensors.torch import load_file
+
+    def model():
+        torch.manual_seed(0)
+        m = models.GPT().bfloat16()
+        m.norm.float()
+        return m
+
+    def step(m, opt):
+        m(*models.tokens(0, 0)).backward()
+        opt.step()
+
+    def same(m, other):
+        return all(torch.equal(x, y) and x.dtype == y.dtype
+                   for x, y in zip(m.state_dict().values(), other.state_dict().values()))
+
+    m = model()
+    opt = shardd.AdamW(m, lr=1e-2, name="gpt", address=address)
+    step(m, opt)
+    opt.save(str(tmp_path / "a"))
+    opt.close()
+    there = model()
+    there.load_state_dict(shardd.from_checkpoint(str(tmp_path / "a")), strict=False)
+    assert same(m, there)
+    convert = [sys.executable, "-m", "shardd.convert"]
+    for of, to, form in (("a", "b.safetensors", "safetensors"), ("b.safetensors", "c", "shardd")):
+        subprocess.run([*convert, str(tmp_path / of), str(tmp_path / to), "--name", "gpt",
+                        "--format", form],
+                       check=True)
+    weights = load_file(str(tmp_path / "b.safetensors"))
+    assert {n: x.dtype for n, x in weights.items()} == {
+        n: p.dtype for n, p in m.named_parameters()}
+    model_state, optim_state = get_state_dict(there, torch.optim.AdamW(there.parameters()))
+    dcp.save({"model": model_state},
+             storage_writer=Writer(str(tmp_path / "d" / "global_step1"), name="gpt"))
+    for folder in ("c", "d"):  # A daemon restores it as a model whose image has both dtypes.
+        saved = shardd.Checkpoint(str(tmp_path / folder))
+        assert saved.own_dtypes == shardd.Checkpoint(str(tmp_path / "a")).own_dtypes != {}
+        s = Session(f"{address}-{folder}")
+        s.restore(str(tmp_path / folder), None, "gpt")
+        found = {t.name: _p.dtype_of(t.image) for t in s.layout()}
+        assert {n: found[n] for n in weights} == {n: x.dtype for n, x in weights.items()}
+        s.disconnect()

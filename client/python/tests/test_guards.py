@@ -232,12 +232,6 @@ def sixteen_bits_of_a_model_of_32(make):
     make(dtype=torch.bfloat16)
 
 
-def mixed_dtypes(make):
-    model = Net()
-    model.down.bfloat16()
-    make(model)
-
-
 def frozen_later_trained(make):
     model = Net()
     model.up.weight.requires_grad_(False)
@@ -598,7 +592,6 @@ ROWS = [
     (gradient_changed, 'give grads="keep"'),
     (gradients_kept, None),
     (sixteen_bits_of_a_model_of_32, "call model.to(torch.bfloat16) first"),
-    (mixed_dtypes, "say dtype=, or make them one"),
     (frozen_later_trained, "'up.weight' was frozen when the Optimizer was made"),
     (nothing_to_train, "no parameter requires a gradient"),
     (expanded, "'up.bias' has strides (0,) for shape (5,): its elements overlap"),

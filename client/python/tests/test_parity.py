@@ -24,8 +24,9 @@ SETTINGS = plain.SETTINGS
 CASES = {"gpt": (models.GPT, models.tokens), "llama": (models.Llama, models.tokens),
          "net": (models.Net, models.images), "resnet": (models.ResNet, models.images),
          "tied": (models.Tied, models.vectors), "moe": (models.MoE, models.vectors)}
-# Of parameters, of gradients on their way, and the loss scale.
-TYPES = {"fp32": (torch.float32, None, 1.0), "bf16": (torch.bfloat16, None, 1.0),
+# Of parameters, of gradients on their way, and the loss scale. Of a mixed model norms are fp32.
+TYPES = {"mixed": (torch.bfloat16, None, 1.0), "mixed-fp32": (torch.bfloat16, torch.float32, 1.0),
+         "fp32": (torch.float32, None, 1.0), "bf16": (torch.bfloat16, None, 1.0),
          "fp16": (torch.float16, None, 1024.0), "bf16-fp32": (torch.bfloat16, torch.float32, 1.0)}
 
 Job = collections.namedtuple("Job", "case kind type steps accumulate clip alike",
@@ -37,6 +38,10 @@ def made(job):
     make, data = CASES[job.case]
     torch.manual_seed(0)
     model = make().to(TYPES[job.type][0])
+    if job.type.startswith("mixed"):
+        for m in model.modules():
+            if isinstance(m, torch.nn.LayerNorm):
+                m.float()
 
     def batch(k, rank):
         x, *more = data(k, 0 if job.alike else rank)
@@ -187,8 +192,8 @@ CLIP = 0.125  # Less than any norm that comes here.
 KINDS = sorted(SETTINGS)
 
 
-def check(ranks, tmp_path, jobs, world=1):
-    for job, said in zip(jobs, trained(ranks, tmp_path, jobs, world)):
+def check(ranks, tmp_path, jobs, world=1, **env):
+    for job, said in zip(jobs, trained(ranks, tmp_path, jobs, world, **env)):
         compare(job, said[0], replayed(job, said))
         if job.type == "fp32":
             compare_anew(job, said[0], trained_anew(job, world))
@@ -215,6 +220,15 @@ def test_ranks_and_accumulation(ranks, tmp_path, world, accumulate, clip):
     jobs += [("moe", "adam", "fp32"), ("moe", "sgd", "fp16"), ("moe", "sgd", "bf16-fp32"),
              ("gpt", "adamw", "fp32")]
     check(ranks, tmp_path, [Job(*one, 4, accumulate, clip) for one in jobs], world)
+
+
+@pytest.mark.parametrize("params", ["image", "copy"])
+def test_mixed_dtypes(ranks, tmp_path, params):
+    """Norms in fp32 in a model of bf16: each parameter is its master in its own dtype, and the sum
+    of its gradients goes in one dtype for all."""
+    check(ranks, tmp_path, [Job("gpt", "adamw", "mixed", 4, 1, CLIP),
+                            Job("gpt", "adam", "mixed", 4, 2, CLIP),
+                            Job("gpt", "sgd", "mixed-fp32", 4, 2, 0.0)], 2, SHARDD_PARAMS=params)
 
 
 @pytest.mark.slow

@@ -62,6 +62,21 @@ def test_another_kind_is_refused(address):
     first.close()
 
 
+@pytest.mark.parametrize("more", [{}, {"world": (1, 3)}])
+@pytest.mark.parametrize("what,here,text", [
+    ("dtype", lambda: net().bfloat16(), "is torch.float32 and here torch.bfloat16"),
+    ("gradients", net, "gradients in torch.float32 and here torch.bfloat16")])
+def test_another_dtype_is_refused(address, more, what, here, text):
+    """Also where the first difference that is told is another one."""
+    train(a := net(), first := make(a, address), 1)
+    words = {"grad_dtype": torch.bfloat16} if what == "gradients" else {}
+    with pytest.raises(shardd.Mismatch):
+        make(here(), address, **words, **more)
+    with pytest.raises(shardd.Mismatch, match=text):
+        make(here(), address, resume="must", **words)
+    first.close()
+
+
 def test_another_schedule_is_refused(address):
     words = {"schedule": "WarmupLR", "warmup_num_steps": 5, "warmup_max_lr": 1e-2}
     train(a := net(), first := make(a, address, **words), 1)

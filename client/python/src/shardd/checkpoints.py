@@ -30,6 +30,8 @@ TRAILER = 26            # '"sum":"', 16 hex digits, '"}' and a line end.
 MANIFEST_MAX = 64 << 20
 SPAN = re.compile(r"^(?P<kind>[a-z_]+)/(?P<name>.*)\[(?P<first>\d+):(?P<end>\d+)\]$")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# In the flags of a tensor whose dtype is not the model's.
+IMAGE_FLAGS = {1 << 8: torch.float32, 2 << 8: torch.bfloat16, 3 << 8: torch.float16}
 # How torch calls the moments that the files of an optimizer call otherwise.
 TORCH_NAMES = {"adagrad": {"exp_avg_sq": "sum"}, "sgd": {"momentum": "momentum_buffer"}}
 
@@ -175,6 +177,8 @@ class Checkpoint(Mapping):
         if len(self._shapes) != len(m["tensors"]):
             raise ValueError("two tensors have one name")
         self._frozen = {t["name"] for t in m["tensors"] if t.get("flags", 0) & 1}
+        self.own_dtypes = {t["name"]: IMAGE_FLAGS[t["flags"] & 3 << 8] for t in m["tensors"]
+                           if t.get("flags", 0) & 3 << 8}
         for f in m["files"]:
             part = _Part(self.folder, f)
             for entry, what in part.header.items():
@@ -284,7 +288,8 @@ def from_checkpoint(dir: str, tag: str | None = None, dtype: torch.dtype | None 
     masters. A tied parameter is there under its first name: load with strict=False.
     """
     c = Checkpoint(dir, tag)
-    return {name: c.read(name, dtype=dtype or c.dtype).to(map_location) for name in c}
+    return {name: c.read(name, dtype=dtype or c.own_dtypes.get(name, c.dtype)).to(map_location)
+            for name in c}
 
 
 def to_safetensors(dir: str, out: str, tag: str | None = None,
@@ -295,6 +300,18 @@ def to_safetensors(dir: str, out: str, tag: str | None = None,
 
 
 # --- what a model begins with ---
+
+
+def images(weights: Mapping[str, tuple[torch.dtype, int]]) -> tuple[torch.dtype | None, dict]:
+    """Of weights with dtype and elements by name: the dtype of most elements, and the others by
+    name. None, and none, where one is no dtype that an image can have."""
+    counts: dict[torch.dtype, int] = {}
+    for dtype, numel in weights.values():
+        counts[dtype] = counts.get(dtype, 0) + numel
+    if not counts or not set(counts) <= set(DTYPES.values()):
+        return None, {}
+    main = max(counts, key=lambda d: counts[d])
+    return main, {n: d for n, (d, _) in weights.items() if d != main}
 
 
 class Group(NamedTuple):
@@ -314,9 +331,10 @@ class Initial:
     masters: fp32, or empty: then the model's own parameters count.
     moments: kind ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum") to tensors by name.
     The rest is known of some sources and not of others: applied (steps that changed the weights,
-    which is Adam's t), kind (of the optimizer), groups, image (dtype of parameters), buffers,
-    frozen (parameters that are not trained), tied (second names of parameters, to the first ones)
-    and extra (what else there was, as lr_scheduler).
+    which is Adam's t), kind (of the optimizer), groups, image (dtype of most parameters), own_image
+    (of those that have another one, by name), buffers, frozen (parameters that are not trained),
+    tied (second names of parameters, to the first ones) and extra (what else there was, as
+    lr_scheduler).
     """
 
     step: int = 0
@@ -326,6 +344,7 @@ class Initial:
     kind: str | None = None
     groups: list[Group] = dataclasses.field(default_factory=list)
     image: torch.dtype | None = None
+    own_image: dict[str, torch.dtype] = dataclasses.field(default_factory=dict)
     buffers: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     frozen: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     tied: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -342,7 +361,7 @@ class Initial:
         c = Checkpoint(dir, tag)
         names = TORCH_NAMES.get(c.kind, {})
         return cls(c.step, c, {names.get(k, k): _Kind(c, k) for k in c.moments()}, c.applied,
-                   c.kind, c.groups(), c.dtype)
+                   c.kind, c.groups(), c.dtype, c.own_dtypes)
 
     @classmethod
     def from_torch(cls, model: torch.nn.Module, state: Mapping) -> "Initial":

@@ -20,7 +20,7 @@ import torch
 
 from . import folder as _folder
 from . import zero_files as _zero
-from .checkpoints import Checkpoint, Initial, latest
+from .checkpoints import Checkpoint, Initial, images, latest
 from .torch_state import initial, state_dict
 
 READS = ("shardd", "zero", "universal", "torch", "dcp", "safetensors")
@@ -88,7 +88,7 @@ def _from_safetensors(path: str) -> Initial:
         os.path.join(path, n) for n in os.listdir(path) if n.endswith(".safetensors"))
     masters: dict[str, torch.Tensor] = {}
     buffers: dict[str, torch.Tensor] = {}
-    dtypes = set()
+    of: dict[str, tuple[torch.dtype, int]] = {}
     for file in files:
         try:
             with safe_open(file, "pt") as f:
@@ -97,14 +97,14 @@ def _from_safetensors(path: str) -> Initial:
                     if name in masters or name in buffers:
                         raise ValueError(f"shardd: {file} has {name!r}, as another file has")
                     if x.is_floating_point():
-                        dtypes.add(x.dtype)
+                        of[name] = x.dtype, x.numel()
                         masters[name] = x.float()
                     else:
                         buffers[name] = x
         except SafetensorError as e:
             raise ValueError(f"shardd: {file} is no safetensors file: {e}") from None
-    one = dtypes.pop() if len(dtypes) == 1 else None
-    return Initial(0, masters, image=one if one in _folder.IMAGES else None, buffers=buffers)
+    image, own = images(of)
+    return Initial(0, masters, image=image, own_image=own, buffers=buffers)
 
 
 def _from_torch(path: str) -> Initial:
@@ -136,8 +136,8 @@ def _from_torch(path: str) -> Initial:
     init.buffers = {n: x for n, x in model.items() if isinstance(x, torch.Tensor) and
                     n not in init.masters and n not in tied}
     init.tied = tied
-    dtypes = {weights[n].dtype for n in init.masters}
-    init.image = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(_folder.IMAGES) else None
+    init.image, init.own_image = images({n: (weights[n].dtype, weights[n].numel())
+                                         for n in init.masters})
     init.step = max(init.step, root["step"] if isinstance(root.get("step"), int) else 0)
     return init
 
@@ -195,9 +195,9 @@ def _to_file(init: Initial, to: str, kind: str, dtype: torch.dtype | None) -> No
     part = f"{to}.part"
     if kind == "safetensors":
         from safetensors.torch import save_file
-        to_dtype = dtype or init.image or torch.float32
-        save_file({n: x.to(to_dtype).contiguous() for n, x in _weights(init).items()}, part,
-                  metadata={"format": "pt"})
+        own, to_dtype = {} if dtype else init.own_image, dtype or init.image or torch.float32
+        save_file({n: x.to(own.get(n, to_dtype)).contiguous() for n, x in _weights(init).items()},
+                  part, metadata={"format": "pt"})
     else:
         model = {n: x.to(dtype) if dtype else x for n, x in _weights(init).items()}
         model.update({a: model[b] for a, b in init.tied.items() if b in model})

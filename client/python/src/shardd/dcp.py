@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial, enum_member
+from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial, enum_member, images
 from .folder import KINDS, Folder, Span, Tensor, manifest
 from .params import ties
 from .settings import KINDS as HYPER
@@ -412,8 +412,9 @@ class Writer(StorageWriter):
                               if w.moments or words else "adamw")
         groups = _as_groups(words, w, kind)
         group = {n: i for i, g in enumerate(groups) for n in g.names}
-        tensors = sorted((Tensor(n, shape, group.get(n, 0)) for n, shape in w.weights.items()),
-                         key=lambda t: t.group)
+        image, own = (self._image, {}) if self._image else w.images()
+        tensors = sorted((Tensor(n, shape, group.get(n, 0), image=own.get(n))
+                          for n, shape in w.weights.items()), key=lambda t: t.group)
         w.complete()
         client = []
         if rest:
@@ -422,7 +423,7 @@ class Writer(StorageWriter):
             self._name, tensors, files, step=applied if self._step is None else self._step,
             applied=applied if w.moments else None,
             kinds=[KINDS[kind].get(k, k) for k in w.moments], kind=kind, groups=groups,
-            image=self._image or w.image(), settings=self._settings, client=client), self._latest)
+            image=image or torch.float32, settings=self._settings, client=client), self._latest)
 
 
 def _one_step(steps: set[int]) -> int:
@@ -504,11 +505,9 @@ class _Meaning:
             if lost:
                 raise ValueError(f"shardd: the optimizer has no {k} of {lost[0]!r}")
 
-    def image(self) -> torch.dtype:
-        """What parameters are in."""
-        dtypes = set(self.dtypes.values())
-        return dtypes.pop() if len(dtypes) == 1 and dtypes <= {
-            torch.float32, torch.bfloat16, torch.float16} else torch.float32
+    def images(self) -> tuple[torch.dtype | None, dict]:
+        """What parameters are in, as images() of checkpoints.py says it."""
+        return images({n: (d, math.prod(self.weights[n])) for n, d in self.dtypes.items()})
 
 
 def _ends(key: str) -> Iterator[str]:
@@ -715,5 +714,5 @@ def from_dcp(path: str) -> Initial:
     rest = {k: k for k, of in what.of.items() if of == ("rest",) and k in tensors}
     return Initial(step, _Keys(path, masters, known),
                    {k: _Keys(path, keys, known) for k, keys in moments.items()}, step, kind,
-                   _as_groups(words, what, kind) if kind else [], what.image(),
+                   _as_groups(words, what, kind) if kind else [], *what.images(),
                    _Keys(path, rest, known))

@@ -47,7 +47,7 @@ class Definition:
 
     name         of the model in shardd
     rows         the parameters, in the order of the model's tensors
-    dtype, grad_dtype   of the image, and of gradients on their way
+    dtype, grad_dtype   of most parameters in the image, and of gradients on their way
     groups       name and settings of each group
     settings     of the model, as shardd.conf has them
     moments      the names of the moments that its optimizer keeps
@@ -60,7 +60,9 @@ class Definition:
         self.name, self.rows, self.dtype, self.grad_dtype = name, rows, dtype, grad_dtype
         self.groups, self.settings, self.moments = groups, settings, moments
         self.checkpoints = checkpoints
-        self.tensors = [TensorSpec(r.name, tuple(r.param.shape), r.group) for r in rows]
+        self.tensors = [
+            TensorSpec(r.name, tuple(r.param.shape), r.group, image=_p.DTYPES[r.dtype],
+                       grad=_p.DTYPES[grad_dtype]) for r in rows]
         # What the groups of the model go on with, where others train it and it is not what is asked
         # here. The clip that the model has.
         self.kept: list[dict[str, str]] | None = None
@@ -211,11 +213,11 @@ class Definition:
     def fits(self, manifest: Mapping) -> bool:
         """Whether the daemons can fill this model from a checkpoint with that manifest: its name,
         optimizer, groups and tensors are the same. World and all other settings may differ."""
-        there = [(t["name"], tuple(t["shape"]), t["group"], t.get("flags", 0))
+        there = [(t["name"], tuple(t["shape"]), t["group"], t.get("flags", 0) & _c.FROZEN)
                  for t in manifest["tensors"]]
         kind = dict(w.partition("=")[::2] for w in self.settings.split())["optimizer"]
         return (manifest["name"], manifest["optimizer"], len(manifest["groups"]), there) == (
-            self.name, kind, len(self.groups), [tuple(t) for t in self.tensors])
+            self.name, kind, len(self.groups), [tuple(t)[:4] for t in self.tensors])
 
     def same_layout(self, s: Session) -> None:
         """Raises Mismatch unless the model that is attached to has the tensors of this one."""
@@ -225,6 +227,12 @@ class Definition:
                 raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {b.name!r} of "
                                   f"shape {b.shape} where this model has {a.name!r} of shape "
                                   f"{a.shape}: give this one another name=", "SHARD_MISMATCH")
+            for what, here, has in (("is", a.image, b.image), ("has gradients in", a.grad, b.grad)):
+                if here != has:
+                    raise _c.Mismatch(
+                        _c.MISMATCH, f"{a.name!r} of model {self.name!r} in shardd {what} "
+                        f"{_p.dtype_of(has)} and here {_p.dtype_of(here)}: make them one, or give "
+                        "this one another name=", "SHARD_MISMATCH")
         if len(self.tensors) != len(there):
             raise _c.Mismatch(_c.MISMATCH, f"model {self.name!r} in shardd has {len(there)} "
                               f"tensors and this model {len(self.tensors)}: give it another name=",
@@ -236,11 +244,11 @@ class Definition:
         steps = set()
         for i, r in enumerate(self.rows):
             if in_file(r.param):  # It becomes the image at once.
-                x = torch.empty(1, dtype=self.dtype)
-                steps.add(s.read(_c.IMAGE, i, x.data_ptr(), 1, _p.DTYPES[self.dtype]))
+                x = torch.empty(1, dtype=r.dtype)
+                steps.add(s.read(_c.IMAGE, i, x.data_ptr(), 1, _p.DTYPES[r.dtype]))
                 continue
-            x = torch.empty(r.numel, dtype=self.dtype)
-            at = s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[self.dtype])
+            x = torch.empty(r.numel, dtype=r.dtype)
+            at = s.read(_c.IMAGE, i, x.data_ptr(), r.numel, _p.DTYPES[r.dtype])
             if r.numel:
                 steps.add(at)
             with torch.no_grad():

@@ -25,13 +25,13 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import torch
 import xxhash
 
-from .checkpoints import FORMAT, MANIFEST_MAX, VERSION, Group, Initial
+from .checkpoints import FORMAT, IMAGE_FLAGS, MANIFEST_MAX, VERSION, Group, Initial
 
 ALIGN = 4096                # Data in a part begin at a multiple of this.
 PIECE = 8 << 20             # Each piece of a file has a sum.
 PART = 1 << 30              # A part is cut before it has more bytes than this.
 HEADER_MAX = 100_000_000    # What the format of safetensors allows.
-FILES_MAX, GROUPS_MAX = 4096, 16
+FILES_MAX, GROUPS_MAX = 4096, 256
 TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 NAME = re.compile(r"[a-z0-9._-]{1,64}")
 IMAGES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -283,12 +283,18 @@ def settings_of(kind: str, groups: Sequence[Group], more: str = "") -> tuple[str
 
 
 class Tensor(NamedTuple):
-    """A tensor of the layout. frozen: it has no moments."""
+    """A tensor of the layout. frozen: it has no moments. image: its dtype, if not the model's."""
 
     name: str
     shape: tuple[int, ...]
     group: int = 0
     frozen: bool = False
+    image: torch.dtype | None = None
+
+    def flags(self, image: torch.dtype) -> int:
+        """Flags in the manifest of a model with that image."""
+        own = next(f for f, d in IMAGE_FLAGS.items() if d == (self.image or image))
+        return int(self.frozen) | (0 if self.image in (None, image) else own)
 
 
 def manifest(name: str, tensors: Sequence[Tensor], files: list[dict], *, step: int,
@@ -320,7 +326,7 @@ def manifest(name: str, tensors: Sequence[Tensor], files: list[dict], *, step: i
             "image": IMAGES[image], "grad": IMAGES[grad or image],
             "kinds": ["master", *kinds], "groups": heads,
             "tensors": [{"name": t.name, "shape": list(t.shape), "group": t.group,
-                         "flags": int(t.frozen)} for t in tensors],
+                         "flags": t.flags(image)} for t in tensors],
             "files": files, "blobs": [], **({"client": list(client)} if client else {})}
 
 
@@ -346,8 +352,8 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
           progress: Progress | None = None, part_bytes: int = PART) -> None:
     """Writes what a model begins with as a checkpoint that a daemon restores.
 
-    path: DIR/TAG, which is not there yet. name: of the model. image: what its parameters are in;
-    default: what init says, else fp32. settings: keys of [model]. client: files for its folder
+    path: DIR/TAG, which is not there yet. name: of the model. image: what all its parameters are
+    in; default: what init says, else fp32. settings: keys of [model]. client: files for its folder
     client. A parameter without moments begins with zeros.
     """
     if not init.masters:
@@ -366,7 +372,8 @@ def write(init: Initial, path: str, name: str, *, image: torch.dtype | None = No
     names = sorted(init.masters, key=lambda n: group.get(n, 0)) if init.groups \
         else list(init.masters)
     shapes = {n: init.shape(n) for n in names}
-    tensors = [Tensor(n, shapes[n], group.get(n, 0)) for n in names]
+    own = {} if image else init.own_image
+    tensors = [Tensor(n, shapes[n], group.get(n, 0), image=own.get(n)) for n in names]
     if moments:
         _all_moments(tensors, part_of)
     whole = {t.name: math.prod(t.shape) for t in tensors}

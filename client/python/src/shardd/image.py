@@ -25,14 +25,13 @@ class Image:
     """What the parameters are.
 
     rows     the parameters, in the order of the model's tensors
-    dtype    of the image
     copy     whether each rank has writable copies, and no views
     module   whose parameters they are, or None
     """
 
-    def __init__(self, rows: Sequence[_p.Row], dtype: torch.dtype, copy: bool,
+    def __init__(self, rows: Sequence[_p.Row], copy: bool,
                  module: torch.nn.Module | None):
-        self._rows, self._dtype, self.copy, self._module = rows, dtype, copy, module
+        self._rows, self.copy, self._module = rows, copy, module
         self._base = 0        # The address of the image, where the parameters are views.
         self.followed = False  # Whether the parameters are shardd's: not before the first step.
 
@@ -47,25 +46,24 @@ class Image:
 
     def follow(self, s: Session, step: int) -> None:
         """Waits until the image has the weights of `step`, and lets the parameters be it."""
-        dtype = _p.DTYPES[self._dtype]
         plain = [i for i, r in enumerate(self._rows) if self.copy and
                  r.param.device.type == "cpu" and r.param.is_contiguous()]
         for k, i in enumerate(plain):
             r = self._rows[i]
-            ticket = s.pull(i, r.numel, step, r.param.data_ptr(), dtype)
+            ticket = s.pull(i, r.numel, step, r.param.data_ptr(), _p.DTYPES[r.dtype])
             if k % 512 == 511:
                 s.wait(ticket)  # Only 1024 may wait at a time.
         s.wait(s.pull_all(step))
         if self.copy:
             for i, r in enumerate(self._rows):
                 if r.param.device.type != "cpu" or not r.param.is_contiguous():
-                    r.param.copy_(_p.view(s.image(i), r.param, self._dtype))
+                    r.param.copy_(_p.view(s.image(i), r.param, r.dtype))
                 r.address = r.param.data_ptr()
         elif s.image(0) != self._base:
             self._base = s.image(0)
             refuse_ddp(self._module, True)
             for i, r in enumerate(self._rows):
-                r.param.data = _p.view(s.image(i), r.param, self._dtype)
+                r.param.data = _p.view(s.image(i), r.param, r.dtype)
                 r.address = r.param.data_ptr()
             _give_back()
             _views.add(self)
@@ -145,12 +143,12 @@ def _tell_faults() -> None:
     global _told
     if not _explains or _told is None and not _views and not _absent:
         return
-    ranges = [_c.FaultRange(r.address, r.numel * i._dtype.itemsize, (
+    ranges = [_c.FaultRange(r.address, r.numel * r.dtype.itemsize, (
         f"shardd: a write into parameter {r.name!r}, which is read-only memory since the first "
         "step: params=\"copy\" makes it writable\n").encode())
               for i in _views for r in i._rows if r.numel]
     if _absent:  # An empty storage is at address 0.
-        ranges.append(_c.FaultRange(0, max(r.numel * i._dtype.itemsize
+        ranges.append(_c.FaultRange(0, max(r.numel * r.dtype.itemsize
                                            for i in _absent for r in i._rows), _AT_0))
     new = _c.Faults(ranges=(_c.FaultRange * len(ranges))(*ranges), ranges_nr=len(ranges))
     _c.check(_c.libshard().shard_explain_faults(new))

@@ -25,6 +25,11 @@ log = logging.getLogger("shardd")
 DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16}
 
 
+def dtype_of(number: int) -> torch.dtype:
+    """What an enum shard_dtype is for torch."""
+    return next(d for d, n in DTYPES.items() if n == number)
+
+
 def ties(module: torch.nn.Module) -> dict[str, str]:
     """Names of parameters that are another one under a second name, to the first one."""
     first: dict[int, str] = {}
@@ -89,13 +94,13 @@ def collect(groups: list[dict], names: dict[int, str]) -> tuple[list[Row], list]
     return rows, frozen
 
 
-def one_dtype(rows: list[Row], dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype of all rows. Raises TypeError if that is not one, or not `dtype`."""
-    dtypes = {r.dtype for r in rows}
-    if dtype is None and len(dtypes) > 1:
-        raise TypeError(f"shardd.Optimizer: parameters are of {sorted(map(str, dtypes))}: say "
-                        "dtype=, or make them one (model.to(torch.bfloat16))")
-    dtype = dtype or next(iter(dtypes))
+def main_dtype(rows: list[Row], dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype that most elements have, or `dtype`: then TypeError unless all have it."""
+    if dtype is None:
+        counts: dict[torch.dtype, int] = {}
+        for r in rows:
+            counts[r.dtype] = counts.get(r.dtype, 0) + r.numel
+        return max(counts, key=lambda d: counts[d])
     for r in rows:
         if r.dtype != dtype:
             raise TypeError(f"shardd.Optimizer: parameter {r.name!r} is {r.dtype} and dtype is "

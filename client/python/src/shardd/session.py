@@ -32,13 +32,16 @@ class TensorSpec(NamedTuple):
     """One tensor of a model that is defined.
 
     name: 1 to 255 bytes of UTF-8. shape: up to 8 dimensions. group: index into the groups.
-    flags: 0 or lib.FROZEN.
+    flags: 0 or lib.FROZEN. image: its dtype in the image; 0: the one of the model. grad: that of
+    its gradients, which layout() tells.
     """
 
     name: str
     shape: tuple[int, ...]
     group: int = 0
     flags: int = 0
+    image: int = 0
+    grad: int = 0
 
 
 class World(NamedTuple):
@@ -168,6 +171,7 @@ class Session:
         rows = (_c.Tensor * len(tensors))()
         for row, t in zip(rows, tensors):
             row.name, row.group, row.flags = t.name.encode(), t.group, t.flags
+            row.image = t.image
             row.ndim = len(t.shape)
             row.shape[:len(t.shape)] = list(t.shape)
         heads = (_c.Group * max(1, len(groups)))(
@@ -219,7 +223,7 @@ class Session:
             info = _c.Info()
             _c.check(self.lib.shard_tensor_info(self._model, i, C.byref(info)))
             rows.append(TensorSpec(info.name.decode(), tuple(info.shape[:info.ndim]), info.group,
-                                   info.flags))
+                                   info.flags, info.image, info.grad))
         return rows
 
     def write(self, kind: int, tensor: int, address: int, count: int, dtype: int) -> None:

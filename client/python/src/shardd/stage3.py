@@ -454,9 +454,9 @@ class FetchedImage(Image, Source):
     where     the device that they are used on; None: where they are
     """
 
-    def __init__(self, rows: Sequence[_p.Row], dtype: torch.dtype, copy: bool,
+    def __init__(self, rows: Sequence[_p.Row], copy: bool,
                  module: torch.nn.Module, settings: Mapping, where: torch.device | None = None):
-        super().__init__(rows, dtype, copy, module)
+        super().__init__(rows, copy, module)
         self._settings, self._where = settings, where
         self.fetcher: Fetcher | None = None
         self._row = {id(r.param): i for i, r in enumerate(rows)}
@@ -479,7 +479,7 @@ class FetchedImage(Image, Source):
         self._look(s, step)
         if s.image(0) != self._base:
             self._base = s.image(0)
-            self._there = [_p.view(s.image(i), r.param, self._dtype)
+            self._there = [_p.view(s.image(i), r.param, r.dtype)
                            for i, r in enumerate(self._rows)]
         if self.fetcher is None:
             self._begin()

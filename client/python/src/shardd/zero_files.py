@@ -23,7 +23,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from .checkpoints import Group, Initial, enum_member
+from .checkpoints import Group, Initial, enum_member, images
 from .settings import KINDS
 from .torch_state import TORCH_DEFAULTS, kind_of
 
@@ -391,9 +391,9 @@ def _rest_of_model(init: Initial, models: list[_File], stage: int) -> None:
     init.buffers = {n: module[n] for n in names if isinstance(module.get(n), torch.Tensor)}
     init.tied = {str(a): str(b)
                  for a, b in dict(m.get("shared_params", of=(dict, list), otherwise={})).items()}
-    dtypes = {module[n].dtype for n in init.masters if isinstance(module.get(n), torch.Tensor)}
-    if len(dtypes) == 1 and dtypes <= {torch.float32, torch.bfloat16, torch.float16}:
-        init.image = dtypes.pop()
+    init.image, init.own_image = images({
+        n: (module[n].dtype, module[n].numel()) for n in init.masters
+        if isinstance(module.get(n), torch.Tensor)})
     frozen = {}
     for name, shape in m.get("frozen_param_shapes", of=dict, otherwise={}).items():
         shape = _shape(m, name, shape)
