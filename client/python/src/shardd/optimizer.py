@@ -21,6 +21,7 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -72,8 +73,9 @@ class Optimizer(torch.optim.Optimizer):
     accumulate   backward passes in each step. With it gradients leave during the last one; a step
                  of fewer is fine. As in torch gradients are summed (in fp32), and the loop divides
                  the loss. More than that many are an error
-    dtype        torch dtype of the image, which is what the parameters are; default: theirs
-    grad_dtype   of gradients on their way; default: dtype
+    dtype        torch dtype of the image, which is what the parameters are; default: theirs, which
+                 may differ, as fp32 norms in a bf16 model
+    grad_dtype   of all gradients on their way; default: that of most elements of parameters
     world        (min, max) trainers, or how many; default $WORLD_SIZE, which is then fixed
     loss_scale   None, "dynamic" or a number: use opt.scale(loss) then
     params       "image": read-only views of the node's shared image. "copy": own, writable memory.
@@ -177,7 +179,7 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("shardd.Optimizer: stage3 fetches what a module uses before it does: "
                             "give the Module as model, and no parameters")
         session, image, gradients = _cuda.parts(self._rows, where, stage3 if self.fetched else None)
-        self._image = image(self._rows, self.dtype, params == "copy", self._module)
+        self._image = image(self._rows, params == "copy", self._module)
         self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
         self._address = address or default_address(self.name)
         self._connect = functools.partial(session, self._address, secret=secret)
@@ -204,7 +206,7 @@ class Optimizer(torch.optim.Optimizer):
         """Which parameters are trained, under which names, in which dtype."""
         self._rows, self._frozen = _p.collect(self.param_groups, self._names)
         self._row_of = {id(r.param): r for r in self._rows}
-        self.dtype = _p.one_dtype(self._rows, dtype)
+        self.dtype = _p.main_dtype(self._rows, dtype)
         self.grad_dtype = grad_dtype or self.dtype
         if self.grad_dtype not in _p.DTYPES:
             raise TypeError(f"shardd.Optimizer: grad_dtype is {self.grad_dtype}")
@@ -558,7 +560,12 @@ class Optimizer(torch.optim.Optimizer):
         if self._made:
             raise RuntimeError("shardd: a model in shardd cannot grow: make a new Optimizer with "
                                "all parameter groups, under another name=")
-        super().add_param_group(group)
+        # torch has its compiler leave this method alone, and imports the compiler for that: 1 to 2
+        # s and 70 MiB in each rank. Where nobody has imported it nobody is compiling.
+        add: Any = torch.optim.Optimizer.add_param_group
+        if "torch._dynamo" not in sys.modules:
+            add = getattr(add, "__wrapped__", add)
+        add(self, group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what backward made since the last step. After step() there is nothing to drop."""
