@@ -6,10 +6,13 @@ bench.py BUILD [--quick] [--rounds N] [--ranks 2,4] [--sizes 21,100] [--systems 
 For each size and number of ranks every system is run in turn, --rounds times over, so that a
 machine that becomes slower is slower for all. Of each the median and the minimum of its steps are
 printed, what comes after backward, the memory of the ranks and of the daemon (PSS, so that what is
-shared counts once), and the loss. Lines "bench:" compare: torch_step has the median step and as
-limit that of the best other system; torch_tail has what comes after backward, and as limit the time
-in which this machine's memory moves the 28 bytes per parameter that AdamW has to move; torch_memory
-has all memory, and as limit that of the best other one.
+shared counts once), and the loss. "bare" is forward and backward alone. Lines "bench:" compare:
+torch_step has the median step and as limit that of the best other system; torch_tail has what comes
+after backward, and as limit the time in which this machine's memory moves the 28 bytes per
+parameter that AdamW has to move; torch_memory has all memory, and as limit that of the best other
+one. torch_memory_bf16 is the same for bf16 weights with fp32 masters, with the best other one that
+has these as limit, and torch_memory_bf16_fp32 with the best other one in fp32. Systems in bf16 make
+few steps, once, for their memory alone: without AVX-512 or AMX torch takes seconds for each.
 
 torch_first_step is before all that: for how much longer a new process is on its way to the end of
 its first step with shardd.AdamW and a private daemon than with torch.optim.AdamW, import of torch
@@ -27,8 +30,10 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-SYSTEMS = ["shardd-fp32", "shardd-bf16", "ddp-fused", "ddp-zero1", "fsdp2-z2", "fsdp2-z3",
-           "deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3"]
+SYSTEMS = ["bare", "shardd-fp32", "ddp-fused", "ddp-zero1", "fsdp2-z2", "fsdp2-z3", "deepspeed-0",
+           "deepspeed-1", "deepspeed-2", "deepspeed-3", "shardd-bf16", "fsdp2-z3-bf16",
+           "deepspeed-2-bf16", "deepspeed-3-bf16"]
+BF16_STEPS = 4
 SIZES = {"1": (128, 3), "21": (512, 6), "100": (1024, 8)}  # Millions: hidden size, layers.
 TIMEOUT_S = 900
 FIRST_ROUNDS, FIRST_LIMIT_S = 5, 1.0
@@ -148,8 +153,8 @@ def run(build, system, size, ranks, steps):
 
 def floor_ms(build, params):
     """The time in which this machine moves what AdamW moves: 28 bytes per parameter."""
-    out = subprocess.run([f"{build}/tests/bench/bench_kernel", "--quick"], capture_output=True,
-                         text=True, check=True).stdout
+    out = subprocess.run([f"{build}/tests/bench/bench_kernel"], capture_output=True, text=True,
+                         check=True).stdout
     rate = re.search(r"adamw_kernel .* limit ([\d.]+)", out).group(1)
     return 28 * params / (float(rate) * 1e9) * 1000
 
@@ -172,10 +177,14 @@ def main():
     for size in o.sizes.split(","):
         for ranks in map(int, o.ranks.split(",")):
             found = {s: [] for s in systems}
+            timed = [s for s in systems if not s.endswith("bf16")]
             for k in range(o.rounds):
-                for s in systems[k % len(systems):] + systems[:k % len(systems)]:
+                for s in timed[k % len(timed):] + timed[:k % len(timed)]:
                     found[s].append(run(build, s, size, ranks, o.steps))
                     print(f"  round {k + 1} of {o.rounds}: {s}", file=sys.stderr, flush=True)
+            for s in [s for s in systems if s not in timed]:
+                found[s].append(run(build, s, size, ranks, BF16_STEPS))
+                print(f"  once: {s}", file=sys.stderr, flush=True)
             report(build, size, ranks, found)
 
 
@@ -195,9 +204,11 @@ def report(build, size, ranks, found):
           "| loss |")
     print("|---|---|---|---|---|---|---|")
     for s, (median, least, tail, each, total, losses) in rows.items():
-        print(f"| {s} | {median:.0f} | {least:.0f} | {tail:.0f} | {each:.0f} | {total:.0f} | "
-              + " ".join(f"{x:.5f}" for x in losses) + " |")
-    others = {s: r for s, r in rows.items() if not s.startswith("shardd")}
+        times = "- | - | -" if s.endswith("bf16") else f"{median:.0f} | {least:.0f} | {tail:.0f}"
+        print(f"| {s} | {times} | {each:.0f} | {total:.0f} | " +
+              " ".join(f"{x:.5f}" for x in losses) + " |")
+    others = {s: r for s, r in rows.items() if not s.startswith(("shardd", "bare"))}
+    halves = {s: others.pop(s) for s in list(others) if s.endswith("bf16")}
     label = f"{size}m_{ranks}r"
     if "shardd-fp32" in rows and others:
         mine = rows["shardd-fp32"]
@@ -207,9 +218,10 @@ def report(build, size, ranks, found):
         for s, r in others.items():
             if any(abs(x - y) > 1e-5 * abs(y) for x, y in zip(mine[5], r[5])):
                 sys.exit(f"bench: the losses of {s} are {r[5]}, and those of shardd {mine[5]}")
-    if "shardd-bf16" in rows and others:
-        line(f"torch_memory_bf16_{label}", rows["shardd-bf16"][4], "MiB",
-             min(r[4] for r in others.values()))
+    for end, them in (("", halves), ("_fp32", others)):
+        if "shardd-bf16" in rows and them:
+            line(f"torch_memory_bf16{end}_{label}", rows["shardd-bf16"][4], "MiB",
+                 min(r[4] for r in them.values()))
 
 
 def line(name, value, unit, limit):

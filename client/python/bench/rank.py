@@ -22,9 +22,14 @@ warnings.filterwarnings("ignore")
 LR, DECAY, CLIP = 1e-3, 0.01, 1.0
 
 
-def shardd_system(model, bits):
+def bare_system(model):
+    """Forward and backward alone: nothing is exchanged, and nothing is updated."""
+    return model, (lambda loss: loss.backward()), model.zero_grad, lambda: None
+
+
+def shardd_system(model, bf16):
     import shardd
-    if bits == "bf16":
+    if bf16:
         model.to(torch.bfloat16)
     opt = shardd.AdamW(model, lr=LR, weight_decay=DECAY, clip=CLIP, name="bench")
     return model, (lambda loss: loss.backward()), opt.step, opt.close
@@ -42,13 +47,16 @@ def ddp_system(model, kind):
     return ddp, (lambda loss: loss.backward()), _clipped(params, opt), lambda: None
 
 
-def fsdp_system(model, reshard):
+def fsdp_system(model, reshard, bf16):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    how = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)),
+           "reshard_after_forward": reshard}
+    if bf16:
+        how["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(block, **how)
+    fully_shard(model, **how)
     params = list(model.parameters())
     opt = torch.optim.AdamW(params, lr=LR, weight_decay=DECAY)
     return model, (lambda loss: loss.backward()), _clipped(params, opt), lambda: None
@@ -62,13 +70,13 @@ def _clipped(params, opt):
     return step
 
 
-def deepspeed_system(model, stage, batch):
+def deepspeed_system(model, stage, bf16, batch):
     import deepspeed
     engine, *_ = deepspeed.initialize(model=model, config={
         "train_micro_batch_size_per_gpu": batch, "gradient_clipping": CLIP,
         "optimizer": {"type": "AdamW",
                       "params": {"lr": LR, "weight_decay": DECAY, "torch_adam": True}},
-        "zero_optimization": {"stage": stage}, "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": {"stage": stage}, "bf16": {"enabled": bf16}, "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True})
     return engine, engine.backward, engine.step, lambda: None
 
@@ -86,17 +94,20 @@ def main():
     torch.manual_seed(0)
     model = models.GPT(vocabulary, d, layers, length, heads=8)
     params = sum(p.numel() for p in model.parameters())
-    if not system.startswith("shardd"):
+    if not system.startswith(("shardd", "bare")):
         dist.init_process_group("gloo")
     name, _, how = system.partition("-")
+    how, bf16 = how.removesuffix("-bf16"), how.endswith("bf16")
     if name == "shardd":
-        forward, backward, step, close = shardd_system(model, how)
+        forward, backward, step, close = shardd_system(model, bf16)
+    elif name == "bare":
+        forward, backward, step, close = bare_system(model)
     elif name == "ddp":
         forward, backward, step, close = ddp_system(model, how)
     elif name == "fsdp2":
-        forward, backward, step, close = fsdp_system(model, how == "z3")
+        forward, backward, step, close = fsdp_system(model, how == "z3", bf16)
     else:
-        forward, backward, step, close = deepspeed_system(model, int(how), batch)
+        forward, backward, step, close = deepspeed_system(model, int(how), bf16, batch)
     took, tail, losses = [], [], []
     for s in range(steps):
         x, y = models.tokens(s, rank, batch, length, vocabulary)
