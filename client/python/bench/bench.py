@@ -33,7 +33,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SYSTEMS = ["bare", "shardd-fp32", "ddp-fused", "ddp-zero1", "fsdp2-z2", "fsdp2-z3", "deepspeed-0",
            "deepspeed-1", "deepspeed-2", "deepspeed-3", "shardd-bf16", "fsdp2-z3-bf16",
            "deepspeed-2-bf16", "deepspeed-3-bf16"]
-BF16_STEPS = 4
+BF16_STEPS = 2
 SIZES = {"1": (128, 3), "21": (512, 6), "100": (1024, 8)}  # Millions: hidden size, layers.
 TIMEOUT_S = 900
 FIRST_ROUNDS, FIRST_LIMIT_S = 5, 1.0

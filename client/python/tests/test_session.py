@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Session without torch: training against numpy, statuses as exceptions, and Ctrl-C."""
 
+import ast
 import concurrent.futures
 import math
 import os
@@ -336,3 +337,12 @@ def test_ranks_that_differ_in_lr(address):
     assert any(isinstance(e, shardd.Mismatch) for e in found)
     a.disconnect()
     b.disconnect()
+
+
+def test_what_a_type_checker_sees_is_what_there_is():
+    """The names that are imported when they are asked for, and py.typed, which the wheel has."""
+    where = pathlib.Path(shardd.__file__)
+    shown = {a.asname or a.name: i.module for i in ast.walk(ast.parse(where.read_text()))
+             if isinstance(i, ast.ImportFrom) and i.level == 1 for a in i.names}
+    assert {n: shown.get(n) for n in shardd._LAZY} == shardd._LAZY
+    assert (where.parent / "py.typed").exists()

@@ -15,11 +15,24 @@ Importing shardd imports no torch; what needs it does when it is asked for.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .lib import (Closed, Diverged, DuplicatePush, Error, Lost, Mismatch, RolledBack, Timeout,
                   Unsupported, WorldChanged)
 from .session import Result, Saving, World
+
+if TYPE_CHECKING:  # What __getattr__() gives, for editors and type checkers.
+    from . import dcp as dcp
+    from .activations import checkpoint, offload_activations
+    from .checkpoints import (Checkpoint, Damaged, Initial, export_torch, export_universal,
+                              from_checkpoint, to_safetensors)
+    from .deepspeed import initialize
+    from .deepspeed.zero import GatheredParameters
+    from .image import explain_faults
+    from .init import Init
+    from .loop import Sampler, steps
+    from .optimizer import Adagrad, Adam, AdamW, Lion, Optimizer, SGD
+    from .scaler import GradScaler
 
 __version__ = "0.1.0"
 

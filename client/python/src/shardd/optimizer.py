@@ -22,7 +22,7 @@ import functools
 import logging
 import os
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
@@ -789,7 +789,7 @@ class Optimizer(torch.optim.Optimizer):
         self._image.lose()
 
 
-def _of(kind: str) -> Any:
+def _of(kind: str) -> Callable[..., Optimizer]:
     def make(model, lr: float | None = None, **more) -> Optimizer:
         return Optimizer(model, kind, lr, **more)
     make.__doc__ = Optimizer.__doc__
