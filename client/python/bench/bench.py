@@ -178,7 +178,7 @@ def main():
         for ranks in map(int, o.ranks.split(",")):
             found = {s: [] for s in systems}
             timed = [s for s in systems if not s.endswith("bf16")]
-            for k in range(o.rounds):
+            for k in range(o.rounds if timed else 0):
                 for s in timed[k % len(timed):] + timed[:k % len(timed)]:
                     found[s].append(run(build, s, size, ranks, o.steps))
                     print(f"  round {k + 1} of {o.rounds}: {s}", file=sys.stderr, flush=True)
