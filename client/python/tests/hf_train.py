@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script with Hugging Face's Trainer as users write it. It knows nothing of shardd.
+"""A script with Hugging Face's Trainer as users write it. It knows nothing of shardd, unless it is
+told to give the Trainer a shardd.Optimizer ("alone").
 
 hf_train.py '{"arch": "llama", "ds": null or a ds_config, "steps": 4, ...}' trains a random model
 from a config on numbers, and prints one line with what it logged. The tests start it by
@@ -28,7 +29,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
 
 WORDS = {"arch": "llama", "ds": None, "steps": 4, "accumulation": 1, "out": "out", "save": 0,
          "resume": None, "peft": False, "gc": None, "use_cpu": True, "batch": 4, "dtype": None,
-         "best": False, "fits": None}
+         "best": False, "fits": None, "alone": False}
 PATIENCE_S = 240
 V, D, LENGTH = 64, 32, 16
 
@@ -77,6 +78,17 @@ def saved(folder):
         return {k: f.get_tensor(k).double().abs().sum().item() for k in f.keys()}
 
 
+def alone(model, o, init):
+    """What the Trainer would make itself, as an Optimizer of shardd."""
+    import shardd
+    decayed = Trainer.get_decay_parameter_names(None, model)
+    groups = [{"params": [(n, p) for n, p in model.named_parameters()
+                          if p.requires_grad and (n in decayed) == yes],
+               "weight_decay": 0.01 * yes} for yes in (True, False)]
+    return shardd.AdamW(groups, lr=1e-2, accumulate=o["accumulation"], name="alone",
+                        init=init and shardd.Initial.from_shardd(init))
+
+
 def main(given):
     """Trains. Returns its log, what it evaluated, and what its last checkpoint has."""
     o = {**WORDS, **given}
@@ -109,13 +121,21 @@ def main(given):
         save_strategy="steps" if o["save"] else "no", save_steps=o["save"] or 500,
         disable_tqdm=True, seed=0, deepspeed=o["ds"], use_cpu=o["use_cpu"],
         logging_nan_inf_filter=False, auto_find_batch_size=o["fits"] is not None, **more)
-    trainer = Trainer(model=model, args=args, train_dataset=data[:-16], eval_dataset=data[-16:])
+    opt = alone(model, o, o["resume"]) if o["alone"] else None
+    trainer = Trainer(model=model, args=args, train_dataset=data[:-16], eval_dataset=data[-16:],
+                      optimizers=(opt, None))
+    if opt is not None:
+        import shardd
+        trainer.add_callback(shardd.hf.TrainerCallback(trainer))
     trainer.train(resume_from_checkpoint=o["resume"])
     history = trainer.state.log_history
     got = {"engine": type(trainer.model_wrapped).__module__.partition(".")[0],
            "log": [[h["step"], h["loss"], float(h["grad_norm"]), h["learning_rate"]]
                    for h in history if "loss" in h],
            "eval": [[h["step"], h["eval_loss"]] for h in history if "eval_loss" in h]}
+    if o["alone"]:
+        got["more"] = [[h[k] for k in ("loss_scale", "world_size", "applied")]
+                       for h in history if "loss" in h]
     if o["best"]:
         got["best"] = trainer.state.best_global_step
         got["after"] = trainer.evaluate()["eval_loss"]

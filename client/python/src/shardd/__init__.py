@@ -51,8 +51,8 @@ __all__ = ["Closed", "Diverged", "DuplicatePush", "Error", "Lost", "Mismatch", "
 
 
 def __getattr__(name: str) -> Any:
-    if name == "dcp":
-        return importlib.import_module(".dcp", __name__)
+    if name in ("dcp", "hf"):
+        return importlib.import_module(f".{name}", __name__)
     if name in _LAZY:
         return getattr(importlib.import_module("." + _LAZY[name], __name__), name)
     raise AttributeError(f"module 'shardd' has no attribute {name!r}")

@@ -210,6 +210,7 @@ class PushedGrad(torch.Tensor):
             f"shardd: the gradient of {name!r} was pushed to the daemon as backward made it, and "
             f"is not here any more ({func._schema.name}). To clip, give clip=1.0 to "
             "shardd.Optimizer and take clip_grad_norm_ out; the norm is in opt.result.grad_norm. "
+            "Hugging Face's Trainer always clips: shardd.hf.TrainerCallback(trainer) is for that. "
             'To look at gradients or change them, give grads="keep"')
 
 
@@ -314,7 +315,9 @@ def refuse_written(rows: Iterable[Row], module: torch.nn.Module | None) -> None:
             raise RuntimeError(
                 f"shardd: parameter {r.name!r} was written after the Optimizer was made and before "
                 "its first step. The daemon has the older weights: make the Optimizer after "
-                "loading or initializing the model")
+                "loading or initializing the model. DistributedDataParallel writes when it is "
+                "made, so leave it out, as Hugging Face's Trainer does by "
+                "shardd.hf.TrainerCallback(trainer)")
 
 
 class Untrained:
