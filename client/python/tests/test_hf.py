@@ -118,6 +118,7 @@ WITHOUT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 2])
 def test_the_callback_is_missed(n, start, tmp_path, monkeypatch):
     """Where the Trainer clips, and with two ranks where it has made DDP of the model."""

@@ -680,7 +680,8 @@ def _accelerate_counts_one() -> str:
         return ""
     return (f"WORLD_SIZE is {comm.world_size()}, and Accelerate counts one process on each rank, "
             "so that all ranks train on the same batches. On a machine without a GPU say "
-            "TrainingArguments(use_cpu=True) or Accelerator(cpu=True)")
+            "TrainingArguments(use_cpu=True), or accelerate.PartialState(cpu=True) before the "
+            "Accelerator, which leaves DeepSpeed out if it is told cpu=True itself")
 
 
 def _stay_fp32(module: torch.nn.Module, told: list[str] | None, dtype: torch.dtype) -> set[str]:
