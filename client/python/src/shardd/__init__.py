@@ -22,7 +22,7 @@ from .lib import (Closed, Diverged, DuplicatePush, Error, Lost, Mismatch, Rolled
 from .session import Result, Saving, World
 
 if TYPE_CHECKING:  # What __getattr__() gives, for editors and type checkers.
-    from . import dcp as dcp
+    from . import dcp as dcp, hf as hf
     from .activations import checkpoint, offload_activations
     from .checkpoints import (Checkpoint, Damaged, Initial, export_torch, export_universal,
                               from_checkpoint, to_safetensors)
