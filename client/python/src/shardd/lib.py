@@ -424,7 +424,10 @@ def interruptibly(client_handle, call):
             done.append((None, e))
 
     thread = threading.Thread(target=run, name="shardd-call", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        return call()  # Python 3.12.1 starts no thread at exit. Nothing can end the call then.
     try:
         while thread.is_alive():
             thread.join(0.2)

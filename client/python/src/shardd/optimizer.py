@@ -35,6 +35,7 @@ from .definition import Definition, Gone
 from .gradients import unwrap_ddp
 from .hooks import OVER, Hook, close_at_exit, on_grad, on_load
 from .init import in_file
+from .older import before_load
 from .session import Result, Saving, Session, default_address
 
 log = logging.getLogger("shardd")
@@ -269,8 +270,7 @@ class Optimizer(torch.optim.Optimizer):
                 Hook(on_grad, self, i)))
         if self._module is not None:
             for part in self._module.modules():
-                self._hooks.append(part.register_load_state_dict_pre_hook(
-                    Hook(on_load, self)))
+                self._hooks.append(before_load(part, Hook(on_load, self)))
         _p.guard_fork(self)
         atexit.register(Hook(close_at_exit, self))
 

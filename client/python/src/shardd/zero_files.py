@@ -24,6 +24,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import torch
 
 from .checkpoints import Group, Initial, enum_member, images
+from .older import safe_globals
 from .settings import KINDS
 from .torch_state import TORCH_DEFAULTS, kind_of
 
@@ -60,7 +61,7 @@ def load(path: str) -> Any:
     try:
         with open(path, "rb") as f:
             zipped = f.read(4) == b"PK\x03\x04"  # Files of torch before 1.6 are not.
-        with torch.serialization.safe_globals(STANDINS):
+        with safe_globals(STANDINS):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except FileNotFoundError:
         raise FileNotFoundError(f"shardd: {path} is not there") from None

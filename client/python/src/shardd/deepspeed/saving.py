@@ -20,6 +20,7 @@ import torch
 
 from .. import params as _p
 from ..checkpoints import Checkpoint, Initial, latest
+from ..older import safe_globals
 from . import comm
 from .monitor import log
 
@@ -103,7 +104,7 @@ def _client_bytes(engine, client_state: dict, exclude_frozen: bool) -> bytes:
     out = io.BytesIO()
     torch.save(state, out)
     try:
-        with torch.serialization.safe_globals(SAFE):
+        with safe_globals(SAFE):
             torch.load(io.BytesIO(out.getvalue()), weights_only=True)
     except Exception as e:
         raise TypeError("shardd: save_checkpoint(): client_state or the scheduler's state has "
@@ -160,7 +161,7 @@ def _client_state(path: str) -> dict:
             "the daemons saved are in CHECKPOINT_DIR/NAME: say checkpoint_dir and name in the "
             "block shardd of the ds_config, and a new model begins with the newest one. One of "
             "DeepSpeed itself is converted by `python -m shardd.convert FROM TO`")
-    with torch.serialization.safe_globals(SAFE):
+    with safe_globals(SAFE):
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
