@@ -11,13 +11,10 @@ $(WHEEL_PYTHON): client/python/requirements-wheel.txt
 	  { rm -rf build/wheel-tools; echo "wheel: pip could not install $<: it needs the network once" >&2; exit 1; }
 	@touch $@
 
-# Installs the wheel in an environment of its own, with the torch of `make torch`, and trains.
+# Installs the wheel in an environment of its own for each of PYTHONS, and trains there with two
+# ranks. TORCH is a version that pip installs for each of them; without it they have torch themselves.
+PYTHONS ?= $(TORCH_PYTHON)
 .PHONY: check-wheel
-check-wheel: wheel torch
-	@rm -rf build/wheel-test; python3 -m venv build/wheel-test
-	@build/wheel-test/bin/pip install --quiet --disable-pip-version-check --no-deps --no-index \
-	  $$(ls -t $(B)/dist/*.whl | head -1)
-	@echo $$(realpath build/torch/lib/python3*/site-packages) >$$(ls -d build/wheel-test/lib/python3*/site-packages)/torch.pth
-	@cd / && env -u PYTHONPATH -u SHARDD_LIB -u SHARD_DAEMON -u SHARD_ADDRESS OMP_NUM_THREADS=1 \
-	  $(abspath build/wheel-test)/bin/python3 -m torch.distributed.run --nproc-per-node 2 \
-	  $(abspath client/python/tests)/wheel_trains.py
+check-wheel: wheel $(if $(filter $(TORCH_PYTHON),$(PYTHONS)),torch)
+	@TORCH='$(TORCH)' client/python/tests/wheel_trains.sh \
+	  "$$(ls -t $(B)/dist/*.whl | head -1)" $(B)/wheel-test $(PYTHONS)
