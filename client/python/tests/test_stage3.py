@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import models
 import shardd
