@@ -12,7 +12,7 @@ $(WHEEL_PYTHON): client/python/requirements-wheel.txt
 	@touch $@
 
 # Installs the wheel in an environment of its own for each of PYTHONS, and trains there with two
-# ranks. TORCH is a version that pip installs for each of them; without it they have torch themselves.
+# ranks. TORCH is a version that pip installs for each; without it they have torch themselves.
 PYTHONS ?= $(TORCH_PYTHON)
 .PHONY: check-wheel
 check-wheel: wheel $(if $(filter $(TORCH_PYTHON),$(PYTHONS)),torch)

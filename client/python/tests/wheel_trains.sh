@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # wheel_trains.sh WHEEL DIR PYTHON...: `make check-wheel` runs it. For each interpreter it makes an
-# environment below DIR, installs the wheel and trains there, with the example nanogpt.py, too. TORCH
-# is the version of torch that is installed there; without it the interpreter has torch itself.
+# environment below DIR, installs the wheel and trains there, with the example nanogpt.py, too.
+# TORCH is the version of torch that pip installs; without it the interpreter has torch itself.
 # Nothing of this repository and no shardd is in the environment or in PATH.
 set -eu
 wheel=$(realpath "${1:?usage: wheel_trains.sh WHEEL DIR PYTHON...}") dir=$(realpath -m "$2")

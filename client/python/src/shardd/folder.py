@@ -227,7 +227,7 @@ class _Summed:
 
 
 def _bytes_of(x: torch.Tensor) -> memoryview:
-    """The memory of a contiguous fp32 tensor of the CPU. Not by .numpy(): torch runs without numpy."""
+    """The memory of a contiguous fp32 tensor of the CPU. Torch may have no numpy."""
     return memoryview((ctypes.c_char * (4 * x.numel())).from_address(x.data_ptr())).cast("B")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch 2.4 has under another name, or not at all. With torch >= 2.5 nothing of it is needed."""
+"""What torch 2.4 has under another name, or not at all. torch >= 2.5 needs nothing of it."""
 
 from __future__ import annotations
 
