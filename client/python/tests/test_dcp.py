@@ -15,6 +15,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner_helpers import _create_read_items as create_read_items
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
@@ -122,8 +124,24 @@ def test_a_part_and_other_names(trained):
         got = by_number["optim"]["state"][i]["exp_avg_sq"]
         assert torch.equal(got, c.read(name, "exp_avg_sq").to(got.dtype)), name
     wrong = {"model": {"place": torch.zeros(31, 64)}}
-    with pytest.raises(CheckpointException, match="Size mismatch"):
+    with pytest.raises(CheckpointException, match="Size mismatch|has shape"):
         dcp.load(wrong, storage_reader=Reader(folder))
+
+
+class Careless(DefaultLoadPlanner):
+    """As that of torch 2.4, which compares no shapes."""
+
+    def create_local_plan(self):
+        return LoadPlan([i for key, x in self.state_dict.items()
+                         for i in create_read_items(key, self.metadata.state_dict_metadata[key],
+                                                    x)])
+
+
+@pytest.mark.parametrize("shape", [(31, 64), (33, 64), (64, 32)])
+def test_another_shape_is_refused_whoever_plans(trained, shape):
+    with pytest.raises(CheckpointException, match="place.* has shape .*, and in .* it is"):
+        dcp.load({"place": torch.zeros(shape)}, storage_reader=Reader(trained[0]),
+                 planner=Careless())
 
 
 def test_shardd_goes_on_with_what_torch_saved(address, tmp_path):

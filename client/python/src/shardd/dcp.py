@@ -219,6 +219,7 @@ class Reader(StorageReader):
                 if found:
                     planner.load_bytes(item, _bytes(value))
                 continue
+            self._same_shape(c, what, planner, item.dest_index.fqn)
             to = planner.resolve_tensor(item).detach()
             x = self._tensor(c, what, list(item.storage_offsets), list(item.lengths))
             if to.size() != x.size():
@@ -229,6 +230,15 @@ class Reader(StorageReader):
         done: Future = Future()
         done.set_result(None)
         return done
+
+    def _same_shape(self, c: Checkpoint, what: tuple, planner: LoadPlanner, key: str) -> None:
+        """The planner of torch 2.4 does not compare shapes."""
+        target = getattr(planner, "state_dict", {}).get(key)
+        if what[0] in ("step", "rest") or not isinstance(target, torch.Tensor):
+            return
+        if tuple(target.size()) != c.shape(what[1]):
+            raise ValueError(f"shardd: {key!r} has shape {tuple(target.size())}, and in {c.folder} "
+                             f"it is {c.shape(what[1])}")
 
     def _value(self, what: tuple) -> tuple[bool, Any]:
         if what[0] == "rest":
