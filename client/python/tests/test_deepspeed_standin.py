@@ -47,6 +47,24 @@ def test_every_module_is_the_same_object():
     assert "shardd stands in for deepspeed, and has no module 'deepspeed.inference'" in out
 
 
+def test_a_function_that_has_the_name_of_its_module():
+    """utils.z3_leaf_module is both, and importing the module takes nothing from the function."""
+    for name, first in (("deepspeed", "import shardd.deepspeed; shardd.deepspeed.install()"),
+                        ("shardd.deepspeed", "")):
+        status, _, errors = run(f"""
+        {first}
+        from {name}.utils import z3_leaf_module
+        import {name}.utils.z3_leaf_module
+        import {name}.utils
+        from {name}.utils.z3_leaf_module import set_z3_leaf_module, z3_leaf_module as same
+        import torch
+        model = torch.nn.Linear(1, 1)
+        set_z3_leaf_module(model, True)
+        assert same is z3_leaf_module is {name}.utils.z3_leaf_module and same(model)
+        """)
+        assert status == 0, errors
+
+
 def test_names_that_others_call():
     """Those that Accelerate, Transformers and Lightning use, by section 1 of the facts."""
     for name in """initialize init_distributed add_config_arguments DeepSpeedEngine zero.Init

@@ -372,7 +372,10 @@ def build(root: types.ModuleType) -> None:
             module.__path__ = []
         sys.modules[f"{OURS}.{path}"] = module
         parent, _, last = path.rpartition(".")
-        setattr(sys.modules[f"{OURS}.{parent}"] if parent else root, last, module)
+        above = sys.modules[f"{OURS}.{parent}"] if parent else root
+        # utils.z3_leaf_module is a function, and a module of its own.
+        if not callable(getattr(above, last, None)):
+            setattr(above, last, module)
 
 
 class _Loader(importlib.abc.Loader):
@@ -386,6 +389,12 @@ class _Loader(importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module):
+        for path in MODULES:
+            # A module that has a function's name: importing it later would write over the function.
+            inside, _, last = path.rpartition(".")
+            if module is sys.modules.get(f"{OURS}.{inside}") and \
+                    callable(getattr(module, last, None)):
+                sys.modules[f"{REAL}.{path}"] = sys.modules[f"{OURS}.{path}"]
         module.__spec__ = self._spec or module.__spec__
 
 
