@@ -8,6 +8,7 @@ import pytest
 
 from shardd.deepspeed import config as C
 from shardd.deepspeed.config import CLIENT, KEYS, MAPPED, NOTHING, REFUSED, Config, ConfigError
+from shardd.deepspeed.standin import OffloadDeviceEnum
 
 ONE = {"train_micro_batch_size_per_gpu": 1}
 HF_AUTO = {  # As guides of Transformers fill them.
@@ -137,6 +138,17 @@ def test_numbers_may_be_text_and_auto_is_absent():
                 {"zero_optimization": {"stage": 4}}, {"gradient_accumulation_steps": 1.5}):
         with pytest.raises(ConfigError):
             Config({**ONE, **bad}).stage
+
+
+def test_values_may_be_of_an_enum():
+    def given(device):
+        return {"train_batch_size": 1, "zero_optimization": {
+            "stage": 3, "offload_optimizer": {"device": device}}}
+
+    for device in (OffloadDeviceEnum.cpu, OffloadDeviceEnum.none):
+        assert Config(given(device)).values == Config(given(device.value)).values
+    with pytest.raises(ConfigError, match="device='nvme'"):
+        Config(given(OffloadDeviceEnum.nvme))
 
 
 def test_settings_of_the_loss_scale():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import copy
 import difflib
+import enum
 import json
 import logging
 import os
@@ -338,7 +339,7 @@ def _once(pairs):
 def _without_auto(x: Any) -> Any:
     if isinstance(x, dict):
         return {k: _without_auto(v) for k, v in x.items() if v != "auto" and v is not None}
-    return x
+    return x.value if isinstance(x, enum.Enum) else x  # As OffloadDeviceEnum.cpu.
 
 
 def number(path: str, value: Any, kind: type | None) -> Any:
