@@ -344,6 +344,24 @@ def test_loss_scale_is_that_of_deepspeed(address, words, monkeypatch):
     engine.destroy()
 
 
+def test_a_gradient_of_the_script_is_scaled_already(address):
+    """As in stage 0 of DeepSpeed, in fp16: what the script writes into .grad. And whoever holds the
+    loss scaler sees the loss scale as it is now."""
+    engine = make(address, torch.nn.Linear(1, 1), fp16={"enabled": True, "initial_scale_power": 8,
+                                                        "loss_scale_window": 2, "hysteresis": 1},
+                  optimizer={"type": "SGD", "params": {"lr": 1.0}}, stage=0, gradient_clipping=0.0)
+    scaler, before = engine.optimizer.loss_scaler, engine.module.weight.item()
+    assert engine.optimizer.dynamic_loss_scale and scaler.scale_window == 2
+    for n, (value, scale) in enumerate([(64, 256), (64, 256), (64, 512), (float("inf"), 256)]):
+        for p in engine.parameters():
+            p.grad = torch.full_like(p, value)
+        engine.step()
+        assert (scaler.cur_scale, scaler.cur_iter) == (scale, n + 1)
+    master = deepspeed.utils.safe_get_full_fp32_param(engine.module.weight).item()
+    assert master == pytest.approx(before - 3 * 64 / 256)
+    engine.destroy()
+
+
 def test_scheduler_waits_for_an_applied_step(address):
     engine = make(address, torch.nn.Linear(4, 4), fp16={"enabled": True, "initial_scale_power": 4},
                   scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 5,
@@ -710,6 +728,14 @@ def test_numbers_from_outside(address):
     assert (deepspeed.utils.safe_get_full_fp32_param(p) == 2).all()
     assert engine.optimizer.global_step == 1
     engine.backward(engine(*models.tokens(1, 0)))
+    # The gradients that wait would go with the old model.
+    grad = deepspeed.utils.safe_get_full_grad(other)
+    with pytest.raises(RuntimeError, match="call engine.step"):
+        deepspeed.utils.safe_set_full_fp32_param(p, torch.full_like(p, 3.0))
+    with pytest.raises(RuntimeError, match="call engine.step"):
+        with deepspeed.zero.GatheredParameters([p], modifier_rank=0), torch.no_grad():
+            pass
+    assert torch.equal(deepspeed.utils.safe_get_full_grad(other), grad)
     engine.step()
     engine.destroy()
 

@@ -423,10 +423,8 @@ class Optimizer(torch.optim.Optimizer):
         self._tune.check(self.param_groups)
         if self._rates is not None:
             self._rates.check(self.param_groups)
-        if s.loss_scale != 1.0 and not self._scaled and any(
-                r.param.grad is not None and r.param.grad is not r.marker for r in self._rows):
-            raise RuntimeError("shardd: this model has a loss scale: call "
-                               "opt.scale(loss).backward() in place of loss.backward()")
+        if s.loss_scale != 1.0 and not self._scaled:
+            self._check_given()
         if self.weight == _c.NO_SAMPLES:
             self._grads.drop()
         else:
@@ -449,6 +447,12 @@ class Optimizer(torch.optim.Optimizer):
         self._refresh(self.result.step)
         self._applied = self.result.applied_steps
         self._untrained.compare(got.values[FREE_VALUES:])
+
+    def _check_given(self) -> None:
+        """What is in .grad was scaled by nobody that is known here."""
+        if any(r.param.grad is not None and r.param.grad is not r.marker for r in self._rows):
+            raise RuntimeError("shardd: this model has a loss scale: call "
+                               "opt.scale(loss).backward() in place of loss.backward()")
 
     def _refresh(self, step: int) -> None:
         """Has the parameters be the weights of `step`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import types
 import weakref
 from typing import Any
 
@@ -59,6 +58,44 @@ class SummedGrad(_p.PushedGrad):
             "clip_grad_norm_ out; the norm is engine.get_global_grad_norm() after the step. To "
             "look at it or change it: deepspeed.utils.safe_get_full_grad(p), "
             "safe_set_full_grad(p, x)")
+
+
+class LossScaler:
+    """What scripts read of the loss scale. It is the daemons', and is as it is now at each look."""
+
+    def __init__(self, opt: "DeepSpeedOptimizer"):
+        self._opt = opt
+
+    @property
+    def dynamic_loss_scale(self) -> bool:
+        """Whether it follows overflows."""
+        return self._opt.dynamic_loss_scale
+
+    dynamic = dynamic_loss_scale
+
+    @property
+    def cur_scale(self) -> float:
+        """That of the next step."""
+        return self._opt.cur_scale
+
+    loss_scale = cur_scale
+
+    @property
+    def cur_iter(self) -> int:
+        """Steps that were made or skipped."""
+        return self._opt.global_step
+
+    @property
+    def scale_window(self) -> int:
+        """Steps without an overflow until it grows."""
+        return self._opt._more.get("loss_scale_window", 1000)
+
+    @property
+    def min_loss_scale(self) -> float:
+        """It gets no smaller."""
+        return self._opt._more.get("min_loss_scale", 1.0)
+
+    min_scale = min_loss_scale
 
 
 class DeepSpeedOptimizer(Optimizer):
@@ -125,6 +162,10 @@ class DeepSpeedOptimizer(Optimizer):
         self.unmark()
         super()._take_step()
 
+    def _check_given(self) -> None:
+        """Nothing: hooks have taken what backward made, so that the script itself wrote what is in
+        .grad now. DeepSpeed takes that as scaled."""
+
     # --- the definition ---
 
     def _define(self, world, loss_scale, checkpoint_every, resume, init_from, init, timeout,
@@ -146,13 +187,16 @@ class DeepSpeedOptimizer(Optimizer):
     loss_scale = cur_scale
 
     @property
-    def loss_scale_config(self) -> types.SimpleNamespace:
-        """The loss scale under the names of DeepSpeed's fp16 optimizers. Reading is all it does."""
-        dynamic = self._more.get("loss_scale", self._loss_scale) == "dynamic"
-        return types.SimpleNamespace(
-            dynamic_loss_scale=dynamic, cur_scale=self.cur_scale, cur_iter=self.global_step,
-            scale_window=self._more.get("loss_scale_window", 1000),
-            min_loss_scale=self._more.get("min_loss_scale", 1.0))
+    def dynamic_loss_scale(self) -> bool:
+        """Whether the loss scale follows overflows."""
+        return self._more.get("loss_scale", self._loss_scale) == "dynamic"
+
+    @property
+    def loss_scaler(self) -> "LossScaler":
+        """The loss scale under the names of DeepSpeed's optimizers."""
+        return LossScaler(self)
+
+    loss_scale_config = loss_scaler
 
     @property
     def _global_grad_norm(self) -> float | None:

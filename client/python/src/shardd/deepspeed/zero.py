@@ -112,7 +112,7 @@ class GatheredParameters:
                 row = opt._row_of.get(id(p))
                 if row is not None:
                     numbers.masters[row.name] = written[id(p)]
-            opt.again(numbers)
+            _renew(opt, numbers)
         return False
 
 
@@ -204,6 +204,16 @@ def safe_update_full_grad_vectorized(param_list, update_func: Callable) -> None:
             safe_set_full_grad(p, update_func(grad, p))
 
 
+def _renew(opt, numbers) -> None:
+    """Makes the model anew of these numbers. What backward made for the step in hand would go with
+    the old one, and nobody would see that it is gone."""
+    if any(r.seen for r in opt._rows):
+        raise RuntimeError("shardd: weights and moments can be changed between two steps, and "
+                           "gradients wait for a step now: call engine.step() first, or "
+                           "engine.zero_grad() if they are not wanted")
+    opt.again(numbers)
+
+
 def _change(param, kind: str, value: torch.Tensor) -> None:
     opt, row = _row(param)
     if opt is None:
@@ -216,7 +226,7 @@ def _change(param, kind: str, value: torch.Tensor) -> None:
         numbers.moments[kind][row.name] = value
     else:
         raise KeyError(f"shardd: {opt.kind} keeps no {kind!r}, but {sorted(numbers.moments)}")
-    opt.again(numbers)
+    _renew(opt, numbers)
 
 
 def safe_set_full_fp32_param(param, value) -> None:
