@@ -657,6 +657,14 @@ def test_weights_of_a_checkpoint_without_an_engine(address, tmp_path):
     engine.save_checkpoint(tmp_path, "t")
     masters = {n: deepspeed.utils.safe_get_full_fp32_param(p)
                for n, p in engine.module.named_parameters()}
+    # An engine that is still there is of no use afterwards, as DeepSpeed says.
+    trained = zero_to_fp32.load_state_dict_from_zero_checkpoint(engine.module, tmp_path)
+    assert trained is engine.module
+    assert all(torch.equal(p, masters[n]) for n, p in trained.named_parameters())
+    with torch.no_grad():
+        trained.norm.weight.fill_(0)
+    with pytest.raises(RuntimeError, match="clos"):
+        engine.step()
     engine.destroy()
     got = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(tmp_path)
     assert got["head.weight"] is got["embed.weight"] and got["seen"].sum() == 3

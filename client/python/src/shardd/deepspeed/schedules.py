@@ -59,7 +59,7 @@ class _Schedule:
     def _write(self, rates) -> None:
         for group, lr in zip(self.optimizer.param_groups, rates):
             if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(float(lr))  # Of any shape with one number.
             else:
                 group["lr"] = lr
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]

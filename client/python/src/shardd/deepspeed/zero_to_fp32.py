@@ -8,6 +8,7 @@ for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import re
 import torch
 
 from ..convert import kind_of, read
+from .optimizer import optimizer_of
 
 
 def get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag: str | None = None,
@@ -41,10 +43,11 @@ def load_state_dict_from_zero_checkpoint(model: torch.nn.Module, checkpoint_dir,
     """Moves a model to the CPU and loads the weights of a checkpoint. Its engine is of no use
     afterwards."""
     state = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag)
-    model = model.cpu()
-    # The parameters may be an image that nobody may write.
+    # Where an engine trains it, the parameters are an image that nobody may write.
     for p in model.parameters():
-        p.data = p.data.clone()
+        with contextlib.suppress(KeyError):
+            optimizer_of(p).close()
+    model = model.cpu()
     model.load_state_dict(state, strict=False)
     return model
 
