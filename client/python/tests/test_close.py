@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What close() leaves of a model in a private daemon, while others come and go."""
 
+import pytest
 import torch
 
 import shardd
@@ -101,3 +102,66 @@ def test_dropped_while_it_is_attached_to(address, monkeypatch):
     opt.close(drop=True)
     first.close()
     other.disconnect()
+
+
+def test_a_later_optimizer_takes_the_parameters_over(address):
+    """As in torch, where the one before is forgotten: its weights go on, its moments do not."""
+    model, first = make(address)
+    step(model, first)
+    before = [p.detach().clone() for p in model.parameters()]
+    second = shardd.AdamW(model, lr=0.01, name="n", address=address, timeout=60)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before))
+    step(model, second)
+    assert second.global_step == 1
+    twin = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        for p, b in zip(twin.parameters(), before):
+            p.copy_(b)
+    plain = torch.optim.AdamW(twin.parameters(), lr=0.01)
+    step(twin, plain)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        assert torch.allclose(p, q, atol=1e-6)
+    for call in (first.step, first.zero_grad):
+        with pytest.raises(RuntimeError, match="'m', was closed when a later one, of model 'n'"):
+            call()
+    step(model, second)
+    assert second.global_step == 2
+    second.close()
+
+
+def test_names_of_later_optimizers_are_new_ones(address, monkeypatch):
+    """Else a later one would go on with the moments of an earlier one that a daemon keeps."""
+    monkeypatch.setenv("SHARDD_MODEL", "again")
+    model = torch.nn.Linear(4, 2)
+    made = []
+    for i in range(4):
+        made.append(shardd.AdamW(model, lr=0.01, address=address, timeout=60))
+        step(model, made[-1])
+        assert made[-1].global_step == 1
+    assert [o.name for o in made] == ["again", "again-2", "again-3", "again-4"]
+    made[-1].close()
+
+
+def test_a_name_that_is_given_again_goes_on(address):
+    model, first = make(address)
+    step(model, first)
+    second = shardd.AdamW(model, lr=0.01, name="m", address=address, timeout=60)
+    assert second.global_step == 1
+    step(model, second)
+    assert second.global_step == 2
+    second.close()
+
+
+def test_some_parameters_of_another_optimizer_are_refused(address):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    first = shardd.AdamW(model, lr=0.01, name="m", address=address, timeout=60)
+    step(model, first)
+    with pytest.raises(RuntimeError, match="'1.weight' is trained by the Optimizer of model 'm', "
+                                           "and so are 2 that .* close()"):
+        shardd.AdamW(model[1].named_parameters(prefix="1"), lr=0.01, name="n", address=address)
+    step(model, first)
+    assert first.global_step == 2
+    first.close()
+    second = shardd.AdamW(model[1], lr=0.01, name="n", address=address, timeout=60)
+    step(model, second)
+    second.close()

@@ -774,6 +774,64 @@ def test_a_model_that_has_made_steps_is_no_fresh_start(address):
     first.close(drop=True)
 
 
+TWICE = HEAD + """
+import json
+import shardd.deepspeed as deepspeed
+o = json.loads(os.environ["OPTIONS"])
+torch.manual_seed(0)
+model = models.GPT()
+
+def make():
+    return deepspeed.initialize(model=model, config=o["config"])[0]
+
+def train(engine):
+    loss = engine(*models.tokens(0, engine.global_rank))
+    engine.backward(loss)
+    engine.step()
+    return loss.item()
+
+first = make()
+losses = [train(first) for _ in range(3)]
+second = make()
+losses += [train(second) for _ in range(3)]
+p = next(model.parameters())
+whole = torch.equal(deepspeed.utils.safe_get_full_fp32_param(p), p.detach())
+try:
+    train(first)
+    old = ""
+except RuntimeError as e:
+    old = str(e)
+losses.append(train(second))
+say(losses=losses, steps=second.global_steps, old=old, whole=whole)
+second.destroy()
+"""
+
+
+@pytest.mark.parametrize("n, stage", [(1, 3), (2, 1)])
+def test_a_later_engine_takes_the_model_over(ranks, n, stage):
+    """initialize() once more, of a model whose engine is still there: weights go on, and moments
+    begin anew."""
+    torch.manual_seed(0)
+    model = models.GPT()
+    want = [[] for _ in range(n)]
+    for step in range(7):
+        if step in (0, 3):
+            opt = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+        opt.zero_grad()
+        for r in range(n):
+            loss = model(*models.tokens(0, r))
+            want[r].append(loss.item())
+            (loss / n).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+    options = {"config": config(stage=stage)}
+    said = ranks(TWICE, n, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=n)
+    for (got,), losses in zip(said, want):
+        assert got["losses"] == pytest.approx(losses, abs=2e-4)
+        assert got["steps"] == 4 and got["whole"] and "use that one" in got["old"]
+
+
 def test_what_initialize_refuses(address):
     with pytest.raises(AssertionError, match="requires a model"):
         deepspeed.initialize(config=config())

@@ -118,6 +118,7 @@ class Optimizer(torch.optim.Optimizer):
                  checkpoint_dir: str | None = None, checkpoint_every: int = 0,
                  resume: str = "auto", init=None, timeout: float = 300.0, **settings):
         self._closed = True  # Until there is something to close.
+        self._taken_by = ""  # The model of a later Optimizer of these parameters.
         groups, names, module = _p.named(model)
         theirs = kind if isinstance(kind, torch.optim.Optimizer) else None
         if theirs is not None:
@@ -179,10 +180,11 @@ class Optimizer(torch.optim.Optimizer):
         if self.fetched and self._module is None:
             raise TypeError("shardd.Optimizer: stage3 fetches what a module uses before it does: "
                             "give the Module as model, and no parameters")
+        self._address = address or default_address(self.name)
+        _p.take_over((r.param for r in self._rows), self.name, self._address)
         session, image, gradients = _cuda.parts(self._rows, where, stage3 if self.fetched else None)
         self._image = image(self._rows, params == "copy", self._module)
         self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
-        self._address = address or default_address(self.name)
         self._connect = functools.partial(session, self._address, secret=secret)
         self._session = self._connect(timeout=timeout)
         self._closed = False
@@ -544,6 +546,10 @@ class Optimizer(torch.optim.Optimizer):
     # --- what a user might do wrong ---
 
     def _alive(self) -> None:
+        if self._taken_by:
+            raise RuntimeError(f"shardd: this Optimizer, of model {self.name!r}, was closed when a "
+                               f"later one, of model {self._taken_by!r}, was made of the same "
+                               "parameters: use that one")
         if self._closed:
             raise RuntimeError("shardd: this Optimizer is closed: make a new one")
 

@@ -240,6 +240,40 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+# --- a second Optimizer of the same parameters ---
+
+_taken: set[str] = set()  # Names of models that were not closed by the script itself.
+
+
+def take_over(params: Iterable[torch.Tensor], by: str, address: str) -> None:
+    """Closes the Optimizer of this process that trains these parameters now, for a new one of the
+    model `by`. With both, each gradient would go to one of them and be missed by the other, and the
+    new one would write first weights into memory that is read-only.
+
+    What it trained is trained on from where it is, with moments that begin anew: as in torch, where
+    the old one is forgotten. Only a model of the same name and address is gone on with. Raises
+    RuntimeError for an Optimizer that trains other parameters, too, and then closes none.
+    """
+    ids = {id(p) for p in params}
+    old = [o for o in list(_owners) if not o._closed and not ids.isdisjoint(o._row_of)]
+    for o in old:
+        both = [r.name for r in o._rows if id(r.param) in ids]
+        if len(both) < len(o._rows):
+            raise RuntimeError(
+                f"shardd: parameter {both[0]!r} is trained by the Optimizer of model {o.name!r}, "
+                f"and so are {len(o._rows) - len(both)} that the new one does not have. A "
+                "parameter has one Optimizer: call close() of that one first, or destroy() of its "
+                "engine")
+    for o in old:
+        log.info("shardd: model %r has the parameters of model %r now, whose Optimizer is closed",
+                 by, o.name)
+        _taken.add(o.name)
+        same = (o.name, o._address) == (by, address)
+        o.close(drop=False if same else None)
+        o._taken_by = by
+
+
+
 def ray_run() -> str:
     """The name of the run of Ray Train that this process is a worker of, or nothing."""
     train = sys.modules.get("ray.train")
@@ -263,10 +297,11 @@ _names: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 def free_name(owner) -> str:
     """The name of the model of an Optimizer that is given none: $SHARDD_MODEL, or that of the
-    script. A second one in this process, as of a GAN, gets a number, as it does on other ranks."""
+    script. A second one in this process, as of a GAN, gets a number, as it does on other ranks.
+    So does one that takes parameters over, lest it goes on with the model that they had."""
     first = name = os.environ.get("SHARDD_MODEL") or script_name()
     number = 1
-    while name in _names and not _names[name]._closed:
+    while name in _taken or name in _names and not _names[name]._closed:
         number += 1
         name = f"{first}-{number}"
     _names[name] = owner

@@ -265,6 +265,7 @@ class DeepSpeedEngine(torch.nn.Module):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise AssertionError("loss must be a scalar tensor. If you need to pass output "
                                  "gradients, backward() of output tensors")
+        self.optimizer._alive()
         self._prepare()
         if scale_wrt_gas:
             loss = loss / self._gas

@@ -31,7 +31,7 @@ _names: dict[str, int] = {}  # How many models of a name this process has made.
 def optimizer_of(p: torch.Tensor) -> "DeepSpeedOptimizer":
     """The optimizer that trains a parameter. Raises KeyError if none does."""
     for opt in list(_optimizers):
-        if id(p) in opt._row_of:
+        if not opt._closed and id(p) in opt._row_of:
             return opt
     raise KeyError("shardd: this parameter is trained by no engine")
 
