@@ -832,6 +832,53 @@ def test_a_later_engine_takes_the_model_over(ranks, n, stage):
         assert got["steps"] == 4 and got["whole"] and "use that one" in got["old"]
 
 
+SUMS = HEAD + """
+import json
+import shardd.deepspeed as deepspeed
+from shardd.deepspeed import comm
+o = json.loads(os.environ["OPTIONS"])
+torch.manual_seed(0)
+model = models.GPT()
+engine = deepspeed.initialize(model=model, config=o["config"])[0]
+rank, gas = engine.global_rank, engine.gradient_accumulation_steps()
+twin = models.GPT().bfloat16()
+twin.load_state_dict(model.state_dict())
+want = {n: torch.zeros(p.shape) for n, p in twin.named_parameters()}
+for micro in range(gas):
+    x, y = models.tokens(micro, rank)
+    twin.zero_grad()
+    (twin(x, y) / (gas if o["how"] != "as it is" else 1)).backward()
+    for n, p in twin.named_parameters():
+        want[n] += p.grad.float()
+    loss = engine(x, y)
+    if o["how"] == "script":
+        loss.backward()
+    elif o["how"] == "scale":
+        engine.scale(loss).backward()
+    else:
+        engine.backward(loss, scale_wrt_gas=False)
+    if engine.is_gradient_accumulation_boundary():
+        far = 0.0
+        for n, p in model.named_parameters():
+            comm.all_reduce(want[n])
+            got, mean = deepspeed.utils.safe_get_full_grad(p), want[n] / engine.world_size
+            far = max(far, float((got - mean).abs().max() / mean.abs().max()))
+    engine.step()
+say(far=far, steps=engine.global_steps)
+engine.destroy()
+"""
+
+
+@pytest.mark.parametrize("how, stage", [("script", 2), ("scale", 1), ("as it is", 3)])
+def test_micro_batches_in_bf16_are_summed_in_fp32(ranks, how, stage):
+    """The gradient is the mean of what each backward pass made, where torch and DeepSpeed round
+    it to bf16 after each of them."""
+    options = {"how": how, "config": config(stage=stage, gas=4, bf16={"enabled": True})}
+    for (r,) in ranks(SUMS, 2, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=free_port(), LOCAL_SIZE=2):
+        assert r["far"] < 1e-5 and r["steps"] == 1
+
+
 def test_what_initialize_refuses(address):
     with pytest.raises(AssertionError, match="requires a model"):
         deepspeed.initialize(config=config())

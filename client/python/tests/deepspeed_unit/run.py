@@ -87,7 +87,7 @@ class Plugin:
 
 def look_inside(deepspeed):
     """What DeepSpeed's tests of checkpoints compare beside parameters: masters, read here from the
-    daemons, under the names that DeepSpeed's own optimizers have inside."""
+    daemons, under the names that DeepSpeed's own optimizers have inside; and the leaf modules."""
     import torch
 
     def masters(opt):
@@ -96,6 +96,8 @@ def look_inside(deepspeed):
 
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups"):
         setattr(deepspeed.DeepSpeedOptimizer, name, property(masters))
+    deepspeed.DeepSpeedOptimizer.leaf_parameters = property(
+        lambda opt: deepspeed.utils.get_z3_leaf_modules(opt._module))
     deepspeed.DeepSpeedEngine.sparse_tensor_module_names = frozenset()
     # Never called: a test sees to it that it is not.
     deepspeed.DeepSpeedEngine._get_optimizer_ckpt_name = None
