@@ -832,6 +832,33 @@ def test_a_later_engine_takes_the_model_over(ranks, n, stage):
         assert got["steps"] == 4 and got["whole"] and "use that one" in got["old"]
 
 
+NOT_SAVED = HEAD + """
+import json
+import shardd.deepspeed as deepspeed
+o = json.loads(os.environ["OPTIONS"])
+engine = deepspeed.initialize(model=models.GPT(), config=o["config"])[0]
+engine.backward(engine(*models.tokens(0, engine.global_rank)))
+engine.step()
+try:
+    engine.save_checkpoint(o["dir"])
+    text = ""
+except Exception as e:
+    text = str(e)
+say(text=text)
+engine.destroy()
+"""
+
+
+def test_what_rank_0_cannot_save_all_ranks_are_told(ranks, tmp_path):
+    """They would wait for it in a barrier."""
+    (tmp_path / "global_step1").write_text("in the way")
+    options = {"config": config(), "dir": str(tmp_path)}
+    said = ranks(NOT_SAVED, 2, OPTIONS=json.dumps(options), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=free_port(), LOCAL_SIZE=2)
+    assert all("global_step1" in r["text"] for (r,) in said), said
+    assert "rank 0 did not save" in said[1][0]["text"]
+
+
 SUMS = HEAD + """
 import json
 import shardd.deepspeed as deepspeed

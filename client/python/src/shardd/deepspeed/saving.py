@@ -37,10 +37,26 @@ def save(engine, save_dir: str, tag: str, client_state: dict, save_latest: bool,
         raise ValueError(f"shardd: save_checkpoint(): save_dir is {save_dir!r}, and should be "
                          "a folder")
     save_dir = os.path.abspath(save_dir)
+    failed: Exception | None = None
     if engine.global_rank == 0:
-        state = _client_bytes(engine, client_state, exclude_frozen)
-        _write(engine, save_dir, tag, state, save_latest)
+        try:
+            state = _client_bytes(engine, client_state, exclude_frozen)
+            _write(engine, save_dir, tag, state, save_latest)
+        except Exception as e:
+            failed = e
+    _all_know(failed)
     comm.barrier_if_any()
+
+
+def _all_know(failed: Exception | None) -> None:
+    """Raises what failed on rank 0 there, and its text on all others, which wait for that."""
+    if comm.is_initialized() and torch.distributed.get_world_size() > 1:
+        said: list = [None if failed is None else str(failed)]
+        torch.distributed.broadcast_object_list(said, src=0)
+        if failed is None and said[0] is not None:
+            raise RuntimeError(f"shardd: rank 0 did not save: {said[0]}")
+    if failed is not None:
+        raise failed
 
 
 def _same_tag(engine, tag: str) -> None:
