@@ -302,18 +302,6 @@ def to_safetensors(dir: str, out: str, tag: str | None = None,
 # --- what a model begins with ---
 
 
-def images(weights: Mapping[str, tuple[torch.dtype, int]]) -> tuple[torch.dtype | None, dict]:
-    """Of weights with dtype and elements by name: the dtype of most elements, and the others by
-    name. None, and none, where one is no dtype that an image can have."""
-    counts: dict[torch.dtype, int] = {}
-    for dtype, numel in weights.values():
-        counts[dtype] = counts.get(dtype, 0) + numel
-    if not counts or not set(counts) <= set(DTYPES.values()):
-        return None, {}
-    main = max(counts, key=lambda d: counts[d])
-    return main, {n: d for n, (d, _) in weights.items() if d != main}
-
-
 class Group(NamedTuple):
     """A group of parameters: their names, and its settings under torch's names."""
 

@@ -20,7 +20,8 @@ import torch
 
 from . import folder as _folder
 from . import zero_files as _zero
-from .checkpoints import Checkpoint, Initial, images, latest
+from .checkpoints import Checkpoint, Initial, latest
+from .params import images
 from .torch_state import initial, state_dict
 
 READS = ("shardd", "zero", "universal", "torch", "dcp", "safetensors")

@@ -39,9 +39,9 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial, enum_member, images
+from .checkpoints import TORCH_NAMES, Checkpoint, Group, Initial, enum_member
 from .folder import KINDS, Folder, Span, Tensor, manifest
-from .params import ties
+from .params import images, ties
 from .settings import KINDS as HYPER
 from .torch_state import kind_of
 
@@ -516,7 +516,7 @@ class _Meaning:
                 raise ValueError(f"shardd: the optimizer has no {k} of {lost[0]!r}")
 
     def images(self) -> tuple[torch.dtype | None, dict]:
-        """What parameters are in, as images() of checkpoints.py says it."""
+        """What parameters are in, as images() of params.py says it."""
         return images({n: (d, math.prod(self.weights[n])) for n, d in self.dtypes.items()})
 
 

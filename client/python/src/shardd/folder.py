@@ -299,8 +299,8 @@ class Tensor(NamedTuple):
 
     def flags(self, image: torch.dtype) -> int:
         """Flags in the manifest of a model with that image."""
-        own = next(f for f, d in IMAGE_FLAGS.items() if d == (self.image or image))
-        return int(self.frozen) | (0 if self.image in (None, image) else own)
+        own = {d: f for f, d in IMAGE_FLAGS.items() if d != image}
+        return int(self.frozen) | own.get(self.image, 0)
 
 
 def manifest(name: str, tensors: Sequence[Tensor], files: list[dict], *, step: int,

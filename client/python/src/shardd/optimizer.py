@@ -21,7 +21,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
@@ -55,8 +54,8 @@ class Optimizer(torch.optim.Optimizer):
     """An optimizer whose fp32 master weights and moments are in shardd.
 
     Ranks need no DDP and no process group. The update uses the mean over ranks of what .grad would
-    be in plain torch, so a loop that is right with DDP is right here. A parameter without a gradient
-    in a step has one of zeros, so that weight decay acts and moments move. Frozen parameters and
+    be in plain torch, so a loop that is right with DDP is right here. A parameter that has no
+    gradient in a step has one of zeros: weight decay acts and moments move. Frozen parameters and
     buffers are equal on all ranks if their models are made so: the first step compares them.
 
     model        nn.Module, named_parameters(), parameters or torch's parameter groups
@@ -118,7 +117,7 @@ class Optimizer(torch.optim.Optimizer):
                  checkpoint_dir: str | None = None, checkpoint_every: int = 0,
                  resume: str = "auto", init=None, timeout: float = 300.0, **settings):
         self._closed = True  # Until there is something to close.
-        self._taken_by = ""  # The model of a later Optimizer of these parameters.
+        self._why_closed = " is closed: make a new one"
         groups, names, module = _p.named(model)
         theirs = kind if isinstance(kind, torch.optim.Optimizer) else None
         if theirs is not None:
@@ -546,12 +545,8 @@ class Optimizer(torch.optim.Optimizer):
     # --- what a user might do wrong ---
 
     def _alive(self) -> None:
-        if self._taken_by:
-            raise RuntimeError(f"shardd: this Optimizer, of model {self.name!r}, was closed when a "
-                               f"later one, of model {self._taken_by!r}, was made of the same "
-                               "parameters: use that one")
         if self._closed:
-            raise RuntimeError("shardd: this Optimizer is closed: make a new one")
+            raise RuntimeError(f"shardd: this Optimizer{self._why_closed}")
 
     def _check(self) -> None:
         self._image.check()
@@ -570,12 +565,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._made:
             raise RuntimeError("shardd: a model in shardd cannot grow: make a new Optimizer with "
                                "all parameter groups, under another name=")
-        # torch has its compiler leave this method alone, and imports the compiler for that: 1 to 2
-        # s and 70 MiB in each rank. Where nobody has imported it nobody is compiling.
-        add: Any = torch.optim.Optimizer.add_param_group
-        if "torch._dynamo" not in sys.modules:
-            add = getattr(add, "__wrapped__", add)
-        add(self, group)
+        torch_state.add_param_group(self, group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what backward made since the last step. After step() there is nothing to drop."""

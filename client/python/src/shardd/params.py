@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import weakref
-from typing import Iterable, Sequence
+from typing import Iterable, Mapping, Sequence
 
 import torch
 
@@ -94,13 +94,22 @@ def collect(groups: list[dict], names: dict[int, str]) -> tuple[list[Row], list]
     return rows, frozen
 
 
+def images(weights: Mapping[str, tuple[torch.dtype, int]]) -> tuple[torch.dtype | None, dict]:
+    """Of weights with dtype and elements by name: the dtype of most elements, and the others by
+    name. None, and none, where one is no dtype that an image can have."""
+    counts: dict[torch.dtype, int] = {}
+    for dtype, numel in weights.values():
+        counts[dtype] = counts.get(dtype, 0) + numel
+    if not counts or not set(counts) <= set(DTYPES):
+        return None, {}
+    main = max(counts, key=lambda d: counts[d])
+    return main, {n: d for n, (d, _) in weights.items() if d != main}
+
+
 def main_dtype(rows: list[Row], dtype: torch.dtype | None) -> torch.dtype:
     """The dtype that most elements have, or `dtype`: then TypeError unless all have it."""
     if dtype is None:
-        counts: dict[torch.dtype, int] = {}
-        for r in rows:
-            counts[r.dtype] = counts.get(r.dtype, 0) + r.numel
-        return max(counts, key=lambda d: counts[d])
+        return images({r.name: (r.dtype, r.numel) for r in rows})[0]
     for r in rows:
         if r.dtype != dtype:
             raise TypeError(f"shardd.Optimizer: parameter {r.name!r} is {r.dtype} and dtype is "
@@ -270,8 +279,8 @@ def take_over(params: Iterable[torch.Tensor], by: str, address: str) -> None:
         _taken.add(o.name)
         same = (o.name, o._address) == (by, address)
         o.close(drop=False if same else None)
-        o._taken_by = by
-
+        o._why_closed = (f", of model {o.name!r}, was closed when a later one, of model {by!r}, was "
+                         "made of the same parameters: use that one")
 
 
 def ray_run() -> str:

@@ -23,8 +23,9 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from .checkpoints import Group, Initial, enum_member, images
+from .checkpoints import Group, Initial, enum_member
 from .older import safe_globals
+from .params import images
 from .settings import KINDS
 from .torch_state import TORCH_DEFAULTS, kind_of
 
