@@ -399,7 +399,7 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 	CHECK(node < s->nodes_nr && node != s->self);
 	err_set(&gone, SHARD_UNREACHABLE,
 		"the link to node %s fell before its answer came, so what was asked may have been "
-		"done: %.300s",
+		"done (look, and ask again if it was not): %.300s",
 		members_name(s, node), e->text);
 	passes = gone;
 	err_passes(&passes, passes.status);

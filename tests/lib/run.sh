@@ -34,7 +34,7 @@ one()
 	if [ "$f" != 0 ]; then
 		# First what each failed test found. check.sh prints that again at its end: whoever
 		# keeps only a part of the output keeps that.
-		grep -E -B3 '^\[  (ERROR |FAILED) |: expected | CHECK ' "$log" | grep -v '^ts=' | head -30 |
+		grep -E -B3 '^ERROR: |^\[  (ERROR |FAILED) |: expected | CHECK ' "$log" | grep -v '^ts=' | head -30 |
 			cut -c1-400 | sed 's/^/     > /' | tee "${log%.log}.found"
 		grep -vE '^\[( RUN|       OK)' "$log" | tail -${TAIL:-25} | sed 's/^/     | /'
 		return 1
