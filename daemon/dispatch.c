@@ -32,8 +32,10 @@
 #include "model/model.h"
 #include "model/lead.h"
 #include "model/join.h"
+#include "obs/health.h"
 #include "obs/history.h"
 #include "obs/status.h"
+#include "obs/waits.h"
 #include "link/peer.h"
 #include "data/catchup.h"
 #include "data/mr.h"
@@ -97,6 +99,13 @@ static enum shard_status on_nodes(struct peer *p, const struct wire_head *h,
 {
 	(void)h;
 	return intake_told(p, (const Shard__Nodes *)msg, e);
+}
+
+static enum shard_status on_health(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h;
+	return health_told(p, (const Shard__Health *)msg, e);
 }
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
@@ -278,9 +287,9 @@ static enum shard_status on_waits(struct session *t, const struct wire_head *h,
 			 "a place: the world has %u trainers, and max_world = %u",
 			 m->attempt.world.size, m->set.max_world);
 	else
-		status_waits(m, text, sizeof(text));
+		waits_words(m, text, sizeof(text));
 	body.text = text;
-	body.too_few = status_too_few(m);
+	body.too_few = waits_too_few(m);
 	model_reply(t, OP_WAITS, h->attempt, m, &body.base);
 	return SHARD_OK;
 }
@@ -388,6 +397,7 @@ static const struct op {
 	[OP_CAPACITY] = {&shard__capacity__descriptor, NULL, on_capacity, false},
 	[OP_NODES] = {&shard__nodes__descriptor, NULL, on_nodes, false},
 	[OP_NODE_ADD] = {&shard__nodes__descriptor, NULL, admit_node_request, true},
+	[OP_HEALTH] = {&shard__health__descriptor, NULL, on_health, false},
 };
 
 /* May the requester do this with the model that the frame names? If there is no such model here,
@@ -611,6 +621,7 @@ static void node_up(struct server *s, uint16_t node)
 {
 	CHECK(node < s->nodes_nr && node != s->self);
 	intake_node_up(s, node);
+	health_node_up(s, node);
 	lead_node_up(s, node);
 	define_node_up(s, node);
 	list_each(it, &s->models)

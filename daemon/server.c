@@ -21,8 +21,11 @@
 #include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "obs/events.h"
+#include "obs/health.h"
 #include "obs/history.h"
 #include "obs/http.h"
+#include "obs/progress.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
 #include "link/gone.h"
@@ -94,8 +97,8 @@ static void fault_beat(struct server *s)
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
 static const struct model_watch *const watches[] = {
-	&history_watch, &scrape_watch, &transfer_watch, &seal_watch,    &manage_watch,
-	&blob_watch,    &ckpt_watch,   &moving_watch,   &control_watch, NULL};
+	&history_watch, &scrape_watch, &progress_watch, &health_watch, &transfer_watch, &seal_watch,
+	&manage_watch,  &blob_watch,   &ckpt_watch,     &moving_watch, &control_watch,  NULL};
 
 static void on_beat(struct server *s, uint64_t now)
 {
@@ -116,6 +119,7 @@ static void on_beat(struct server *s, uint64_t now)
 	define_beat(s, now);
 	manage_beat(s, now);
 	ckpt_beat(s, now);
+	health_beat(s);
 	drop_beat(s, now);
 	give_back(s);
 	fault_beat(s); /* Last, because it may begin the stop. */
@@ -255,6 +259,8 @@ static void release(struct server *s)
 	static_close(&s->dir);
 	secret_close(s);
 	nodes_free(s);
+	health_free(s);
+	events_free(s);
 	gone_free(s);
 	free(s->scratch.tx.base);
 	free(s->scratch.rx.base);
@@ -389,6 +395,10 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->watches = watches;
 	init_lists(s);
 	st = nodes_init(s, e);
+	if (st == SHARD_OK)
+		st = health_init(s, e);
+	if (st == SHARD_OK)
+		st = events_init(s, e);
 	if (st == SHARD_OK) {
 		reserve_queues(s);
 		st = start(s, e);

@@ -179,6 +179,32 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 	}
 }
 
+/* What the running daemon finds wrong in the cluster, as `shardctl status` says it. */
+void doctor_cluster(const struct doctor *d, struct finding *f)
+{
+	const json_t *health = json_object_get(d->status, "health"),
+		     *list = json_object_get(health, "findings");
+	const char *level = ctl_text(health, "level");
+	char all[sizeof(f->found)] = "";
+	size_t i, used = 0;
+	json_t *x;
+
+	if (health == NULL)
+		return;
+	/* The worst first, because the text may be cut. */
+	for (int ill = 1; ill >= 0; ill--)
+		json_array_foreach((json_t *)(uintptr_t)list, i, x)
+			if ((strcmp(ctl_text(x, "level"), "ill") == 0) == ill && used < sizeof(all))
+				used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s",
+							 used > 0 ? "; " : "", ctl_text(x, "text"));
+	if (used == 0) {
+		doctor_found(f, DOCTOR_OK, "nodes and models are well");
+		return;
+	}
+	doctor_found(f, strcmp(level, "ill") == 0 ? DOCTOR_FAIL : DOCTOR_WARN, "%s", all);
+	doctor_remedy(f, "`shardctl status` says more, `shardctl events` what happened before");
+}
+
 /* Asks the kernel for its clock's status and largest error. A made-up machine (--root) has the
  * answer in a file: the status, and the error in microseconds. */
 static bool kernel_clock(const struct doctor *d, int *status, long *error_us)

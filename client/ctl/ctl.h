@@ -45,6 +45,7 @@ struct ctl_command {
 };
 
 enum ctl_exit ctl_status(const struct ctl_options *o);
+enum ctl_exit ctl_events(const struct ctl_options *o);
 enum ctl_exit ctl_members(const struct ctl_options *o);
 enum ctl_exit ctl_config(const struct ctl_options *o);
 enum ctl_exit ctl_plan(const struct ctl_options *o);
@@ -92,5 +93,7 @@ enum { CTL_NUMBER_BYTES = 32 };
 bool ctl_count(const char *text, uint64_t max, uint64_t *out);
 /* Writes "93.4 GiB", and returns out. */
 const char *ctl_bytes(char out[CTL_NUMBER_BYTES], double bytes);
+/* Writes "14 s", "25 min", "31 h" or "12 d", and returns out. */
+const char *ctl_age(char out[CTL_NUMBER_BYTES], double seconds);
 
 #endif

@@ -13,7 +13,7 @@ enum doctor_result { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL, DOCTOR_NOT_ASKED, DOCT
 
 struct finding {
 	enum doctor_result result;
-	char found[400], remedy[400];
+	char found[1200], remedy[400];
 };
 
 struct doctor {
@@ -41,6 +41,7 @@ void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);
 void doctor_mtu(const struct doctor *d, struct finding *f);
 void doctor_nodes(const struct doctor *d, struct finding *f);
+void doctor_cluster(const struct doctor *d, struct finding *f);
 void doctor_ntp(const struct doctor *d, struct finding *f);
 void doctor_environment(const struct doctor *d, struct finding *f);
 void doctor_rdma(const struct doctor *d, struct finding *f);

@@ -112,6 +112,10 @@ static json_t *model_make(const json_t *before, const json_t *m, double seconds)
 		      real(last, "step_s"), "wait_s", real(last, "wait_s"), "ranks", ranks);
 	if (o && ctl_text(m, "waits")[0])
 		json_object_set_new(o, "waits", json_string(ctl_text(m, "waits")));
+	if (o && json_object_get(m, "late"))
+		json_object_set_new(o, "late",
+				    json_boolean(json_is_true(json_object_get(m, "late")) ||
+						 strcmp(ctl_text(m, "state"), "training") != 0));
 	if (o && ctl_text(m, "lost")[0])
 		json_object_set_new(o, "lost", json_string(ctl_text(m, "lost")));
 	return o;
@@ -120,7 +124,7 @@ static json_t *model_make(const json_t *before, const json_t *m, double seconds)
 json_t *figures_make(const json_t *before, const json_t *now, double seconds)
 {
 	const json_t *budget = json_object_get(now, "budget");
-	json_t *nodes = json_array(), *models = json_array(), *x;
+	json_t *nodes = json_array(), *models = json_array(), *x, *o;
 	size_t i;
 
 	if (before && ctl_whole(before, "incarnation") != ctl_whole(now, "incarnation"))
@@ -133,13 +137,16 @@ json_t *figures_make(const json_t *before, const json_t *now, double seconds)
 		json_array_append_new(models, model_make(named(json_object_get(before, "models"),
 							       ctl_text(x, "name")),
 							 x, seconds));
-	return json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node",
-			 ctl_text(now, "node"), "pid", (json_int_t)ctl_whole(now, "pid"),
-			 "uptime_s", real(now, "uptime_s"), "connections",
-			 (json_int_t)ctl_whole(now, "connections"), "memory_used",
-			 (json_int_t)ctl_whole(budget, "used"), "memory_total",
-			 (json_int_t)ctl_whole(budget, "total"), "interval_s", seconds, "nodes",
-			 nodes, "models", models);
+	o = json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node",
+		      ctl_text(now, "node"), "pid", (json_int_t)ctl_whole(now, "pid"), "uptime_s",
+		      real(now, "uptime_s"), "connections",
+		      (json_int_t)ctl_whole(now, "connections"), "memory_used",
+		      (json_int_t)ctl_whole(budget, "used"), "memory_total",
+		      (json_int_t)ctl_whole(budget, "total"), "interval_s", seconds, "nodes", nodes,
+		      "models", models);
+	if (o && json_object_get(now, "health"))
+		json_object_set(o, "health", json_object_get(now, "health"));
+	return o;
 }
 
 /* --- as text --- */
@@ -160,15 +167,12 @@ static void print_model(const json_t *m, FILE *out)
 	size_t i;
 	json_t *r;
 
-	fprintf(out,
-		"\nmodel \"%s\": %s, step %lld, %.2f step/s, attempt %lld, %s, last step %.3f s, "
-		"waits %.3f s\n",
+	fprintf(out, "\nmodel \"%s\": %s, step %lld, %.2f step/s, last step %.3f s, waits %.3f s\n",
 		ctl_text(m, "name"), ctl_text(m, "state"), ctl_whole(m, "step"),
-		real(m, "steps_per_s"), ctl_whole(m, "attempt"), ctl_text(m, "phase"),
-		real(m, "step_s"), real(m, "wait_s"));
+		real(m, "steps_per_s"), real(m, "step_s"), real(m, "wait_s"));
 	if (ctl_text(m, "lost")[0])
 		fprintf(out, "lost: %s\n", ctl_text(m, "lost"));
-	if (ctl_text(m, "waits")[0])
+	if (ctl_text(m, "waits")[0] && !json_is_false(json_object_get(m, "late")))
 		fprintf(out, "%s\n", ctl_text(m, "waits"));
 	if (json_array_size(ranks) > 0)
 		fprintf(out, "%4s %-16s %8s %-10s %15s %9s %12s\n", "RANK", "NODE", "PID", "STATE",
@@ -194,6 +198,8 @@ void figures_print(const json_t *f, FILE *out)
 	size_t i;
 	json_t *x;
 
+	json_array_foreach(json_object_get(json_object_get(f, "health"), "findings"), i, x)
+		fprintf(out, "%s: %s\n", ctl_text(x, "level"), ctl_text(x, "text"));
 	fprintf(out, "node %s: pid %lld, up %.0f s, %lld connections, %s of %s promised\n",
 		ctl_text(f, "node"), ctl_whole(f, "pid"), real(f, "uptime_s"),
 		ctl_whole(f, "connections"), ctl_bytes(used, real(f, "memory_used")),

@@ -17,6 +17,8 @@ static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"members", "", "each node: capacity, vote, release, and the chunks that it holds", 0, 0,
 	 ctl_members, NULL},
+	{"events", "", "the last events that a daemon logged: worlds, losses, saves, links", 0, 0,
+	 ctl_events, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan,
 	 ctl_plan_options},

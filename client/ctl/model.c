@@ -68,19 +68,6 @@ static enum shard_status stats(shard_client *c, json_t **out)
 	return st;
 }
 
-/* The model's state in a word for people, which says whether training goes on. */
-static const char *state(const json_t *m)
-{
-	const char *s = ctl_text(m, "state"), *phase = ctl_text(m, "phase");
-
-	if (strcmp(s, "paused") == 0)
-		return json_is_true(json_object_get(m, "diverged")) ? "diverged" : "paused";
-	if (strcmp(s, "open") == 0)
-		return strcmp(phase, "free") == 0 || ctl_whole(m, "attempt") == 0 ? "waiting"
-										  : "training";
-	return s;
-}
-
 static const char *owner(const json_t *m, char out[32])
 {
 	const json_t *o = json_object_get(m, "owner");
@@ -107,7 +94,7 @@ static json_t *brief(const json_t *m)
 	}
 	json_object_set_new(o, "world",
 			    json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
-	json_object_set_new(o, "state", json_string(state(m)));
+	json_object_set_new(o, "state", json_string(ctl_text(m, "state")));
 	json_object_set_new(o, "bytes",
 			    json_integer(ctl_whole(json_object_get(m, "memory"), "total")));
 	return o;
@@ -216,8 +203,9 @@ static void print_model(const json_t *m, const json_t *root)
 	printf("owner:      %s, mode %s\n", owner(m, who), ctl_text(m, "mode"));
 	printf("state:      %s, step %lld (%lld applied, %lld skipped), generation %lld, world "
 	       "%zu\n",
-	       state(m), ctl_whole(m, "step"), ctl_whole(m, "applied"), ctl_whole(m, "skipped"),
-	       ctl_whole(m, "generation"), json_array_size(json_object_get(m, "world")));
+	       ctl_text(m, "state"), ctl_whole(m, "step"), ctl_whole(m, "applied"),
+	       ctl_whole(m, "skipped"), ctl_whole(m, "generation"),
+	       json_array_size(json_object_get(m, "world")));
 	if (ctl_text(m, "lost")[0])
 		printf("lost:       %s\n", ctl_text(m, "lost"));
 	if (ctl_text(m, "waits")[0])
@@ -271,7 +259,6 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 	if (st == SHARD_OK && !found)
 		st = text_fail(SHARD_AGAIN, "\"%s\" was defined a moment ago: ask again", name);
 	if (st == SHARD_OK && o->json) {
-		json_object_set_new(found, "state_now", json_string(state(found)));
 		json_object_set(found, "run_id", json_object_get(root, "run_id"));
 		if (listed)
 			json_object_set(found, "tensor_list", listed);

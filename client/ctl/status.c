@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl status` prints one screen about a daemon: the daemon itself, its nodes, its models with
- * their view and copies, the world of the step in hand, and who is waited for. The daemon answers
- * in JSON, and --json prints that answer. A field that an older or newer daemon does not send is
- * left out, or shown as 0 or as nothing. It fails as every question to a daemon does (ctl_exit_of).
- */
+/* `shardctl status` prints one screen about a daemon: what is wrong in the cluster, the daemon
+ * itself, its nodes, its models with their view, copies and newest checkpoint, the world of the
+ * step in hand, and who is waited for where that is news. The daemon answers in JSON, and --json
+ * prints that answer. A field that an older or newer daemon does not send is left out, or shown as
+ * 0 or as nothing. It exits with 1 if something is ill, and else fails as every question to a
+ * daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void print_bytes(const char *what, double bytes)
 {
@@ -22,6 +24,24 @@ static void print_bytes(const char *what, double bytes)
 	for (; bytes >= 1024 && u < 4; u++)
 		bytes /= 1024;
 	printf("%s%.1f %s", what, bytes, units[u]);
+}
+
+/* The verdict comes first. Returns whether something is ill. */
+static bool print_health(const json_t *o)
+{
+	const json_t *health = json_object_get(o, "health");
+	const char *level = ctl_text(health, "level");
+	size_t i;
+	json_t *f;
+
+	if (health == NULL)
+		return false; /* An older daemon. */
+	if (strcmp(level, "ok") == 0)
+		printf("ok\n");
+	json_array_foreach(json_object_get(health, "findings"), i, f)
+		printf("%s: %s\n", ctl_text(f, "level"), ctl_text(f, "text"));
+	printf("\n");
+	return strcmp(level, "ill") == 0;
 }
 
 static void print_daemon(const json_t *o)
@@ -146,11 +166,52 @@ static void print_moving(const json_t *m)
 	printf("\n");
 }
 
+static void print_checkpoint(const json_t *m)
+{
+	const json_t *c = json_object_get(m, "checkpoint"), *last = json_object_get(c, "last");
+	const char *path = ctl_text(last, "path"), *tag = strrchr(path, '/');
+	char age[CTL_NUMBER_BYTES];
+
+	if (path[0] == 0 && ctl_text(c, "last_error")[0] == 0)
+		return;
+	if (path[0] != 0)
+		printf("  checkpoint: %s, %s ago, %lld steps", tag != NULL ? tag + 1 : path,
+		       ctl_age(age, json_number_value(json_object_get(last, "age_seconds"))),
+		       ctl_whole(m, "step") - ctl_whole(last, "step"));
+	else
+		printf("  checkpoint: none");
+	if (ctl_text(c, "last_error")[0] != 0)
+		printf("; FAILED: %s", ctl_text(c, "last_error"));
+	printf("\n");
+}
+
+/* What has set the model back, if anything has since the daemon started. */
+static void print_set_back(const json_t *m)
+{
+	const json_t *b = json_object_get(m, "set_back");
+	const char *path = ctl_text(b, "path"), *tag = strrchr(path, '/');
+	time_t at = (time_t)ctl_whole(b, "at");
+	char when[32] = "";
+	struct tm tm;
+
+	if (b == NULL)
+		return;
+	if (localtime_r(&at, &tm) != NULL)
+		strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
+	printf("  set back: %s%s at %s, step %lld -> %lld, because %s\n",
+	       path[0] != 0 ? "came back from " : "its weights were written again",
+	       path[0] == 0  ? ""
+	       : tag != NULL ? tag + 1
+			     : path,
+	       when, ctl_whole(b, "from_step"), ctl_whole(b, "to_step"), ctl_text(b, "why"));
+}
+
 static void print_model(const json_t *m)
 {
 	const json_t *chunks = json_object_get(m, "chunks"),
 		     *per = json_object_get(chunks, "per_node");
 	const json_t *total = json_object_get(json_object_get(m, "memory"), "total");
+	double step = json_number_value(json_object_get(m, "median_step_s"));
 	const char *node;
 	json_t *nr;
 
@@ -160,10 +221,12 @@ static void print_model(const json_t *m)
 		       ctl_whole(json_object_get(m, "owner"), "uid"));
 		return;
 	}
-	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped), attempt %lld, %s\n",
-	       ctl_text(m, "name"), ctl_text(m, "state"), ctl_whole(m, "step"),
-	       ctl_whole(m, "applied"), ctl_whole(m, "skipped"), ctl_whole(m, "attempt"),
-	       ctl_text(m, "phase"));
+	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped)", ctl_text(m, "name"),
+	       ctl_text(m, "state"), ctl_whole(m, "step"), ctl_whole(m, "applied"),
+	       ctl_whole(m, "skipped"));
+	if (step > 0 && strcmp(ctl_text(m, "state"), "training") == 0)
+		printf(", %.3g steps/s", 1 / step);
+	printf("\n");
 	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (",
 	       ctl_whole(m, "numel"), ctl_text(m, "optimizer"), ctl_whole(m, "generation"),
 	       ctl_whole(chunks, "nr"), ctl_whole(chunks, "elems"));
@@ -180,10 +243,14 @@ static void print_model(const json_t *m)
 		printf(" on this node%s%s\n", ctl_text(m, "pages")[0] ? ", pages: " : "",
 		       ctl_text(m, "pages"));
 	}
+	print_checkpoint(m);
+	print_set_back(m);
 	print_world(json_object_get(m, "world"), ctl_whole(chunks, "nr"));
 	if (ctl_text(m, "lost")[0])
 		printf("  lost: %s\n", ctl_text(m, "lost"));
-	if (ctl_text(m, "waits")[0])
+	/* While steps come as always, whom the next one waits for is no news. */
+	if (ctl_text(m, "waits")[0] && (strcmp(ctl_text(m, "state"), "training") != 0 ||
+					!json_is_false(json_object_get(m, "late"))))
 		printf("  waits: %s\n", ctl_text(m, "waits"));
 	print_moving(m);
 }
@@ -195,15 +262,23 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	char *answer = NULL;
 	json_t *root = NULL, *m;
 	struct err e;
+	bool ill;
 	size_t i;
 
-	st = o->json ? ctl_ask(o, OP_STATUS, &answer, &e) : ctl_ask_status(o, &root, &e);
+	st = ctl_ask(o, OP_STATUS, &answer, &e);
+	root = st == SHARD_OK ? json_loads(answer, 0, NULL) : NULL;
+	if (st == SHARD_OK && root == NULL)
+		st = err_set(&e, SHARD_PROTOCOL, "the daemon's answer is no JSON");
 	if (st != SHARD_OK)
 		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
-	if (o->json) {
+	if (o->json)
 		printf("%s\n", answer);
-		free(answer);
-		return CTL_OK;
+	free(answer);
+	ill = o->json ? strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0
+		      : print_health(root);
+	if (o->json) {
+		json_decref(root);
+		return ill ? CTL_FAILED : CTL_OK;
 	}
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));
@@ -213,5 +288,5 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	json_array_foreach((json_t *)(uintptr_t)models, i, m)
 		print_model(m);
 	json_decref(root);
-	return CTL_OK;
+	return ill ? CTL_FAILED : CTL_OK;
 }

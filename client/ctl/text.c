@@ -60,6 +60,20 @@ const char *ctl_bytes(char out[CTL_NUMBER_BYTES], double bytes)
 	return out;
 }
 
+const char *ctl_age(char out[CTL_NUMBER_BYTES], double seconds)
+{
+	static const struct {
+		double most, unit;
+		const char *name;
+	} units[] = {{120, 1, "s"}, {7200, 60, "min"}, {172800, 3600, "h"}, {1e18, 86400, "d"}};
+	size_t u = 0;
+
+	while (u < NR(units) - 1 && seconds >= units[u].most)
+		u++;
+	snprintf(out, CTL_NUMBER_BYTES, "%.0f %s", seconds / units[u].unit, units[u].name);
+	return out;
+}
+
 enum ctl_exit ctl_fail(enum ctl_exit exit, const char *fmt, ...)
 {
 	va_list ap;

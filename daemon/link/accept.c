@@ -91,6 +91,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 	struct conn *c = g->conn;
 	enum shard_status st = hello_check(s, hello, c, e);
 
+	if (st != SHARD_OK && hello->role == ROLE_NODE)
+		peer_turned_away(s, hello->node, e);
 	if (st != SHARD_OK)
 		return st;
 	if (s->stop.on) /* Checked before the answer, because a process that got one relies on it.

@@ -522,6 +522,15 @@ static void doubt(struct peer *p)
 	server_wake(p->server, p->doubt_ns + PEER_BACKOFF_MIN_NS);
 }
 
+void peer_turned_away(struct server *s, const char *name, const struct err *why)
+{
+	uint16_t node = nodes_find(s, name);
+	struct peer *p = node < s->nodes_nr ? s->peer[node] : NULL;
+
+	if (p != NULL && !p->up)
+		snprintf(p->why, sizeof(p->why), "%s", why->text);
+}
+
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *hello, struct err *e)
 {
@@ -542,8 +551,7 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 			       hello->node, members_name(s, s->self));
 	if ((st = hello_check_node(s, hello, e)) != SHARD_OK ||
 	    (st = check_nodes(s, hello, e)) != SHARD_OK) {
-		if (!p->up) /* This says more than how its last link ended. */
-			snprintf(p->why, sizeof(p->why), "%s", e->text);
+		peer_turned_away(s, hello->node, e);
 		return st;
 	}
 	if (hello->connection >= p->conns_nr)

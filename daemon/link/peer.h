@@ -64,6 +64,9 @@ void peer_beat(struct peer *p, uint64_t now_ns); /* Dials, and sends PINGs. */
 /* A connection sent HELLO, and AUTH if asked, with the role of a node. Answers, and takes the
  * connection over as a part of that node's link. */
 struct hello_asked;
+/* The HELLO of the node with this name was refused. Its status says why: that says more than how
+ * its last link ended. */
+void peer_turned_away(struct server *s, const char *name, const struct err *why);
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *hello, struct err *e);
 void peer_close(struct peer *p, const struct err *why); /* Closes all connections. */

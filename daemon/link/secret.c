@@ -15,6 +15,7 @@
 #include "server.h"
 #include "wire/control.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -74,6 +75,8 @@ __attribute__((format(printf, 5, 6))) static enum shard_status denied(
 	va_end(ap);
 	p->denied = true;
 	s->secret.refused++;
+	s->secret.last_ns = clock_ns();
+	snprintf(s->secret.last_why, sizeof(s->secret.last_why), "%s", e->text);
 	log_limited(s->log, &s->secret.bucket, clock_ns(), LOG_LEVEL_WARN,
 		    "event=auth_refused from=%s why=%s", conn_name(c), e->text);
 	return SHARD_DENIED;

@@ -63,6 +63,8 @@ struct server_secret {
 	struct log_bucket bucket;
 	/* Connections refused because the other end did not prove that it knows the secret. */
 	uint64_t refused;
+	uint64_t last_ns; /* When the last one was. 0: none was. */
+	char last_why[ERR_TEXT_BYTES];
 };
 
 /* Nodes that ask to be taken in. Owner: control/admit.c. */

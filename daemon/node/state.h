@@ -61,6 +61,8 @@ struct server {
 	struct config_node node[CONFIG_NODES_MAX];
 	uint16_t nodes_nr;
 	struct nodes *nodes;
+	struct health *health;       /* Owner: obs/health.c. */
+	struct events *events_kept;  /* Owner: obs/events.c. */
 	struct gone *gone;           /* Owner: link/gone.c, also of gone_nodes: */
 	uint64_t gone_nodes;         /* A bit for each node that was drained while it was away. */
 	struct server_admits admits; /* Owner: control/admit.c. */
@@ -85,8 +87,7 @@ struct server {
 	uint16_t coordinator;
 	struct lead *lead;               /* NULL: the first node coordinates, always. */
 	struct definitions *definitions; /* model/definitions.c. NULL: as above. */
-	uint64_t term; /* In which this node coordinates, or did. The number of this start, without
-			  elections. */
+	uint64_t term; /* In which it coordinates or did; this start, without elections. */
 	/* Makes the file of a model durable elsewhere than in the state folder, and calls done, but
 	 * not from inside of this call. NULL: it is there. */
 	void (*save_file)(struct server *s, uint32_t model, const void *file, size_t bytes,
@@ -107,8 +108,7 @@ struct server {
 	uint32_t next_model;   /* control/define.c and model/resume.c: the next id. */
 
 	/* What a stop waits for, counted by who begins it. */
-	unsigned persists;      /* Jobs in threads that write or remove files of models, or read
-				   checkpoints for status. */
+	unsigned persists; /* Jobs in threads on files of models, or on checkpoints for status. */
 	unsigned closing_parts; /* Shares of checkpoints whose timers are not closed yet. */
 };
 

@@ -31,6 +31,7 @@
 #define HTTP_CONNECTIONS 256u
 #define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
+#define PLAIN            "text/plain; charset=utf-8"
 
 struct http {
 	struct http_conf conf;
@@ -54,7 +55,7 @@ static void snapshot_free(struct http_snapshot *s)
 {
 	free(s->metrics);
 	free(s->status);
-	free(s->ill);
+	free(s->health);
 	*s = (struct http_snapshot){0};
 }
 
@@ -156,7 +157,7 @@ struct http_answer {
 static void say(struct http_answer *a, unsigned code, const char *text)
 {
 	a->code = code;
-	a->type = "text/plain; charset=utf-8";
+	a->type = PLAIN;
 	a->text = malloc(strlen(text) + 2);
 	if (a->text == NULL)
 		return;
@@ -171,15 +172,13 @@ static void copy(struct http_answer *a, const char *text, const char *type)
 	a->text = text != NULL ? strdup(text) : NULL;
 }
 
-enum http_what { HTTP_PAGE, HTTP_METRICS, HTTP_STATUS, HTTP_HEALTH };
+enum http_what { HTTP_PAGE, HTTP_METRICS, HTTP_STATUS, HTTP_LIVE, HTTP_READY, HTTP_HEALTH };
 
 static const struct {
 	const char *path;
 	enum http_what what;
-} paths[] = {{"/", HTTP_PAGE},
-	     {"/metrics", HTTP_METRICS},
-	     {"/status", HTTP_STATUS},
-	     {"/healthz", HTTP_HEALTH}};
+} paths[] = {{"/", HTTP_PAGE},      {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS},
+	     {"/livez", HTTP_LIVE}, {"/readyz", HTTP_READY},    {"/healthz", HTTP_HEALTH}};
 
 static void answer_snapshot(struct http *h, enum http_what what, struct http_answer *a)
 {
@@ -192,10 +191,14 @@ static void answer_snapshot(struct http *h, enum http_what what, struct http_ans
 		copy(a, h->now.metrics, "text/plain; version=0.0.4; charset=utf-8");
 	else if (what == HTTP_STATUS)
 		copy(a, h->now.status, "application/json");
-	else if (h->now.ill != NULL && h->now.ill[0] != 0)
-		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, h->now.ill);
+	else if (what == HTTP_READY && h->now.unready[0] != 0)
+		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, h->now.unready);
+	else if (what == HTTP_LIVE || what == HTTP_READY || h->now.health == NULL)
+		copy(a, what == HTTP_HEALTH ? NULL : "ok\n", PLAIN);
 	else
-		copy(a, h->now.ill != NULL ? "ok\n" : NULL, "text/plain; charset=utf-8");
+		copy(a, h->now.health[0] != 0 ? h->now.health : "ok\n", PLAIN);
+	if (what == HTTP_HEALTH && a->code == MHD_HTTP_OK && h->now.ill)
+		a->code = MHD_HTTP_SERVICE_UNAVAILABLE;
 	pthread_mutex_unlock(&h->lock);
 }
 
@@ -219,7 +222,8 @@ static void answer(struct http *h, const char *path, const char *method, struct 
 		}
 		return;
 	}
-	snprintf(text, sizeof(text), "there are /, /metrics, /status and /healthz");
+	snprintf(text, sizeof(text),
+		 "there are /, /metrics, /status, /livez, /readyz and /healthz");
 	say(a, MHD_HTTP_NOT_FOUND, text);
 }
 

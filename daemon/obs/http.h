@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http.h: serves /metrics, /status, /healthz and the page at / to anyone who can reach the address.
+/* http.h: serves /metrics, /status, health and the page at / to anyone who can reach the address.
  * A thread of its own answers requests from snapshots. The loop makes a snapshot when one is asked
  * for, at most once a second, so that no client can slow a step down. */
 #ifndef SHARD_OBS_HTTP_H
@@ -8,12 +8,15 @@
 #include "base/status.h"
 #include "net/address.h"
 
+#include <stdbool.h>
 #include <uv.h>
 
 struct http;
 
-struct http_snapshot {                /* Texts from malloc(); NULL: there was no memory. */
-	char *metrics, *status, *ill; /* ill: why /healthz answers 503; "": all is well. */
+struct http_snapshot {                   /* Texts from malloc(); NULL: there was no memory. */
+	char *metrics, *status, *health; /* health: a line for each finding; "": all is well. */
+	bool ill;                        /* /healthz answers 503. */
+	char unready[400];               /* Why /readyz answers 503; "": it does not. */
 };
 
 struct http_conf {

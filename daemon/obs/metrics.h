@@ -6,6 +6,7 @@
 #define SHARD_OBS_METRICS_H
 
 #include "node/histogram.h"
+#include "obs/progress.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct metrics_model { /* Of one model on this node, since the daemon started. *
 		/* Time from the last chunk of the first rank on this node to its own. */
 		uint64_t lag_ns;
 	} rank[METRICS_RANKS];
+	struct progress progress; /* Owner: progress.c. */
 };
 
 enum metrics_type { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };

@@ -18,8 +18,10 @@
 #include "model/model.h"
 #include "model/watch.h"
 #include "warm/warm.h"
+#include "obs/health.h"
 #include "obs/history.h"
 #include "obs/metrics.h"
+#include "obs/progress.h"
 #include "obs/status.h"
 #include "link/nodes.h"
 #include "link/peer.h"
@@ -379,13 +381,11 @@ static void skipped(FILE *f, const char *name, const struct model *m)
 
 static void state(FILE *f, const char *name, const struct model *m)
 {
-	static const char *const states[] = {"defining", "unsealed", "recovering", "resuming",
-					     "open",     "paused",   "lost",       "restoring"};
-	const char *now = status_model_state(m);
+	const char *now = progress_state(m);
 
-	for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-		metrics_count(f, name, LABELS({"model", m->name}, {"state", states[i]}),
-			      strcmp(states[i], now) == 0);
+	for (const char *const *word = progress_states; *word != NULL; word++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"state", *word}),
+			      strcmp(*word, now) == 0);
 }
 
 static void memory(FILE *f, const char *name, const struct model *m)
@@ -666,21 +666,19 @@ static void model_metrics(FILE *f, const struct server *s)
 
 /* --- the snapshot --- */
 
-static void ill(FILE *f, const struct server *s)
+/* What a requester over HTTP is: nobody that is known, or everybody (http_private_models). */
+static const Shard__Cred *reader(const struct server *s, Shard__Cred *all)
 {
-	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (s->peer[n] != NULL && !s->peer[n]->up && !server_gone(s, n))
-			fprintf(f, "node %s is down: %s\n", members_name(s, n), s->peer[n]->why);
-		if (nodes_ill(s, n)[0] != 0)
-			fprintf(f, "node %s: %s\n", members_name(s, n), nodes_ill(s, n));
-	}
-	list_each(it, (struct list *)(uintptr_t)&s->models) {
-		const struct model *m = list_of(it, struct model, link);
+	shard__cred__init(all);
+	all->known = all->root = true;
+	return s->conf->http_private_models ? all : NULL;
+}
 
-		if (lost_why(m)[0] != 0)
-			fprintf(f, "model \"%s\" is lost: %s\n", m->name,
-				shown(m) ? lost_why(m) : "its owner may ask why");
-	}
+static void health(FILE *f, const struct server *s)
+{
+	Shard__Cred all;
+
+	(void)health_lines(f, s, reader(s, &all));
 }
 
 static char *written(void (*write)(FILE *f, const struct server *s), const struct server *s)
@@ -710,10 +708,11 @@ static void all_metrics(FILE *f, const struct server *s)
 void scrape_render(void *server, struct http_snapshot *out)
 {
 	const struct server *s = server;
-	Shard__Cred all = SHARD__CRED__INIT;
+	Shard__Cred all;
 
-	all.known = all.root = true;
 	out->metrics = written(all_metrics, server);
-	out->status = status_json(s, s->conf->http_private_models ? &all : NULL);
-	out->ill = written(ill, server);
+	out->status = status_json(s, reader(s, &all));
+	out->health = written(health, server);
+	out->ill = health_lines(NULL, s, reader(s, &all)) == HEALTH_ILL;
+	health_ready(s, out->unready, sizeof(out->unready));
 }

@@ -5,8 +5,11 @@
  * waits for on other nodes it knows from the coordinator. Without memory status_json() returns
  * NULL. */
 #include "obs/status.h"
+#include "obs/events.h"
+#include "obs/health.h"
 #include "obs/history.h"
 #include "obs/metrics.h"
+#include "obs/progress.h"
 #include "ckpt/ckpt.h"
 
 #include "base/check.h"
@@ -22,6 +25,7 @@
 #include "model/writer.h"
 #include "warm/warm.h"
 #include "obs/scrape.h"
+#include "obs/waits.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "data/trainer.h"
@@ -135,17 +139,6 @@ static json_t *nodes_json(const struct server *s)
 	return list;
 }
 
-/* True: the rank waits for the image and cannot compute yet. */
-static bool starved(const struct model *m, const struct contrib_rank *g)
-{
-	uint32_t chunk;
-	uint64_t step;
-
-	if (g->chunks_pushed > 0)
-		return false;
-	return images_awaited(m, &chunk, &step) || (g->trainer != NULL && g->trainer->image.nr > 0);
-}
-
 static json_t *world_json(const struct model *m)
 {
 	json_t *list = json_array();
@@ -164,8 +157,9 @@ static json_t *world_json(const struct model *m)
 			json_object_set_new(o, "state",
 					    json_string(g->trainer == NULL ? "lost"
 							: g->ready         ? "ready"
-							: starved(m, g)    ? "waits for the image"
-									   : "computing"));
+							: waits_starved(m, g)
+								? "waits for the image"
+								: "computing"));
 			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
 			/* Nothing has come from it for that long. */
 			if (m->attempt.on && !g->ready)
@@ -207,26 +201,6 @@ static json_t *last_step_json(const struct model *m)
 			    isfinite(r->clip_factor) ? json_real(r->clip_factor) : json_null());
 	json_object_set_new(o, "lr", json_real(r->lr));
 	return o;
-}
-
-const char *status_model_state(const struct model *m)
-{
-	struct core_state c;
-
-	if (m->defining)
-		return "defining";
-	core_state(m->core, &c);
-	if (c.restoring)
-		return "restoring";
-	if (lost_for_good(m))
-		return "lost";
-	if (c.recovering)
-		return "recovering";
-	if (!m->sealed)
-		return "unsealed";
-	if (m->memory.settle.on)
-		return "resuming";
-	return c.paused ? "paused" : "open";
 }
 
 static json_t *memory_json(const struct budget_need *need)
@@ -299,213 +273,6 @@ static void view_json(json_t *o, const struct model *m, const struct core_state 
 	}
 }
 
-/* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */
-static bool names_more(const char *word, uint32_t ranks)
-{
-	uint32_t nr = 0;
-
-	for (const char *at = word; (at = strstr(at, "rank ")) != NULL; at++)
-		nr++;
-	return nr > ranks || nr == 0 || strstr(word, " more") != NULL;
-}
-
-static size_t image_words(const struct model *m, char *out, size_t bytes)
-{
-	uint32_t chunk, done, all;
-	uint64_t step;
-
-	apply_settled(m, &done, &all);
-	if (all > 0)
-		return (size_t)snprintf(out, bytes,
-					"its image, which is being made again after a restart: %u "
-					"of %u chunks of node %s",
-					done, all, members_name(m->server, m->server->self));
-	if (!images_awaited(m, &chunk, &step))
-		return (size_t)snprintf(out, bytes, "its image over TCP");
-	return (size_t)snprintf(
-		out, bytes, "chunk %u of the image of step %lu, which node %s holds", chunk,
-		(unsigned long)step, members_name(m->server, place_primary(&m->place, chunk)));
-}
-
-/* For an unsealed model. The coordinator and the writer's own node know who writes. */
-static void writer_words(const struct model *m, char *out, size_t bytes)
-{
-	const struct server *s = m->server;
-
-	CHECK(!m->sealed);
-	if (!writer_free(m))
-		snprintf(out, bytes, "its weights, which pid %u on node %s writes", m->writer.pid,
-			 members_name(s, m->writer.node));
-	else if (server_leads(s))
-		snprintf(out, bytes,
-			 "its weights, which nobody writes: who defines it next gets created = 1");
-	else
-		snprintf(out, bytes,
-			 "its weights: who got created = 1 for it writes and seals them");
-}
-
-/* Does the model wait for the disk of the node that coordinates, which says what is wrong? */
-static bool disk_words(const struct model *m, char *out, size_t bytes)
-{
-	const struct server *s = m->server;
-	const char *ill = nodes_ill(s, server_coordinator(s));
-	char name[80];
-
-	snprintf(name, sizeof(name), "\"%s\"", m->name);
-	if (strstr(ill, name) == NULL)
-		return false;
-	snprintf(out, bytes, "node %s, which coordinates: %s",
-		 members_name(s, server_coordinator(s)), ill);
-	return true;
-}
-
-/* --- a node that is away, with copies that no other one has --- */
-
-struct awaited {
-	uint16_t node;
-	uint32_t chunks;             /* How many no node that is up has. */
-	uint64_t since_ns, until_ns; /* When its link went, and when it is given up. */
-};
-
-/* Is there such a node? Of several the one that went last is found: the model is LOST when no node
- * is left that may bring a chunk back. The coordinator's clock holds. Other nodes know it to within
- * what their own links tell. */
-static bool awaited(const struct model *m, struct awaited *out)
-{
-	const struct server *s = m->server;
-	bool any = false, alone;
-
-	*out = (struct awaited){0};
-	for (uint16_t n = 0; n < s->nodes_nr && m->sealed && m->core != NULL; n++) {
-		const struct peer *p = s->peer[n];
-		struct awaited a = {.node = n};
-
-		if (p == NULL || p->up || server_gone(s, n) ||
-		    (a.chunks = moving_only_at(m, n, &alone)) == 0)
-			continue;
-		a.since_ns = core_absent_since(m->core, n);
-		if (a.since_ns == 0)
-			a.since_ns = p->since_ns > s->started_ns ? p->since_ns : s->started_ns;
-		a.until_ns = a.since_ns + s->conf->lost_timeout_ns;
-		if (!any || a.since_ns > out->since_ns)
-			*out = a;
-		any = true;
-	}
-	return any;
-}
-
-static double left_s(const struct awaited *a)
-{
-	uint64_t now = clock_ns();
-
-	return a->until_ns > now ? (double)(a->until_ns - now) / (double)NS_PER_SEC : 0;
-}
-
-static void awaited_words(const struct model *m, char *out, size_t bytes, size_t used)
-{
-	struct awaited a;
-
-	if (used < bytes && awaited(m, &a))
-		snprintf(out + used, bytes - used,
-			 "%snode %s has been away for %.0f s, with %u chunks of which no node that "
-			 "is up has a copy: it is given up in %.0f s (lost_timeout)",
-			 used > 0 ? "; " : "", members_name(m->server, a.node), seconds(a.since_ns),
-			 a.chunks, left_s(&a));
-}
-
-static void awaited_json(json_t *o, const struct model *m)
-{
-	struct awaited a;
-
-	if (awaited(m, &a))
-		json_object_set_new(o, "awaited",
-				    json_pack("{s:s, s:i, s:f, s:f}", "node",
-					      members_name(m->server, a.node), "chunks",
-					      (int)a.chunks, "since_s", seconds(a.since_ns),
-					      "left_s", left_s(&a)));
-}
-
-/* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
- * far as this node knows. The coordinator's text follows if it names more, or that there is none.
- * Empty: nobody is known. */
-void status_waits(const struct model *m, char *out, size_t bytes)
-{
-	const char *word;
-	struct core_state c;
-	struct err e;
-	uint32_t named = 0, chunk;
-	size_t used = 0;
-	uint64_t step;
-
-	CHECK(bytes > 0);
-	out[0] = 0;
-	if (m->defining) {
-		snprintf(out, bytes, "every node to define it");
-		return;
-	}
-	core_state(m->core, &c);
-	for (uint32_t i = 0; m->attempt.on && i < m->contrib.local_nr && used < bytes; i++) {
-		const struct contrib_rank *g = &m->contrib.local[i];
-
-		if (g->ready)
-			continue;
-		used += (size_t)snprintf(out + used, bytes - used, "%srank %u (pid %u, node %s)",
-					 named++ > 0 ? "; " : "", g->rank,
-					 m->attempt.world.rank[g->rank].pid,
-					 members_name(m->server, m->server->self));
-		if (used < bytes && starved(m, g)) {
-			used += (size_t)snprintf(out + used, bytes - used, ", which waits for ");
-			used += used < bytes ? image_words(m, out + used, bytes - used) : 0;
-			continue;
-		}
-		if (used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used,
-						 ": %u of %u chunks pushed", g->chunks_pushed,
-						 m->layout->chunks_nr);
-		if (g->pushed_ns != 0 && used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago",
-						 seconds(g->pushed_ns));
-	}
-	if (named == 0 && images_awaited(m, &chunk, &step))
-		used += image_words(m, out, bytes);
-	word = c.waits[0] != 0 ? c.waits : m->waits;
-	if (lead_known(m->server, &e) != SHARD_OK) /* What the last one said is over. */
-		word = e.text;
-	else if (disk_words(m, out, bytes))
-		return;
-	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
-		used += (size_t)snprintf(out + used, bytes - used, "%s%s",
-					 used > 0 ? "; on all nodes: " : "", word);
-	awaited_words(m, out, bytes, used);
-	if (out[0] == 0 && strcmp(status_model_state(m), "unsealed") == 0)
-		writer_words(m, out, bytes);
-}
-
-bool status_too_few(const struct model *m)
-{
-	struct core_state c;
-
-	if (m->defining || m->attempt.on)
-		return false;
-	core_state(m->core, &c);
-	return c.coordinator ? c.too_few : m->too_few;
-}
-
-/* For people who look at the model: also says which step waits, and for how long. */
-static void waits_sentence(const struct model *m, char *out, size_t bytes)
-{
-	char who[1024];
-
-	CHECK(bytes > 0);
-	status_waits(m, who, sizeof(who));
-	if (m->attempt.on && who[0] != 0)
-		snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for %s",
-			 (unsigned long)m->attempt.id.step, m->attempt.id.attempt, m->name,
-			 seconds(m->attempt.began_ns), who);
-	else
-		snprintf(out, bytes, "%s", who);
-}
-
 /* The owner, and the mode. */
 static void owner_json(json_t *o, const struct model *m)
 {
@@ -561,29 +328,64 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 	json_object_set_new(o, "groups", groups);
 }
 
-/* The save or restore in progress and the newest checkpoint, which the coordinator knows. */
+/* The newest checkpoint. The coordinator knows it, and tells the other nodes. */
+static json_t *last_json(const struct ckpt_last *l)
+{
+	double age = difftime(time(NULL), l->at);
+
+	if (l->path[0] == 0)
+		return json_null();
+	return json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step",
+			 (json_int_t)l->step, "bytes", (json_int_t)l->bytes, "write_seconds",
+			 (double)l->write_ns / NS_PER_SEC, "hold_seconds",
+			 (double)l->hold_ns / NS_PER_SEC, "age_seconds", age > 0 ? age : 0.0);
+}
+
 static json_t *checkpoint_json(const struct model *m)
 {
-	const struct ckpt_last *l = &m->ckpt->last;
+	const Shard__Known *k = health_known(m);
+	const char *error = k != NULL ? k->last_error : m->ckpt->last_error;
+	struct ckpt_last last = m->ckpt->last;
 	struct ckpt_status st;
 	json_t *o;
 
+	if (k != NULL) {
+		last = (struct ckpt_last){.step = k->step, .bytes = k->bytes, .at = k->at};
+		snprintf(last.path, sizeof(last.path), "%s", k->path);
+	}
 	ckpt_status(m, &st);
 	o = json_pack("{s:s, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step,
 		      "done_bytes", (json_int_t)st.done_bytes, "total_bytes",
 		      (json_int_t)st.total_bytes);
-	json_object_set_new(o, "last",
-			    l->path[0] == 0
-				    ? json_null()
-				    : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path,
-						"step", (json_int_t)l->step, "bytes",
-						(json_int_t)l->bytes, "write_seconds",
-						(double)l->write_ns / NS_PER_SEC, "hold_seconds",
-						(double)l->hold_ns / NS_PER_SEC, "age_seconds",
-						ckpt_age(m)));
-	json_object_set_new(o, "failures", json_integer((json_int_t)m->ckpt->failures));
-	json_object_set_new(o, "last_error", json_string(m->ckpt->last_error));
+	json_object_set_new(o, "last", last_json(&last));
+	json_object_set_new(
+		o, "failures",
+		json_integer((json_int_t)(k != NULL ? k->failures : m->ckpt->failures)));
+	json_object_set_new(o, "last_error", json_string(error));
 	return o;
+}
+
+/* How the training goes: the time of a step, how long there has been none, and whether that is long
+ * for this model. */
+static void progress_json(json_t *o, const struct model *m)
+{
+	const struct progress *p = &m->metrics->progress;
+	uint64_t step = progress_median_ns(m);
+
+	json_object_set_new(o, "median_step_s",
+			    step > 0 ? json_real((double)step / NS_PER_SEC) : json_null());
+	json_object_set_new(o, "stands_s", json_real((double)progress_stands_ns(m) / NS_PER_SEC));
+	json_object_set_new(o, "late", json_boolean(progress_late(m)));
+	json_object_set_new(o, "losses", json_integer((json_int_t)p->losses));
+	json_object_set_new(o, "steps_lost", json_integer((json_int_t)p->steps_lost));
+	if (p->back.at == 0)
+		return;
+	json_object_set_new(o, "set_back",
+			    json_pack("{s:I, s:I, s:I}", "at", (json_int_t)p->back.at, "from_step",
+				      (json_int_t)p->back.from_step, "to_step",
+				      (json_int_t)p->back.to_step));
+	json_object_set_new(json_object_get(o, "set_back"), "path", json_string(p->back.path));
+	json_object_set_new(json_object_get(o, "set_back"), "why", json_string(p->back.why));
 }
 
 /* For a requester who may not read the model: says that the name is taken, and who owns it. */
@@ -625,7 +427,7 @@ static json_t *model_json(const struct model *m)
 	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, "
 		      "s:o, s:s, s:I, s:s, s:f}",
 		      "name", m->name, "id", (int)m->id, "generation", (int)m->generation, "state",
-		      status_model_state(m), "step", (json_int_t)m->step, "applied",
+		      progress_state(m), "step", (json_int_t)m->step, "applied",
 		      (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
 		      "attempt", (int)m->attempt.id.attempt, "phase", phases[c.part], "world",
 		      world_json(m), "joined", (int)joined, "chunks", chunks_json(m), "numel",
@@ -643,6 +445,8 @@ static json_t *model_json(const struct model *m)
 	if (o != NULL)
 		json_object_set_new(o, "checkpoint", checkpoint_json(m));
 	if (o != NULL)
+		progress_json(o, m);
+	if (o != NULL)
 		json_object_set_new(o, "grad", json_string(dtype_name(m->grad)));
 	if (o != NULL)
 		json_object_set_new(o, "stragglers_dropped",
@@ -656,7 +460,7 @@ static json_t *model_json(const struct model *m)
 		json_object_set_new(o, "resuming",
 				    json_pack("{s:i, s:i}", "done", (int)done, "chunks", (int)all));
 	if (o != NULL)
-		awaited_json(o, m);
+		waits_awaited_json(o, m);
 	if (o != NULL && lost_why(m)[0] != 0)
 		json_object_set_new(o, "lost", json_string(lost_why(m)));
 	return o;
@@ -722,6 +526,10 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
+	if (o != NULL)
+		json_object_set_new(o, "health", health_json(s, who));
+	if (o != NULL)
+		json_object_set_new(o, "events", events_json(s, who));
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;
@@ -731,8 +539,8 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 static bool add_model(const struct model *m, const char *glue, char *out, size_t *used,
 		      size_t bytes)
 {
-	const char *state = status_model_state(m);
-	bool open = strcmp(state, "open") == 0;
+	const char *state = progress_state(m);
+	bool open = strcmp(state, "training") == 0;
 	int n;
 
 	if (m->defining)

@@ -18,10 +18,6 @@ struct model;
 char *status_json(const struct server *s, const Shard__Cred *who);
 /* "nodes 2 of 2, models gpt (step 812, world 4)" */
 void status_line(const struct server *s, char *out, size_t bytes);
-void status_waits(const struct model *m, char *out, size_t bytes);
-/* Does the next step wait for min_world trainers, as far as this node knows? */
-bool status_too_few(const struct model *m);
-const char *status_model_state(const struct model *m); /* "open", "paused", "lost" ... */
 /* Since the start. */
 void status_counts(const struct server *s, uint64_t *refused_frames, uint64_t *copied_bytes);
 

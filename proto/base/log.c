@@ -185,6 +185,8 @@ static void finish(struct line *l, const struct log *log, enum log_level level)
 		put_text(l, l->quoted ? "...\"" : "...");
 	}
 	l->text[l->used] = 0;
+	if (log->tap)
+		log->tap(log->tap_arg, level, l->text);
 	if (log->sink) {
 		log->sink(log->sink_arg, level, l->text);
 		return;

@@ -19,6 +19,8 @@ struct log {
 	int fd;               /* Each line is one write(2). -1 writes nothing. */
 	log_sink *sink;       /* Gets the lines in place of fd, unless it is NULL. */
 	void *sink_arg;
+	log_sink *tap; /* Gets each line, too, from the thread that writes it, unless it is NULL. */
+	void *tap_arg;
 	char node[65];
 };
 

@@ -64,6 +64,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_CAPACITY] = {M(capacity), NULL},
 	[OP_NODES] = {M(nodes), NULL},
 	[OP_NODE_ADD] = {M(nodes), NULL},
+	[OP_HEALTH] = {M(health), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

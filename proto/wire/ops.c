@@ -86,6 +86,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_CAPACITY] = {"capacity", CTRL, N, 0, SMALL},
 	[OP_NODES] = {"nodes", CTRL, N, 2, WIRE_HELLO_MAX},
 	[OP_NODE_ADD] = {"node_add", CTRL, N, 2, SMALL},
+	[OP_HEALTH] = {"health", CTRL, N, 0, LIST},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

@@ -256,7 +256,7 @@ class Elastic(Cluster):
                 m = models.get(model.name)
                 if m is None:
                     return f"{node} does not know {model.name}"
-                if m["state"] != "open":
+                if m["state"] not in ("training", "waiting"):
                     return f"{model.name} is {m['state']} at {node}"
                 if len(m["members"]) < len(self.nodes) or m["catching_up"]:
                     lists = f"members {m['members']}, catching up {m['catching_up']}"

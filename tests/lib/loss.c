@@ -173,7 +173,9 @@ static bool whole(struct loss *l, int node)
 
 	return json != NULL && strstr(json, l->dead < 0 ? here : two[l->dead]) != NULL &&
 	       strstr(json, "\"catching_up\":[]") != NULL && strstr(json, "\"least\":2") != NULL &&
-	       strstr(json, "\"state\":\"open\"") != NULL && strstr(json, "\"moving\":") == NULL;
+	       (strstr(json, "\"state\":\"training\"") != NULL ||
+		strstr(json, "\"state\":\"waiting\"") != NULL) &&
+	       strstr(json, "\"moving\":") == NULL;
 }
 
 void loss_whole(struct loss *l)

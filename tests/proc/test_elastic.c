@@ -109,7 +109,7 @@ static uint64_t committed(void)
 	uint64_t step;
 
 	snprintf(words, sizeof(words), "status --json --address %s", cluster->node[0].unix_address);
-	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_true(tool_run(&out, "shardctl", words) <= 1); /* 1: something is ill. */
 	at = strstr(out, "\"step\":");
 	if (at == NULL)
 		fail_msg("%s", out);
@@ -145,7 +145,7 @@ static void least_copies(int nodes)
 		last = committed();
 		snprintf(words, sizeof(words), "status --address %s",
 			 cluster->node[0].unix_address);
-		tool_expect(0, "no step begins with fewer than 2", "shardctl", words);
+		tool_expect(1, "no step begins with fewer than 2", "shardctl", words);
 		cluster_spawn(cluster, 1);
 		cluster_wait_log(cluster, 1, "event=learned", k);
 		snprintf(words, sizeof(words), "event=learned model=elastic step=%llu",
@@ -178,7 +178,7 @@ static char *looks(int node)
 	char words[200], *out = NULL;
 
 	snprintf(words, sizeof(words), "status --address %s", cluster->node[node].unix_address);
-	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_true(tool_run(&out, "shardctl", words) <= 1); /* 1: something is ill. */
 	return out;
 }
 

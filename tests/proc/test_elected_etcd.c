@@ -297,7 +297,7 @@ static void test_all_start_cold(void **state)
 		cluster_kill(cluster, n);
 	cluster_up(cluster);
 	for (int n = 0; n < 3; n++)
-		cluster_says(cluster, n, "\"generation\":2,\"state\":\"open\"");
+		cluster_says(cluster, n, "\"generation\":2,\"state\":\"waiting\"");
 	crew_start(c, last + 4);
 	last = crew_finish(c);
 	for (int n = 0; n < 3; n++)

@@ -42,7 +42,7 @@ static void wait_said(int at, const char *what, const char *part, bool is)
 		int rc;
 		char *out = moved_said(cluster, at, what, &rc);
 
-		assert_int_equal(rc, 0);
+		assert_true(rc <= 1); /* 1: something is ill. */
 		if ((strstr(out, part) != NULL) == is) {
 			free(out);
 			return;

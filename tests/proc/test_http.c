@@ -409,7 +409,7 @@ static void figures(void **state)
 		     "shardd_wait_seconds_count{model=\"gpt\"} 7\n",
 		     "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
 		     "shardd_steps_skipped_total{model=\"gpt\",reason=\"nonfinite\"} 0\n",
-		     "shardd_model_state{model=\"gpt\",state=\"open\"} 1\n",
+		     "shardd_model_state{model=\"gpt\",state=\"training\"} 1\n",
 		     "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n",
 		     "shardd_waiting_for{model=\"gpt\",rank=\"0\",pid=\"",
 		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ",
@@ -507,7 +507,10 @@ static void health(void **state)
 	cluster_signal(s.c, 1, SIGKILL);
 	(void)cluster_wait(s.c, 1, 10000);
 	await(s.port[0], "/healthz", "HTTP/1.1 503 ");
-	EXPECT_PARTS(s.port[0], "GET", "/healthz", "node b is down: ");
+	EXPECT_PARTS(s.port[0], "GET", "/healthz", "\r\n\r\nill: node b is down: ");
+	/* Other nodes are no reason to start this one again, or to send trainers away from it. */
+	EXPECT_PARTS(s.port[0], "GET", "/livez", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	EXPECT_PARTS(s.port[0], "GET", "/readyz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	await(s.port[0], "/metrics", "shardd_link_downs_total{peer=\"b\"} 1\n");
 	cluster_spawn(s.c, 1);
 	cluster_ready(s.c, 1);
@@ -522,7 +525,7 @@ static void render(void *arg, struct http_snapshot *s)
 	++*(int *)arg;
 	s->metrics = strdup("m 1\n");
 	s->status = strdup("{}");
-	s->ill = strdup("");
+	s->health = strdup("");
 }
 
 static void closed(void *arg)

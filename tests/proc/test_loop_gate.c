@@ -96,7 +96,7 @@ static void test_define_and_drop(void **state)
 	definer_end(&d, SHARD_OK, NULL);
 	definer_end(&other, SHARD_OK, NULL); /* Both definitions have the same model. */
 	for (int i = 0; i < 2; i++)
-		gate_expect_state(&c.node[i], "large", "open");
+		gate_expect_state(&c.node[i], "large", "waiting");
 	definer_over(&d);
 	definer_over(&other);
 
@@ -185,7 +185,7 @@ static void test_rejoin(void **state)
 	begin_join(&j[0], d[1].model);
 	gate_wait(&c, &gate.giving, 1);
 	steps(&t, 3);
-	gate_expect_state(&c.node[0], "large", "open");
+	gate_expect_state(&c.node[0], "large", "waiting");
 	gate_set(&gate.makes, true);
 	gate_set(&gate.gives, false);
 	gate_wait(&c, &gate.making, 1);

@@ -69,7 +69,7 @@ static json_t *model_at(int at)
 
 	snprintf(words, sizeof(words), "status --json --address %s",
 		 cluster->node[at].unix_address);
-	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	assert_true(tool_run(&out, "shardctl", words) <= 1); /* 1: something is ill. */
 	if ((status = json_loads(out, 0, &e)) == NULL)
 		fail_msg("%s", out);
 	m = json_incref(json_array_get(json_object_get(status, "models"), 0));

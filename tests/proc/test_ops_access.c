@@ -292,7 +292,7 @@ static void test_every_op(void **state)
 		must_be_there("r");
 		tool_says("status",
 			  "model \"m\": private, mode 0600: its owner, uid 0, may see more");
-		tool_says("status", "model \"r\": open, step 0");
+		tool_says("status", "model \"r\": waiting, step 0");
 		tool_says("model list", " private ");
 		tool_says("model show m", "SHARD_DENIED: \"m\" belongs to uid 0");
 		tool_says("model show r", "owner:");

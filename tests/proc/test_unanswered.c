@@ -124,7 +124,7 @@ static void dropped_while_its_file_is_written(void **state)
 	snprintf(file, sizeof(file), "%s/model-00000001", y->cluster->node[0].state);
 	t = drill_new(y, at(y, 1));
 	drill_define(t, SGD);
-	cluster_says(y->cluster, 0, "\"state\":\"open\"");
+	cluster_says(y->cluster, 0, "\"state\":\"waiting\"");
 	hold_disk(&h, y->cluster->node[0].pid);
 	setter = proc_fork(sets, address);
 	cluster_says(y->cluster, 0, "\"state\":\"recovering\""); /* A view is being written. */

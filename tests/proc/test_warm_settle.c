@@ -56,7 +56,7 @@ static void goes_on(struct warm *w)
 {
 	warm_train(w, 5);
 	warm_check(w, 5);
-	says(w, B, "\"state\":\"open\"");
+	says(w, B, "\"state\":\"training\"");
 	for (int n = 0; n < w->cluster->nodes_nr; n++) {
 		assert_int_equal(warm_logged(w, n, "event=lost"), 0);
 		assert_int_equal(warm_logged(w, n, "silent"), 0);

@@ -122,7 +122,7 @@ static void test_asked_what_it_voted(void **state)
 	hold_kill(&still, w->cluster->node[A].pid);
 	cluster_wait(w->cluster, A, LIMIT_MS);
 	warm_spawn(w, 1u << A);
-	says(w, A, "\"state\":\"open\"");
+	says(w, A, "\"state\":\"waiting\"");
 	assert_true(warm_says(w, B, "\"resuming\":{\"done\":0,\"chunks\":", 0));
 	hold_release(&h);
 	assert_int_equal(warm_back(w, 1u << A | 1u << B), 3);
@@ -218,7 +218,7 @@ static void resuming(struct warm *w, struct hold *h)
 {
 	warm_kill(w, 1u << B);
 	spawn_held(w, h);
-	says(w, A, "\"state\":\"open\"");
+	says(w, A, "\"state\":\"training\"");
 	says(w, B, "\"state\":\"resuming\"");
 }
 

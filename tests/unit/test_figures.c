@@ -25,7 +25,7 @@ static json_t *status(int incarnation, int generation, int step, int pushed, int
 		"budget", "used", 10, "total", 2048, "nodes", "name", "a", "state", "self",
 		"coordinator", 1, "name", "b", "state", "up", "coordinator", 0, "in_bytes",
 		in_bytes, "out_bytes", 7, "models", "name", "m", "generation", generation, "state",
-		"open", "step", step, "attempt", 1, "phase", "staging", "grad", "fp32", "numel",
+		"training", "step", step, "attempt", 1, "phase", "staging", "grad", "fp32", "numel",
 		1000, "chunks", "nr", 4, "last_step", "step_s", 0.5, "wait_s", 0.25, "world",
 		"rank", 0, "pid", pid, "node", "a", "state", "computing", "chunks_pushed", pushed,
 		"wait_s", 1.5, "rank", 1, "pid", 5, "node", "b");
@@ -106,7 +106,7 @@ static void texts(void **state)
 	char *text = shown(before, now);
 
 	(void)state;
-	assert_non_null(strstr(text, "model \"m\": open, step 12, 2.00 step/s, attempt 1, staging, "
+	assert_non_null(strstr(text, "model \"m\": training, step 12, 2.00 step/s, "
 				     "last step 0.500 s, waits 0.250 s"));
 	assert_non_null(strstr(text, "1/4           1.5 s     7.81 KiB"));
 	assert_non_null(strstr(text, "(its node knows)"));

@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds what is wrong. status.c and scrape.c ask, on the loop; server.c calls once a second, and
+ * dispatch.c with what other nodes say. Nothing is stored of this node's own findings: each
+ * question goes over links and models again, so that no finding outlives its cause. Once a second
+ * they are packed as HEALTH, and sent to the other nodes if the bytes differ from those sent
+ * before. What another node said is kept until its next HEALTH and counts while its link is up.
+ * Without memory a HEALTH is not sent or not kept, and the next change tries again. */
+#include "obs/health.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "ckpt/ckpt.h"
+#include "control/access.h"
+#include "control/moving.h"
+#include "link/nodes.h"
+#include "link/peer.h"
+#include "model/lead.h"
+#include "model/lost.h"
+#include "model/model.h"
+#include "model/watch.h"
+#include "obs/history.h"
+#include "obs/metrics.h"
+#include "obs/progress.h"
+#include "obs/waits.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NOTE_NS       (600 * NS_PER_SEC) /* How long a refusal is news. */
+#define STANDS_STEPS  5                  /* Without a step for so many of its steps: warn. */
+#define STANDS_MIN_NS (5 * NS_PER_SEC)
+#define STANDS_ILL    30
+#define STANDS_ILL_NS (300 * NS_PER_SEC)
+#define FINDING_BYTES 800
+#define FINDINGS_MAX  64u /* That one message may have of a node or of a model. */
+#define MODELS_BYTES                                                                               \
+	(128u << 10) /* Of the models in a message. Nodes judge others by themselves. */
+
+struct health {                                /* Owner: this file. */
+	Shard__Health *told[CONFIG_NODES_MAX]; /* NULL: that node has said nothing yet. */
+	void *sent;                            /* HEALTH as it was sent last. */
+	size_t sent_bytes;
+	char refused_model[80], refused_why[ERR_TEXT_BYTES];
+	uint64_t refused_ns; /* 0: no definition was refused for want of memory. */
+};
+
+const char *health_level_name(enum health_level level)
+{
+	static const char *const names[] = {"ok", "warn", "ill"};
+
+	CHECK(level <= HEALTH_ILL);
+	return names[level];
+}
+
+/* --- one question --- */
+
+struct ask {
+	const struct server *s;
+	void (*found)(struct ask *a, const struct health_finding *f);
+	void *arg;
+	const Shard__Cred *who;
+	enum health_level worst;
+};
+
+__attribute__((format(printf, 6, 7))) static void found(struct ask *a, enum health_level level,
+							const char *kind, const char *about,
+							const struct model *m, const char *fmt, ...)
+{
+	char raw[FINDING_BYTES], text[FINDING_BYTES];
+	struct health_finding f = {level, kind, about, m, text};
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(raw, sizeof(raw), fmt, ap);
+	va_end(ap);
+	control_clean(text, sizeof(text), raw); /* It may be cut within a character. */
+	a->found(a, &f);
+}
+
+/* --- nodes --- */
+
+static bool down(const struct server *s, uint16_t n)
+{
+	return s->peer[n] != NULL && !s->peer[n]->up && !server_gone(s, n);
+}
+
+/* What this node alone sees, so that it tells the others. */
+static void own_node(struct ask *a)
+{
+	const struct server *s = a->s;
+	const struct health *h = s->health;
+	const char *self = members_name(s, s->self);
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (down(s, n))
+			found(a, HEALTH_ILL, "link", members_name(s, n), NULL,
+			      "node %s is down: %s", members_name(s, n), s->peer[n]->why);
+	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
+		found(a, HEALTH_WARN, "secret", self, NULL,
+		      "node %s turned away a connection lately: %s", self, s->secret.last_why);
+	if (h->refused_ns != 0 && clock_ns() - h->refused_ns < NOTE_NS)
+		found(a, HEALTH_WARN, "budget", self, NULL,
+		      "\"%s\" was not defined lately, for want of memory: %s: raise [daemon] "
+		      "memory "
+		      "there, or see `shardctl plan`",
+		      h->refused_model, h->refused_why);
+}
+
+/* What each node sees by itself. */
+static void all_nodes(struct ask *a)
+{
+	const struct server *s = a->s;
+	struct err e;
+
+	if (lead_known(s, &e) != SHARD_OK)
+		found(a, HEALTH_ILL, "coordinator", members_name(s, s->self), NULL,
+		      "nobody coordinates: %s", e.text);
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (nodes_ill(s, n)[0] != 0)
+			found(a, HEALTH_ILL, "disk", members_name(s, n), NULL, "node %s: %s",
+			      members_name(s, n), nodes_ill(s, n));
+}
+
+/* Another node's findings about itself. That a node is down is told here by this node's own link,
+ * if that is down, too. */
+static void told_node(struct ask *a, uint16_t from)
+{
+	const struct server *s = a->s;
+	const Shard__Health *t = s->health->told[from];
+
+	for (size_t i = 0; t != NULL && s->peer[from]->up && i < t->n_found; i++) {
+		const Shard__Finding *f = t->found[i];
+		uint16_t n = nodes_find(s, f->about);
+
+		if (strcmp(f->kind, "link") != 0)
+			found(a, (enum health_level)f->level, f->kind, f->about, NULL, "%s",
+			      f->text);
+		else if (n != s->self && (n >= s->nodes_nr || !down(s, n)))
+			found(a, (enum health_level)f->level, f->kind, f->about, NULL,
+			      "node %s says: %s", members_name(s, from), f->text);
+	}
+}
+
+/* --- models --- */
+
+static void own_stands(struct ask *a, const struct model *m)
+{
+	uint64_t age = progress_stands_ns(m), step = progress_median_ns(m);
+	char waits[1024], one[40] = "";
+
+	if (age < STANDS_MIN_NS || age < STANDS_STEPS * step)
+		return;
+	waits_words(m, waits, sizeof(waits));
+	if (step > 0)
+		snprintf(one, sizeof(one), " (one takes %.3g s)", (double)step / NS_PER_SEC);
+	found(a, age > STANDS_ILL_NS && age > STANDS_ILL * step ? HEALTH_ILL : HEALTH_WARN,
+	      "stands", m->name, m, "\"%s\" has made no step for %.0f s%s; it waits for %s",
+	      m->name, (double)age / NS_PER_SEC, one,
+	      waits[0] != 0 ? waits : "nobody that this node knows");
+}
+
+static void own_copies(struct ask *a, const struct model *m)
+{
+	unsigned least = m->sealed ? place_least(&m->place) : m->set.replicas;
+	char also[128] = "";
+
+	if (least >= m->set.replicas)
+		return;
+	if (least < m->set.min_copies)
+		snprintf(also, sizeof(also), ", and no step begins with fewer than %u",
+			 (unsigned)m->set.min_copies);
+	found(a, least < m->set.min_copies ? HEALTH_ILL : HEALTH_WARN, "copies", m->name, m,
+	      "chunks of \"%s\" have %u of %u copies%s", m->name, least, (unsigned)m->set.replicas,
+	      also);
+}
+
+/* The coordinator knows of checkpoints. */
+static void own_checkpoint(struct ask *a, const struct model *m)
+{
+	const struct ckpt_model *c = m->ckpt;
+	uint64_t every = m->set.checkpoint_every, behind = m->step - c->last.step;
+	char newest[160] = "there is no checkpoint of it";
+
+	if (c->last.path[0] != 0)
+		snprintf(newest, sizeof(newest), "the newest is of step %lu, %ld steps ago",
+			 (unsigned long)c->last.step, (long)(m->step - c->last.step));
+	if (every > 0 && m->step > c->last.step && behind > 3 * every)
+		found(a, HEALTH_ILL, "checkpoint", m->name, m,
+		      "three checkpoints of \"%s\" in a row were not written: %s; %s", m->name,
+		      c->last_error[0] != 0 ? c->last_error : "none has ended", newest);
+	else if (c->last_error[0] != 0)
+		found(a, HEALTH_WARN, "checkpoint", m->name, m,
+		      "the last save or restore of \"%s\" failed: %s; %s", m->name, c->last_error,
+		      newest);
+}
+
+/* A model that does not train, and why. */
+static void own_state(struct ask *a, const struct model *m)
+{
+	const char *state = progress_own_state(m), *name = m->name;
+	char waits[1024];
+
+	if (strcmp(state, "training") == 0) {
+		own_stands(a, m);
+		return;
+	}
+	waits_words(m, waits, sizeof(waits));
+	if (strcmp(state, "lost") == 0)
+		found(a, HEALTH_ILL, "lost", name, m,
+		      "\"%s\" is lost: %s; no checkpoint is known: `shardctl restore DIR` brings "
+		      "its weights back, `shardctl model drop %s` lets it begin anew",
+		      name, lost_why(m), name);
+	else if (strcmp(state, "diverged") == 0)
+		found(a, HEALTH_ILL, "diverged", name, m,
+		      "\"%s\" is paused at step %lu: %s; `shardctl model resume %s` tries again",
+		      name, (unsigned long)m->step, waits, name);
+	else if (strcmp(state, "paused") == 0)
+		found(a, HEALTH_WARN, "paused", name, m,
+		      "an operator paused \"%s\" at step %lu: `shardctl model resume %s`", name,
+		      (unsigned long)m->step, name);
+	else if (strcmp(state, "waiting") == 0)
+		found(a, HEALTH_WARN, "waits", name, m, "\"%s\" waits at step %lu for %s", name,
+		      (unsigned long)m->step, waits[0] != 0 ? waits : "trainers");
+	else
+		found(a, HEALTH_WARN, state, name, m, "\"%s\" is %s%s%s", name, state,
+		      waits[0] != 0 ? " and waits for " : "", waits);
+}
+
+static void own_model(struct ask *a, const struct model *m)
+{
+	own_state(a, m);
+	if (m->defining)
+		return;
+	own_copies(a, m);
+	if (moving_trouble(m)[0] != 0)
+		found(a, HEALTH_WARN, "moving", m->name, m,
+		      "chunks of \"%s\" do not move as they should: %s", m->name,
+		      moving_trouble(m));
+	if (server_leads(m->server))
+		own_checkpoint(a, m);
+}
+
+const Shard__Known *health_known(const struct model *m)
+{
+	const struct server *s = m->server;
+	uint16_t lead = server_coordinator(s);
+	const Shard__Health *t = lead < s->nodes_nr ? s->health->told[lead] : NULL;
+
+	if (t == NULL || server_leads(s) || !s->peer[lead]->up || lead_known(s, NULL) != SHARD_OK)
+		return NULL;
+	for (size_t i = 0; i < t->n_models; i++)
+		if (t->models[i]->model == m->id)
+			return t->models[i];
+	return NULL;
+}
+
+const char *health_known_state(const struct model *m)
+{
+	const Shard__Known *k = health_known(m);
+
+	return k != NULL && k->state[0] != 0 ? k->state : NULL;
+}
+
+/* The coordinator's judgement where there is one. What a node knows better of itself follows. */
+static void one_model(struct ask *a, const struct model *m)
+{
+	const Shard__Known *k = health_known(m);
+	struct history_state h = {.trouble = ""};
+
+	if (k == NULL)
+		own_model(a, m);
+	for (size_t i = 0; k != NULL && i < k->n_found; i++)
+		found(a, (enum health_level)k->found[i]->level, k->found[i]->kind, m->name, m, "%s",
+		      k->found[i]->text);
+	if (!m->defining)
+		history_state(m, &h);
+	if (h.trouble[0] != 0)
+		found(a, HEALTH_WARN, "history", m->name, m,
+		      "the disk of node %s does not take the history of \"%s\": %s",
+		      members_name(a->s, a->s->self), m->name, h.trouble);
+}
+
+/* --- the answers --- */
+
+static void everything(struct ask *a)
+{
+	own_node(a);
+	all_nodes(a);
+	for (uint16_t n = 0; n < a->s->nodes_nr; n++)
+		if (n != a->s->self)
+			told_node(a, n);
+	list_each(it, (struct list *)(uintptr_t)&a->s->models)
+		one_model(a, list_of(it, struct model, link));
+}
+
+/* True: the requester may not read the model. Only what is ill is then said, and not why. */
+static bool hidden(const struct ask *a, const struct model *m)
+{
+	struct err e;
+
+	return m != NULL && access_check(m, a->who, false, &e) != SHARD_OK;
+}
+
+static void as_line(struct ask *a, const struct health_finding *f)
+{
+	if (hidden(a, f->m) && f->level < HEALTH_ILL)
+		return;
+	if (f->level > a->worst)
+		a->worst = f->level;
+	if (a->arg == NULL)
+		return;
+	if (hidden(a, f->m))
+		fprintf(a->arg, "%s: \"%s\" is ill (%s): its owner may ask why\n",
+			health_level_name(f->level), f->about, f->kind);
+	else
+		fprintf(a->arg, "%s: %s\n", health_level_name(f->level), f->text);
+}
+
+enum health_level health_lines(FILE *f, const struct server *s, const Shard__Cred *who)
+{
+	struct ask a = {.s = s, .found = as_line, .arg = f, .who = who};
+
+	everything(&a);
+	return a.worst;
+}
+
+enum health_level health_level(const struct server *s)
+{
+	Shard__Cred all = SHARD__CRED__INIT;
+
+	all.known = all.root = true;
+	return health_lines(NULL, s, &all);
+}
+
+static void as_json(struct ask *a, const struct health_finding *f)
+{
+	json_t *o = json_object();
+
+	if (hidden(a, f->m) && f->level < HEALTH_ILL) {
+		json_decref(o);
+		return;
+	}
+	if (f->level > a->worst)
+		a->worst = f->level;
+	json_object_set_new(o, "level", json_string(health_level_name(f->level)));
+	json_object_set_new(o, "kind", json_string(f->kind));
+	json_object_set_new(o, f->m != NULL ? "model" : "node", json_string(f->about));
+	json_object_set_new(o, "text",
+			    json_string(hidden(a, f->m) ? "its owner may ask why" : f->text));
+	json_array_append_new(a->arg, o);
+}
+
+json_t *health_json(const struct server *s, const Shard__Cred *who)
+{
+	struct ask a = {.s = s, .found = as_json, .arg = json_array(), .who = who};
+	json_t *o;
+
+	if (a.arg == NULL)
+		return NULL;
+	everything(&a);
+	o = json_pack("{s:s, s:o}", "level", health_level_name(a.worst), "findings", a.arg);
+	return o;
+}
+
+void health_ready(const struct server *s, char *why, size_t bytes)
+{
+	struct err e;
+
+	why[0] = 0;
+	if (s->stop.on)
+		snprintf(why, bytes, "the daemon stops: %s", s->stop.why);
+	else if (lead_known(s, &e) != SHARD_OK)
+		snprintf(why, bytes, "nobody coordinates: %s", e.text);
+	else if (!server_leads(s) && !s->peer[server_coordinator(s)]->up)
+		snprintf(why, bytes, "node %s, which coordinates, is out of reach: %s",
+			 members_name(s, server_coordinator(s)),
+			 s->peer[server_coordinator(s)]->why);
+}
+
+/* --- other nodes --- */
+
+struct list_of_findings {
+	Shard__Finding *at[FINDINGS_MAX];
+	size_t nr;
+};
+
+static void free_found(Shard__Finding *f)
+{
+	if (f != NULL)
+		shard__finding__free_unpacked(f, NULL);
+}
+
+/* The texts are the message's own, so that protobuf-c frees it whole. */
+static void as_message(struct ask *a, const struct health_finding *f)
+{
+	struct list_of_findings *l = a->arg;
+	Shard__Finding *out = l->nr < FINDINGS_MAX ? malloc(sizeof(*out)) : NULL;
+
+	if (out == NULL)
+		return;
+	shard__finding__init(out);
+	out->level = (uint32_t)f->level;
+	out->kind = strdup(f->kind);
+	out->about = strdup(f->about);
+	out->text = strdup(f->text);
+	if (out->kind != NULL && out->about != NULL && out->text != NULL)
+		l->at[l->nr++] = out;
+	else
+		free_found(out);
+}
+
+static Shard__Finding **taken(const struct list_of_findings *l)
+{
+	Shard__Finding **out = malloc((l->nr + 1) * sizeof(*out));
+
+	if (out != NULL)
+		memcpy(out, l->at, l->nr * sizeof(*out));
+	for (size_t i = 0; out == NULL && i < l->nr; i++)
+		free_found(l->at[i]);
+	return out;
+}
+
+/* A text that may be sent. */
+static char *clean(const char *text)
+{
+	size_t bytes = strlen(text) + 1;
+	char *out = malloc(bytes);
+
+	if (out != NULL)
+		control_clean(out, bytes, text);
+	return out;
+}
+
+static Shard__Known *known_of(const struct model *m)
+{
+	struct list_of_findings l = {.nr = 0};
+	struct ask a = {.s = m->server, .found = as_message, .arg = &l};
+	Shard__Known *k = malloc(sizeof(*k));
+
+	if (k == NULL)
+		return NULL;
+	shard__known__init(k);
+	own_model(&a, m);
+	k->found = taken(&l);
+	k->n_found = k->found != NULL ? l.nr : 0;
+	k->model = m->id;
+	k->state = strdup(progress_own_state(m));
+	k->path = clean(m->ckpt->last.path);
+	k->step = m->ckpt->last.step;
+	k->bytes = m->ckpt->last.bytes;
+	k->at = m->ckpt->last.at;
+	k->failures = m->ckpt->failures;
+	k->last_error = clean(m->ckpt->last_error);
+	if (k->found != NULL && k->state != NULL && k->path != NULL && k->last_error != NULL)
+		return k;
+	shard__known__free_unpacked(k, NULL);
+	return NULL;
+}
+
+/* What this node has to tell. The caller frees it with shard__health__free_unpacked(). */
+static Shard__Health *message(const struct server *s)
+{
+	struct list_of_findings l = {.nr = 0};
+	struct ask a = {.s = s, .found = as_message, .arg = &l};
+	Shard__Health *h = malloc(sizeof(*h));
+	size_t nr = 0, bytes = 0;
+
+	if (h == NULL)
+		return NULL;
+	shard__health__init(h);
+	own_node(&a);
+	h->found = taken(&l);
+	h->n_found = h->found != NULL ? l.nr : 0;
+	list_each(it, (struct list *)(uintptr_t)&s->models)
+		nr++;
+	h->models = calloc(nr + 1, sizeof(Shard__Known *));
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		Shard__Known *k = NULL;
+
+		if (server_leads(s) && !m->defining && h->models != NULL && bytes < MODELS_BYTES)
+			k = known_of(m);
+		if (k != NULL)
+			h->models[h->n_models++] = k;
+		bytes += k != NULL ? shard__known__get_packed_size(k) : 0;
+	}
+	return h;
+}
+
+static void tell(struct server *s, uint64_t to)
+{
+	struct wire_head h = {.op = OP_HEALTH};
+	Shard__Health *body = NULL;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (!(to >> n & 1) || s->peer[n] == NULL || !s->peer[n]->up ||
+		    !peer_knows(s->peer[n], WIRE_HEALTH))
+			continue;
+		if (body == NULL && (body = message(s)) == NULL)
+			return;
+		peer_tell(s, n, &h, &body->base);
+	}
+	if (body != NULL)
+		shard__health__free_unpacked(body, NULL);
+}
+
+void health_beat(struct server *s)
+{
+	struct health *h = s->health;
+	Shard__Health *now = s->nodes_nr > 1 ? message(s) : NULL;
+	size_t bytes;
+	void *packed;
+
+	if (now == NULL)
+		return;
+	bytes = shard__health__get_packed_size(now);
+	packed = malloc(bytes + 1);
+	if (packed != NULL)
+		shard__health__pack(now, packed);
+	shard__health__free_unpacked(now, NULL);
+	if (packed == NULL || (bytes == h->sent_bytes && memcmp(packed, h->sent, bytes) == 0)) {
+		free(packed);
+		return;
+	}
+	free(h->sent);
+	h->sent = packed;
+	h->sent_bytes = bytes;
+	tell(s, UINT64_MAX);
+}
+
+void health_node_up(struct server *s, uint16_t node)
+{
+	tell(s, 1ull << node);
+}
+
+static bool sound(const Shard__Finding *f)
+{
+	return f->level == HEALTH_WARN || f->level == HEALTH_ILL;
+}
+
+static enum shard_status check(const struct peer *p, const Shard__Health *body, struct err *e)
+{
+	bool ok = true;
+
+	for (size_t i = 0; i < body->n_found; i++)
+		ok = ok && sound(body->found[i]);
+	for (size_t i = 0; i < body->n_models; i++) {
+		const Shard__Known *k = body->models[i];
+		size_t word = 0;
+
+		while (progress_states[word] != NULL &&
+		       strcmp(progress_states[word], k->state) != 0)
+			word++;
+		ok = ok && progress_states[word] != NULL;
+		for (size_t f = 0; f < k->n_found; f++)
+			ok = ok && sound(k->found[f]);
+	}
+	if (ok)
+		return SHARD_OK;
+	return err_set(e, SHARD_PROTOCOL, "node %s: HEALTH with a level or a state that is none",
+		       members_name(p->server, p->node));
+}
+
+enum shard_status health_told(struct peer *p, const Shard__Health *body, struct err *e)
+{
+	Shard__Health **told = &p->server->health->told[p->node], *copy;
+	size_t bytes = shard__health__get_packed_size(body);
+	uint8_t *packed;
+
+	if (check(p, body, e) != SHARD_OK)
+		return SHARD_PROTOCOL;
+	packed = malloc(bytes + 1);
+	if (packed == NULL)
+		return SHARD_OK;
+	shard__health__pack(body, packed);
+	copy = shard__health__unpack(NULL, bytes, packed);
+	free(packed);
+	if (copy == NULL)
+		return SHARD_OK;
+	if (*told != NULL)
+		shard__health__free_unpacked(*told, NULL);
+	*told = copy;
+	return SHARD_OK;
+}
+
+/* --- its life --- */
+
+static void health_refused(struct model *m, const struct err *e)
+{
+	struct health *h = m->server->health;
+
+	if (e->status != SHARD_BUDGET)
+		return;
+	snprintf(h->refused_model, sizeof(h->refused_model), "%s", m->name);
+	snprintf(h->refused_why, sizeof(h->refused_why), "%s", e->text);
+	h->refused_ns = clock_ns();
+}
+
+const struct model_watch health_watch = {.refused = health_refused};
+
+enum shard_status health_init(struct server *s, struct err *e)
+{
+	s->health = calloc(1, sizeof(*s->health));
+	return s->health != NULL ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no memory for the health");
+}
+
+void health_free(struct server *s)
+{
+	if (s->health == NULL)
+		return;
+	for (uint16_t n = 0; n < CONFIG_NODES_MAX; n++)
+		if (s->health->told[n] != NULL)
+			shard__health__free_unpacked(s->health->told[n], NULL);
+	free(s->health->sent);
+	free(s->health);
+	s->health = NULL;
+}
