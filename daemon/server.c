@@ -97,8 +97,8 @@ static void fault_beat(struct server *s)
 /* Who is told of models, in this order. A watcher that answers waiting requests comes before one
  * that ends them. */
 static const struct model_watch *const watches[] = {
-	&history_watch, &scrape_watch, &progress_watch, &health_watch, &transfer_watch, &seal_watch,
-	&manage_watch,  &blob_watch,   &ckpt_watch,     &moving_watch, &control_watch,  NULL};
+	&history_watch, &scrape_watch, &progress_watch, &transfer_watch, &seal_watch, &manage_watch,
+	&blob_watch,    &ckpt_watch,   &moving_watch,   &control_watch,  NULL};
 
 static void on_beat(struct server *s, uint64_t now)
 {

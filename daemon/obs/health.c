@@ -17,7 +17,6 @@
 #include "model/lead.h"
 #include "model/lost.h"
 #include "model/model.h"
-#include "model/watch.h"
 #include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/progress.h"
@@ -43,8 +42,6 @@ struct health {                                /* Owner: this file. */
 	Shard__Health *told[CONFIG_NODES_MAX]; /* NULL: that node has said nothing yet. */
 	void *sent;                            /* HEALTH as it was sent last. */
 	size_t sent_bytes;
-	char refused_model[80], refused_why[ERR_TEXT_BYTES];
-	uint64_t refused_ns; /* 0: no definition was refused for want of memory. */
 };
 
 const char *health_level_name(enum health_level level)
@@ -91,7 +88,6 @@ static bool down(const struct server *s, uint16_t n)
 static void own_node(struct ask *a)
 {
 	const struct server *s = a->s;
-	const struct health *h = s->health;
 	const char *self = members_name(s, s->self);
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
@@ -101,12 +97,11 @@ static void own_node(struct ask *a)
 	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "secret", self, NULL,
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);
-	if (h->refused_ns != 0 && clock_ns() - h->refused_ns < NOTE_NS)
+	if (s->budget.refused_ns != 0 && clock_ns() - s->budget.refused_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "budget", self, NULL,
-		      "\"%s\" was not defined lately, for want of memory: %s: raise [daemon] "
-		      "memory "
-		      "there, or see `shardctl plan`",
-		      h->refused_model, h->refused_why);
+		      "a model was refused lately, for want of memory: %s: raise [daemon] memory "
+		      "there; `shardctl plan` says what a model needs",
+		      s->budget.refused_why);
 }
 
 /* What each node sees by itself. */
@@ -587,19 +582,6 @@ enum shard_status health_told(struct peer *p, const Shard__Health *body, struct 
 }
 
 /* --- its life --- */
-
-static void health_refused(struct model *m, const struct err *e)
-{
-	struct health *h = m->server->health;
-
-	if (e->status != SHARD_BUDGET)
-		return;
-	snprintf(h->refused_model, sizeof(h->refused_model), "%s", m->name);
-	snprintf(h->refused_why, sizeof(h->refused_why), "%s", e->text);
-	h->refused_ns = clock_ns();
-}
-
-const struct model_watch health_watch = {.refused = health_refused};
 
 enum shard_status health_init(struct server *s, struct err *e)
 {

@@ -16,7 +16,6 @@
 #include <stdio.h>
 
 struct model;
-struct model_watch;
 struct peer;
 struct server;
 
@@ -45,7 +44,6 @@ void health_ready(const struct server *s, char *why, size_t bytes);
 const Shard__Known *health_known(const struct model *m);
 const char *health_known_state(const struct model *m);
 
-extern const struct model_watch health_watch;
 enum shard_status health_init(struct server *s, struct err *e);
 void health_free(struct server *s);
 void health_beat(struct server *s); /* Tells other nodes what has changed. */

@@ -28,6 +28,7 @@
 
 #define HTTP_FRESH_NS    NS_PER_SEC
 #define HTTP_WAIT_NS     NS_PER_SEC
+#define HTTP_SAMPLES_NS  (5 * NS_PER_SEC)
 #define HTTP_CONNECTIONS 256u
 #define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
@@ -45,6 +46,7 @@ struct http {
 	uint64_t made_ns, asked_ns; /* asked_ns 0: nobody waits for the loop. */
 	bool closing;
 	/* The fields below belong to the loop. */
+	uint64_t samples_ns; /* When they are due again. */
 	void (*closed)(void *arg);
 	void *closed_arg;
 };
@@ -55,6 +57,8 @@ static void snapshot_free(struct http_snapshot *s)
 {
 	free(s->metrics);
 	free(s->status);
+	free(s->events);
+	free(s->samples);
 	free(s->health);
 	*s = (struct http_snapshot){0};
 }
@@ -62,11 +66,17 @@ static void snapshot_free(struct http_snapshot *s)
 static void on_ask(uv_async_t *a)
 {
 	struct http *h = a->data;
-	struct http_snapshot fresh = {0}, old;
+	struct http_snapshot fresh = {.due = clock_ns() >= h->samples_ns}, old;
 
 	h->conf.render(h->conf.arg, &fresh);
 	pthread_mutex_lock(&h->lock);
 	old = h->now;
+	if (fresh.due) {
+		h->samples_ns = clock_ns() + HTTP_SAMPLES_NS;
+	} else {
+		fresh.samples = old.samples;
+		old.samples = NULL;
+	}
 	h->now = fresh;
 	h->made_ns = clock_ns();
 	h->asked_ns = 0;
@@ -172,13 +182,23 @@ static void copy(struct http_answer *a, const char *text, const char *type)
 	a->text = text != NULL ? strdup(text) : NULL;
 }
 
-enum http_what { HTTP_PAGE, HTTP_METRICS, HTTP_STATUS, HTTP_LIVE, HTTP_READY, HTTP_HEALTH };
+enum http_what {
+	HTTP_PAGE,
+	HTTP_METRICS,
+	HTTP_STATUS,
+	HTTP_EVENTS,
+	HTTP_SAMPLES,
+	HTTP_LIVE,
+	HTTP_READY,
+	HTTP_HEALTH
+};
 
 static const struct {
 	const char *path;
 	enum http_what what;
-} paths[] = {{"/", HTTP_PAGE},      {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS},
-	     {"/livez", HTTP_LIVE}, {"/readyz", HTTP_READY},    {"/healthz", HTTP_HEALTH}};
+} paths[] = {{"/", HTTP_PAGE},         {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS},
+	     {"/events", HTTP_EVENTS}, {"/samples", HTTP_SAMPLES}, {"/livez", HTTP_LIVE},
+	     {"/readyz", HTTP_READY},  {"/healthz", HTTP_HEALTH}};
 
 static void answer_snapshot(struct http *h, enum http_what what, struct http_answer *a)
 {
@@ -191,6 +211,10 @@ static void answer_snapshot(struct http *h, enum http_what what, struct http_ans
 		copy(a, h->now.metrics, "text/plain; version=0.0.4; charset=utf-8");
 	else if (what == HTTP_STATUS)
 		copy(a, h->now.status, "application/json");
+	else if (what == HTTP_SAMPLES)
+		copy(a, h->now.samples, "application/json");
+	else if (what == HTTP_EVENTS)
+		copy(a, h->now.events, "application/json");
 	else if (what == HTTP_READY && h->now.unready[0] != 0)
 		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, h->now.unready);
 	else if (what == HTTP_LIVE || what == HTTP_READY || h->now.health == NULL)
@@ -223,7 +247,7 @@ static void answer(struct http *h, const char *path, const char *method, struct 
 		return;
 	}
 	snprintf(text, sizeof(text),
-		 "there are /, /metrics, /status, /livez, /readyz and /healthz");
+		 "there are /, /metrics, /status, /events, /samples, /livez, /readyz and /healthz");
 	say(a, MHD_HTTP_NOT_FOUND, text);
 }
 

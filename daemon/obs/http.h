@@ -13,10 +13,12 @@
 
 struct http;
 
-struct http_snapshot {                   /* Texts from malloc(); NULL: there was no memory. */
-	char *metrics, *status, *health; /* health: a line for each finding; "": all is well. */
-	bool ill;                        /* /healthz answers 503. */
-	char unready[400];               /* Why /readyz answers 503; "": it does not. */
+struct http_snapshot { /* Texts from malloc(); NULL: there was no memory. */
+	char *metrics, *status, *events, *samples,
+		*health;   /* health: a line for each finding; "": none. */
+	bool due;          /* Asks for samples. Otherwise those of before stay. */
+	bool ill;          /* /healthz answers 503. */
+	char unready[400]; /* Why /readyz answers 503; "": it does not. */
 };
 
 struct http_conf {

@@ -18,6 +18,7 @@
 #include "obs/metrics.h"
 #include "obs/waits.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,9 +100,30 @@ static void progress_decided(struct model *m, const struct record *r)
 	p->decided_at = time(NULL);
 }
 
+static void sample(struct model *m, uint64_t now_ns)
+{
+	struct progress *p = &m->metrics->progress;
+	double gone = (double)(now_ns - p->sampled_ns) / NS_PER_SEC;
+	bool stepped = m->step > p->sampled_step;
+
+	if (p->sampled_ns != 0)
+		p->sample[p->samples_next] = (struct progress_sample){
+			(float)((double)(now_ns - m->server->started_ns) / NS_PER_SEC),
+			stepped ? (float)((double)(m->step - p->sampled_step) / gone) : 0,
+			stepped ? (float)m->metrics->step_ns / NS_PER_SEC : -1,
+			stepped ? (float)m->metrics->wait_ns / NS_PER_SEC : -1};
+	p->samples_nr += p->sampled_ns != 0 && p->samples_nr < PROGRESS_SAMPLES;
+	p->samples_next = (p->samples_next + (p->sampled_ns != 0)) % PROGRESS_SAMPLES;
+	p->sampled_ns = now_ns;
+	p->sampled_step = m->step;
+}
+
 static void progress_beat(struct model *m, uint64_t now_ns)
 {
 	struct progress *p = &m->metrics->progress;
+
+	if (now_ns - p->sampled_ns >= PROGRESS_SAMPLE_NS)
+		sample(m, now_ns);
 
 	if (strcmp(progress_state(m), "training") != 0)
 		p->trains_ns = 0;
@@ -185,4 +207,30 @@ bool progress_late(const struct model *m)
 	uint64_t age = progress_stands_ns(m);
 
 	return age > LATE_MIN_NS && age > LATE_STEPS * progress_median_ns(m);
+}
+
+static void append(json_t *list, float value)
+{
+	/* Six digits are enough for a chart. */
+	json_array_append_new(list,
+			      value < 0 ? json_null() : json_real(rint((double)value * 1e6) / 1e6));
+}
+
+json_t *progress_samples_json(const struct model *m)
+{
+	const struct progress *p = &m->metrics->progress;
+	json_t *t = json_array(), *rate = json_array(), *step = json_array(), *wait = json_array();
+
+	for (uint32_t i = 0; i < p->samples_nr; i++) {
+		const struct progress_sample *x =
+			&p->sample[(p->samples_next + PROGRESS_SAMPLES - p->samples_nr + i) %
+				   PROGRESS_SAMPLES];
+
+		append(t, x->t_s);
+		append(rate, x->steps_per_s);
+		append(step, x->step_s);
+		append(wait, x->wait_s);
+	}
+	return json_pack("{s:o, s:o, s:o, s:o}", "t", t, "rate", rate, "step_s", step, "wait_s",
+			 wait);
 }

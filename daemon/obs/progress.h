@@ -4,8 +4,10 @@
 #ifndef SHARD_OBS_PROGRESS_H
 #define SHARD_OBS_PROGRESS_H
 
+#include "base/clock.h"
 #include "ckpt/checkpoint.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -23,6 +25,15 @@ struct setback {
 	char why[512];
 };
 
+/* One hour of what a chart shows. Times are seconds since the start of the daemon. */
+#define PROGRESS_SAMPLES   720
+#define PROGRESS_SAMPLE_NS (5 * NS_PER_SEC)
+
+struct progress_sample {
+	float t_s, steps_per_s;
+	float step_s, wait_s; /* Of the last step. Below 0: there was none since the last sample. */
+};
+
 struct progress { /* Of one model. Owner: progress.c. */
 	/* When the last step was decided on this node. 0: none was since the start. */
 	uint64_t decided_ns;
@@ -35,6 +46,9 @@ struct progress { /* Of one model. Owner: progress.c. */
 	char lost_why[512];
 	struct setback back;
 	uint64_t losses, setbacks, steps_lost; /* Since the start. */
+	struct progress_sample sample[PROGRESS_SAMPLES];
+	uint32_t samples_nr, samples_next;
+	uint64_t sampled_ns, sampled_step;
 };
 
 /* Comes after scrape_watch, which makes the struct. */
@@ -54,5 +68,7 @@ uint64_t progress_median_ns(const struct model *m);
 uint64_t progress_stands_ns(const struct model *m);
 /* Is that long enough to say whom it waits for? */
 bool progress_late(const struct model *m);
+/* The samples, the oldest first, as arrays "t", "rate", "step_s" and "wait_s". NULL: no memory. */
+json_t *progress_samples_json(const struct model *m);
 
 #endif

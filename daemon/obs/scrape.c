@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "model/watch.h"
 #include "warm/warm.h"
+#include "obs/events.h"
 #include "obs/health.h"
 #include "obs/history.h"
 #include "obs/metrics.h"
@@ -705,13 +706,35 @@ static void all_metrics(FILE *f, const struct server *s)
 	process_metrics(f);
 }
 
+/* What the charts of the page begin with. */
+static json_t *all_samples(const struct server *s)
+{
+	json_t *models = json_object();
+
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (!m->defining && shown(m))
+			json_object_set_new(models, m->name, progress_samples_json(m));
+	}
+	return json_pack("{s:f, s:o}", "every_s", (double)PROGRESS_SAMPLE_NS / NS_PER_SEC, "models",
+			 models);
+}
+
 void scrape_render(void *server, struct http_snapshot *out)
 {
 	const struct server *s = server;
 	Shard__Cred all;
+	json_t *events = events_json(s, reader(s, &all)),
+	       *samples = out->due ? all_samples(s) : NULL;
 
 	out->metrics = written(all_metrics, server);
 	out->status = status_json(s, reader(s, &all));
+	out->events = json_dumps(events, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	json_decref(events);
+	if (out->due)
+		out->samples = json_dumps(samples, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	json_decref(samples);
 	out->health = written(health, server);
 	out->ill = health_lines(NULL, s, reader(s, &all)) == HEALTH_ILL;
 	health_ready(s, out->unready, sizeof(out->unready));

@@ -6,6 +6,7 @@
 #include "store/budget.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "store/sizes.h"
 
 #include <stdio.h>
@@ -224,8 +225,8 @@ void budget_least(struct budget_need *need, const struct store_conf *conf, uint3
 	need->least = true;
 }
 
-static enum shard_status refuse(const struct budget *b, const struct budget_need *need,
-				const char *model, const char *node, struct err *e)
+static enum shard_status refuse(struct budget *b, const struct budget_need *need, const char *model,
+				const char *node, struct err *e)
 {
 	static const struct {
 		uint64_t bytes;
@@ -235,6 +236,7 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 	char items[256] = "";
 	size_t used = 0;
 	uint32_t u = 0;
+	struct err why;
 
 	while (u < NR(units) - 1 && need->total < units[u].bytes)
 		u++;
@@ -246,10 +248,13 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 	if (need->stale > 0)
 		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1",
 			 (double)need->stale / unit);
-	return err_set(e, SHARD_BUDGET,
-		       "\"%s\" needs %s%.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
-		       need->least ? "at least " : "", (double)need->total / unit, units[u].name,
-		       node, items, (double)left / unit, (double)b->total / unit, units[u].name);
+	err_set(&why, SHARD_BUDGET,
+		"\"%s\" needs %s%.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
+		need->least ? "at least " : "", (double)need->total / unit, units[u].name, node,
+		items, (double)left / unit, (double)b->total / unit, units[u].name);
+	b->refused_ns = clock_ns();
+	snprintf(b->refused_why, sizeof(b->refused_why), "%s", why.text);
+	return err_set(e, SHARD_BUDGET, "%s", why.text);
 }
 
 enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,

@@ -41,6 +41,9 @@ struct budget {
 	uint64_t queues; /* Of those used: for queues of what waits to be sent. Set at the start. */
 	/* Of those used: what models that end will soon give back. */
 	uint64_t leaving, leaving_parked;
+	/* The last need that there was no room for, and when it came. 0: there was room always. */
+	uint64_t refused_ns;
+	char refused_why[ERR_TEXT_BYTES];
 };
 
 /* "state", "image", "arenas", "landing slots", "node sums" or "fixed". */

@@ -525,6 +525,8 @@ static void render(void *arg, struct http_snapshot *s)
 	++*(int *)arg;
 	s->metrics = strdup("m 1\n");
 	s->status = strdup("{}");
+	s->events = strdup("[]");
+	s->samples = strdup("{}");
 	s->health = strdup("");
 }
 
