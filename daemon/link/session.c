@@ -116,12 +116,18 @@ static enum shard_status session_frame(void *owner, struct stream *s, const stru
 	return t->server->events->session_frame(t, h, body, e);
 }
 
+/* Tools come and go all the time, and what they change has lines of its own. */
+static enum log_level level_of(const struct session *t)
+{
+	return t->role == ROLE_CTL ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
+}
+
 static void session_closed(void *owner, struct conn *c, const struct err *why)
 {
 	struct session *t = owner;
 	struct server *s = t->server;
 
-	log_line(s->log, LOG_LEVEL_INFO, "event=session_closed session=%lu pid=%u role=%s why=%s",
+	log_line(s->log, level_of(t), "event=session_closed session=%lu pid=%u role=%s why=%s",
 		 (unsigned long)t->id, t->pid, t->role == ROLE_CTL ? "tool" : "trainer", why->text);
 	list_remove(&t->link);
 	if (!t->unseated) {
@@ -205,7 +211,7 @@ enum shard_status session_greeted(struct server *s, struct conn *c, struct guest
 	if (!t->local) /* A tool answers PINGs as a trainer does, so one whose machine is gone loses
 			  its place. */
 		conn_set_silence(c, s->conf->heartbeat_timeout_ns);
-	log_line(s->log, LOG_LEVEL_INFO, "event=session session=%lu pid=%u role=%s from=%s",
+	log_line(s->log, level_of(t), "event=session session=%lu pid=%u role=%s from=%s",
 		 (unsigned long)t->id, t->pid, t->role == ROLE_CTL ? "tool" : "trainer",
 		 conn_name(c));
 	return SHARD_OK;

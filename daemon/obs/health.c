@@ -2,9 +2,9 @@
 /* Finds what is wrong. status.c and scrape.c ask, on the loop; server.c calls once a second, and
  * dispatch.c with what other nodes say. Nothing is stored of this node's own findings: each
  * question goes over links and models again, so that no finding outlives its cause. Once a second
- * they are packed as HEALTH, and sent to the other nodes if the bytes differ from those sent
- * before. What another node said is kept until its next HEALTH and counts while its link is up.
- * Without memory a HEALTH is not sent or not kept, and the next change tries again. */
+ * they are summed, and sent as HEALTH to the other nodes if the sum is another than before. What
+ * another node said is kept until its next HEALTH, and counts while its link is up. Without memory
+ * a HEALTH is not sent or not kept, and the next change tries again. */
 #include "obs/health.h"
 
 #include "base/check.h"
@@ -23,6 +23,7 @@
 #include "obs/waits.h"
 #include "wire/control.h"
 #include "wire/ops.h"
+#include "wire/xxh.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -40,8 +41,7 @@
 
 struct health {                                /* Owner: this file. */
 	Shard__Health *told[CONFIG_NODES_MAX]; /* NULL: that node has said nothing yet. */
-	void *sent;                            /* HEALTH as it was sent last. */
-	size_t sent_bytes;
+	uint64_t sent;                         /* Sum of what was sent last. */
 };
 
 const char *health_level_name(enum health_level level)
@@ -502,27 +502,44 @@ static void tell(struct server *s, uint64_t to)
 		shard__health__free_unpacked(body, NULL);
 }
 
+/* The same findings as message() has, as a sum: a beat allocates nothing while nothing changes. */
+static void into_sum(struct ask *a, const struct health_finding *f)
+{
+	uint64_t *sum = a->arg;
+
+	*sum = xxh_sum(f->text, strlen(f->text), *sum + (uint64_t)f->level);
+}
+
+static uint64_t sum_of(const struct server *s)
+{
+	uint64_t sum = server_leads(s);
+	struct ask a = {.s = s, .found = into_sum, .arg = &sum};
+
+	own_node(&a);
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		const struct ckpt_last *l = &m->ckpt->last;
+		const char *state;
+
+		if (!server_leads(s) || m->defining)
+			continue;
+		own_model(&a, m);
+		state = progress_own_state(m);
+		sum = xxh_sum(state, strlen(state), sum + m->id);
+		sum = xxh_sum(l->path, strlen(l->path), sum + l->step + (uint64_t)l->at);
+		sum = xxh_sum(m->ckpt->last_error, strlen(m->ckpt->last_error),
+			      sum + m->ckpt->failures);
+	}
+	return sum;
+}
+
 void health_beat(struct server *s)
 {
-	struct health *h = s->health;
-	Shard__Health *now = s->nodes_nr > 1 ? message(s) : NULL;
-	size_t bytes;
-	void *packed;
+	uint64_t sum = sum_of(s);
 
-	if (now == NULL)
+	if (sum == s->health->sent)
 		return;
-	bytes = shard__health__get_packed_size(now);
-	packed = malloc(bytes + 1);
-	if (packed != NULL)
-		shard__health__pack(now, packed);
-	shard__health__free_unpacked(now, NULL);
-	if (packed == NULL || (bytes == h->sent_bytes && memcmp(packed, h->sent, bytes) == 0)) {
-		free(packed);
-		return;
-	}
-	free(h->sent);
-	h->sent = packed;
-	h->sent_bytes = bytes;
+	s->health->sent = sum;
 	tell(s, UINT64_MAX);
 }
 
@@ -596,7 +613,6 @@ void health_free(struct server *s)
 	for (uint16_t n = 0; n < CONFIG_NODES_MAX; n++)
 		if (s->health->told[n] != NULL)
 			shard__health__free_unpacked(s->health->told[n], NULL);
-	free(s->health->sent);
 	free(s->health);
 	s->health = NULL;
 }

@@ -57,7 +57,7 @@ printf 'GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3
 paced 60 cat <&3 >"$dir/scrape"
 exec 3>&-
 sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/scrape" | sort >"$dir/scraped"
-sed -n 's/^| `\([a-z_]*\)\({[a-z,]*}\)\{0,1\}` |.*/\1 \2/p' "$here/daemon/obs/README.md" | sort >"$dir/explained"
+sed -n '/^## Metrics/,$ s/^| `\([a-z_]*\)\({[a-z,]*}\)\{0,1\}` |.*/\1 \2/p' "$here/daemon/obs/README.md" | sort >"$dir/explained"
 [ "$(wc -l <"$dir/scraped")" -ge 40 ] || { cat "$dir/scrape"; fail "a scrape has too few metrics"; }
 diff "$dir/scraped" <(cut -d' ' -f1 "$dir/explained") >"$dir/diff" ||
 	fail "a scrape (<) and daemon/obs/README.md (>): $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
