@@ -32,9 +32,9 @@
 #include "model/model.h"
 #include "model/lead.h"
 #include "model/join.h"
+#include "obs/everywhere.h"
 #include "obs/health.h"
 #include "obs/history.h"
-#include "obs/status.h"
 #include "obs/waits.h"
 #include "link/peer.h"
 #include "data/catchup.h"
@@ -246,23 +246,6 @@ static enum shard_status on_trainer_image_ask(struct session *t, const struct wi
 	return SHARD_OK;
 }
 
-static enum shard_status on_status(struct session *t, const struct wire_head *h,
-				   const ProtobufCMessage *msg, struct err *e)
-{
-	Shard__Text body = SHARD__TEXT__INIT;
-	uint32_t groups[SESSION_GROUPS_MAX];
-	Shard__Cred who;
-
-	(void)msg;
-	access_cred(t, &who, groups);
-	body.text = status_json(t->server, &who);
-	if (body.text == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for the status");
-	model_reply(t, OP_STATUS, h->attempt, NULL, &body.base);
-	free(body.text);
-	return SHARD_OK;
-}
-
 /* Does this trainer wait for a place? */
 static bool is_one_too_many(const struct session *t, const struct model *m)
 {
@@ -368,7 +351,8 @@ static const struct op {
 	[OP_MOVE] = {&shard__move__descriptor, move_request, move_node_request, true, NO_MODEL},
 	[OP_HISTORY] = {&shard__history__descriptor, history_request, history_node_request, true,
 			READS, .name = offsetof(Shard__History, name)},
-	[OP_STATUS] = {NULL, on_status, NULL, true, NO_MODEL},
+	[OP_STATUS] = {&shard__look__descriptor, everywhere_request, everywhere_node_request, true,
+		       NO_MODEL, offsetof(Shard__Look, cred)},
 	[OP_WAITS] = {NULL, on_waits, NULL, true, READS},
 	[OP_JOIN] = {&shard__join__descriptor, join_request, NULL, true, WRITES},
 	[OP_LEAVE] = {NULL, join_leave, NULL, true, JOINED},

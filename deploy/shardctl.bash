@@ -40,8 +40,9 @@ _shardctl()
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
-		"") words="status members top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret $common" ;;
-		top) words="--once --interval $common" ;;
+		"") words="status members events top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret $common" ;;
+		status) words="--all $common" ;;
+		top) words="--once --all --interval $common" ;;
 		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
 		doctor) words="--config $common" ;;

@@ -200,6 +200,7 @@ static enum shard_status talk(struct question *q, struct err *e)
 {
 	struct wire_head h = {.op = OP_HELLO, .attempt = HELLO_TAG};
 	Shard__Hello *hello = &q->hello, brief;
+	Shard__Look look = SHARD__LOOK__INIT;
 	enum shard_status st;
 
 	shard__hello__init(hello);
@@ -217,7 +218,8 @@ static enum shard_status talk(struct question *q, struct err *e)
 	if ((st = move(q, &q->greeted, "HELLO", e)) != SHARD_OK || q->heard)
 		return st;
 	h = (struct wire_head){.op = q->op, .attempt = REQUEST_TAG};
-	if ((st = stream_send_control(q->stream, &h, NULL)) != SHARD_OK)
+	look.all = true;
+	if ((st = stream_send_control(q->stream, &h, q->o->all ? &look.base : NULL)) != SHARD_OK)
 		return err_set(e, st, "%s cannot be sent", wire_op(q->op)->name);
 	return move(q, &q->answered, wire_op(q->op)->name, e);
 }

@@ -30,6 +30,7 @@ struct ctl_options {
 	uint64_t timeout_ns;
 	bool timeout_given; /* False: timeout_ns is the default, which is for short questions. */
 	bool json;
+	bool all;     /* STATUS: of the whole cluster. */
 	int words_nr; /* The number of words after the subcommand's name. */
 	char *const *words;
 	/* The subcommand's own option CTL_KEY + i. NULL if it was not given, and "" for a flag that
@@ -69,8 +70,8 @@ enum ctl_exit ctl_export(const struct ctl_options *o);
 enum ctl_exit ctl_import(const struct ctl_options *o);
 extern const struct argp_option ctl_model_options[], ctl_kick_options[], ctl_checkpoints_options[],
 	ctl_export_options[], ctl_import_options[];
-extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_config_options[],
-	ctl_doctor_options[];
+extern const struct argp_option ctl_status_options[], ctl_plan_options[], ctl_top_options[],
+	ctl_config_options[], ctl_doctor_options[];
 enum ctl_exit ctl_secret(const struct ctl_options *o);
 extern const struct argp_option ctl_bench_options[], ctl_secret_options[];
 

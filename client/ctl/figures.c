@@ -8,6 +8,7 @@
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static double real(const json_t *o, const char *key)
@@ -93,7 +94,26 @@ static json_t *rank_make(const json_t *before, const json_t *m, const json_t *r,
 	return o;
 }
 
-static json_t *model_make(const json_t *before, const json_t *m, double seconds)
+/* Those that keep others waiting come first: of the ranks that are not ready, the longest wait. */
+static json_t *worst_first(json_t *ranks)
+{
+	json_t *sorted = json_array();
+
+	while (json_array_size(ranks) > 0) {
+		size_t worst = 0;
+
+		for (size_t i = 1; i < json_array_size(ranks); i++)
+			if (real(json_array_get(ranks, i), "wait_s") >
+			    real(json_array_get(ranks, worst), "wait_s"))
+				worst = i;
+		json_array_append(sorted, json_array_get(ranks, worst));
+		json_array_remove(ranks, worst);
+	}
+	json_decref(ranks);
+	return sorted;
+}
+
+static json_t *model_make(const json_t *before, const json_t *m, double seconds, bool sort)
 {
 	const json_t *last = json_object_get(m, "last_step");
 	json_t *ranks = json_array(), *r, *o;
@@ -103,6 +123,8 @@ static json_t *model_make(const json_t *before, const json_t *m, double seconds)
 		before = NULL;
 	json_array_foreach(json_object_get(m, "world"), i, r)
 		json_array_append_new(ranks, rank_make(before, m, r, seconds));
+	if (sort)
+		ranks = worst_first(ranks);
 	o = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:o}", "name",
 		      ctl_text(m, "name"), "state", ctl_text(m, "state"), "step",
 		      (json_int_t)ctl_whole(m, "step"), "attempt",
@@ -134,9 +156,10 @@ json_t *figures_make(const json_t *before, const json_t *now, double seconds)
 							     ctl_text(x, "name")),
 						       x, seconds));
 	json_array_foreach(json_object_get(now, "models"), i, x)
-		json_array_append_new(models, model_make(named(json_object_get(before, "models"),
-							       ctl_text(x, "name")),
-							 x, seconds));
+		json_array_append_new(
+			models,
+			model_make(named(json_object_get(before, "models"), ctl_text(x, "name")), x,
+				   seconds, json_object_get(now, "everywhere") != NULL));
 	o = json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node",
 		      ctl_text(now, "node"), "pid", (json_int_t)ctl_whole(now, "pid"), "uptime_s",
 		      real(now, "uptime_s"), "connections",

@@ -14,7 +14,8 @@
 #include <string.h>
 
 static const struct ctl_command commands[] = {
-	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
+	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status,
+	 ctl_status_options},
 	{"members", "", "each node: capacity, vote, release, and the chunks that it holds", 0, 0,
 	 ctl_members, NULL},
 	{"events", "", "the last events that a daemon logged: worlds, losses, saves, links", 0, 0,

@@ -91,6 +91,9 @@ static void print_world(const json_t *world, long long chunks)
 		if (json_object_get(r, "chunks_pushed"))
 			printf(", %lld of %lld chunks pushed", ctl_whole(r, "chunks_pushed"),
 			       chunks);
+		if (json_number_value(json_object_get(r, "wait_s")) >= 1)
+			printf(", nothing for %.0f s",
+			       json_number_value(json_object_get(r, "wait_s")));
 		printf("\n");
 	}
 }
@@ -255,8 +258,43 @@ static void print_model(const json_t *m)
 	print_moving(m);
 }
 
-enum ctl_exit ctl_status(const struct ctl_options *o)
+/* Of every node: what it said of itself, or why it did not answer. */
+static void print_everywhere(const json_t *all)
 {
+	char used[CTL_NUMBER_BYTES], total[CTL_NUMBER_BYTES], age[CTL_NUMBER_BYTES];
+	const char *node;
+	json_t *o;
+
+	if (json_object_size(all) == 0)
+		return;
+	printf("\n%-16s %-10s %8s %8s %12s %24s\n", "OTHER NODE", "RELEASE", "PID", "UP",
+	       "CONNECTIONS", "MEMORY PROMISED");
+	json_object_foreach((json_t *)(uintptr_t)all, node, o) {
+		const json_t *budget = json_object_get(o, "budget");
+
+		if (ctl_text(o, "error")[0] != 0) {
+			printf("%-16s did not answer: %s\n", node, ctl_text(o, "error"));
+			continue;
+		}
+		printf("%-16s %-10s %8lld %8s %12lld %10s of %10s\n", node, ctl_text(o, "release"),
+		       ctl_whole(o, "pid"),
+		       ctl_age(age, json_number_value(json_object_get(o, "uptime_s"))),
+		       ctl_whole(o, "connections"),
+		       ctl_bytes(used, (double)ctl_whole(budget, "used")),
+		       ctl_bytes(total, (double)ctl_whole(budget, "total")));
+	}
+}
+
+enum { ALL };
+
+const struct argp_option ctl_status_options[] = {
+	{"all", CTL_KEY + ALL, NULL, 0, "also ask every other node, through this one", 0},
+	{0},
+};
+
+enum ctl_exit ctl_status(const struct ctl_options *options)
+{
+	struct ctl_options copy = *options, *o = &copy;
 	const json_t *models;
 	enum shard_status st;
 	char *answer = NULL;
@@ -265,6 +303,7 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	bool ill;
 	size_t i;
 
+	copy.all = o->value[ALL] != NULL;
 	st = ctl_ask(o, OP_STATUS, &answer, &e);
 	root = st == SHARD_OK ? json_loads(answer, 0, NULL) : NULL;
 	if (st == SHARD_OK && root == NULL)
@@ -282,6 +321,7 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	}
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));
+	print_everywhere(json_object_get(root, "everywhere"));
 	if (ctl_text(root, "no_coordinator")[0] != 0)
 		printf("%s\n", ctl_text(root, "no_coordinator"));
 	models = json_object_get(root, "models");

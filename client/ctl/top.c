@@ -19,10 +19,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ONCE, INTERVAL };
+enum { ONCE, INTERVAL, ALL };
 
 const struct argp_option ctl_top_options[] = {
 	{"once", CTL_KEY + ONCE, NULL, 0, "show one interval and end", 0},
+	{"all", CTL_KEY + ALL, NULL, 0,
+	 "ranks of every node, through this one, those that keep others waiting first", 0},
 	{"interval", CTL_KEY + INTERVAL, "SECONDS", 0, "between two looks (default: 1)", 0},
 	{0},
 };
@@ -157,6 +159,7 @@ enum ctl_exit ctl_top(const struct ctl_options *o)
 	if (!once && !o->json && !isatty(STDOUT_FILENO))
 		return ctl_fail(CTL_USAGE, "top: the output is no terminal: write --once, or "
 					   "--json for a line per interval");
+	t.options.all = o->value[ALL] != NULL;
 	if ((st = look(&t, &e)) != SHARD_OK)
 		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
 	if (once || o->json)

@@ -295,6 +295,39 @@ static void test_paused(void **state)
 	cluster_done(&cluster);
 }
 
+/* From either node: the rank that stands is on the other one. Node b cannot be asked later. */
+static void test_everywhere(void **state)
+{
+	struct trainer t;
+	char *out, part[64];
+	int rc;
+
+	(void)state;
+	serve(NULL);
+	trainer_join(&t, cluster->node[1].unix_address, SHARD_F32, SHARD_F32);
+	train(&t, 2);
+	trainer_begin(&t);
+	for (int n = 0; n < 2; n++) {
+		says(n, "status --all", 0, "  rank 0   node b");
+		out = moved_said(cluster, n, "status --all", &rc);
+		if (strstr(out, " computing, 0 of 6 chunks pushed") == NULL)
+			fail_msg("%s", out);
+		free(out);
+		snprintf(part, sizeof(part), "\n%c %*s %s", n == 0 ? 'b' : 'a', 14, "",
+			 SHARD_RELEASE);
+		says(n, "status --all", 0, part);
+		says(n, "top --all --once", 0, " b                ");
+	}
+	says(0, "status", 0, "node b            pid");
+	cluster_kill(cluster, 1);
+	seen_at(0, "ill", "node b is down: ");
+	says(0, "status --all", 1, "\nb                did not answer: ");
+	says(0, "status --all --json", 1, "\"everywhere\":{\"b\":{\"error\":");
+	shard_detach(&t.model);
+	shard_disconnect(&t.client);
+	cluster_done(&cluster);
+}
+
 /* --- faults of a start: one command on either node finds each --- */
 
 static void test_other_secret(void **state)
@@ -371,6 +404,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_set_back, cleanup),
 		cmocka_unit_test_teardown(test_checkpoint_fails, cleanup),
 		cmocka_unit_test_teardown(test_paused, cleanup),
+		cmocka_unit_test_teardown(test_everywhere, cleanup),
 		cmocka_unit_test_teardown(test_other_secret, cleanup),
 		cmocka_unit_test_teardown(test_other_settings, cleanup),
 		cmocka_unit_test_teardown(test_small_budget, cleanup),

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* everywhere.h: the status of the whole cluster, from any of its nodes. */
+#ifndef SHARD_OBS_EVERYWHERE_H
+#define SHARD_OBS_EVERYWHERE_H
+
+#include "base/status.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+struct peer;
+struct session;
+struct wire_head;
+
+/* STATUS of a session. With `all` of its Look every node that is up is asked, and the answer comes
+ * when all have answered or their links fell. What a node says of its own ranks is put into the
+ * world of each model, and "everywhere" has of each node its memory, process and connections, or
+ * why it did not answer. SHARD_SYSTEM: no memory. */
+enum shard_status everywhere_request(struct session *t, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e);
+/* STATUS of another node, for one of its users. */
+enum shard_status everywhere_node_request(struct peer *p, const struct wire_head *h,
+					  const ProtobufCMessage *msg, struct err *e);
+
+#endif
