@@ -205,8 +205,8 @@ static void own_state(struct ask *a, const struct model *m)
 	waits_words(m, waits, sizeof(waits));
 	if (strcmp(state, "lost") == 0)
 		found(a, HEALTH_ILL, "lost", name, m,
-		      "\"%s\" is lost: %s; no checkpoint is known: `shardctl restore DIR` brings "
-		      "its weights back, `shardctl model drop %s` lets it begin anew",
+		      "\"%s\" is lost: %s: `shardctl restore DIR` brings its weights back, "
+		      "`shardctl model drop %s` lets it begin anew",
 		      name, lost_why(m), name);
 	else if (strcmp(state, "diverged") == 0)
 		found(a, HEALTH_ILL, "diverged", name, m,
