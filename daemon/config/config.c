@@ -4,6 +4,7 @@
  * manager hands over, the file, SHARD_* variables and the command line, in this order, each through
  * put(), and what the node keeps of its cluster; then config_finish() works out what is left. Every
  * error names place, section, key, value and what may be chosen, and nothing is kept after one. */
+#include "config/foreign.h"
 #include "config/loader.h"
 
 #include "base/check.h"
@@ -30,6 +31,12 @@ static enum shard_status put_option(struct config_loader *l, const struct config
 			return err_set(e, SHARD_BAD_ARG,
 				       "%s: [%s] %s = %.64s: unknown key: it belongs to [%s]",
 				       line->where, line->section, line->key, line->value, section);
+		if (foreign_key(line->key))
+			return err_set(e, SHARD_BAD_ARG,
+				       "%s: [%s] %s = %.64s: unknown key: %s: the settings of "
+				       "models stand in [model]",
+				       line->where, line->section, line->key, line->value,
+				       foreign_key(line->key));
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %.64s = %.64s: unknown key: %s%s",
 			       line->where, line->section, line->key, line->value,
 			       near ? "did you mean " : "`shardd --help` lists them",

@@ -7,6 +7,7 @@
 #include "config/keys.h"
 
 #include "base/check.h"
+#include "config/foreign.h"
 #include "config/settings.h"
 #include "config/value.h"
 
@@ -125,8 +126,9 @@ static const struct table_row rows[] = {
 		.help = "How many checkpoints checkpoint_every keeps. The oldest ones are deleted. "
 			"With 0 all of them stay."},
 	{.name = "local_world", .type = TABLE_COUNT, FIELD(local_world), .min = 1, .max = 256,
-		.otherwise = "max_world",
-		.help = "The most trainers on one node."},
+		.otherwise = "max_world where that is set, else min_world",
+		.help = "The most trainers on one node. Each has memory for its gradients reserved "
+			"there."},
 	{.name = "loss_scale", .role = SETTINGS_SCALE, .type = TABLE_NUMBER, .max = TABLE_BIG,
 		.word = "dynamic", .otherwise = "dynamic for fp16 gradients, else 1",
 		.help = "The loss scale. dynamic, or 0, is one that follows overflows."},
@@ -159,8 +161,9 @@ static const struct table_row rows[] = {
 		.help = "With 1 a step is computed on the weights of two steps before it, while "
 			"the step between is still being decided."},
 	{.name = "max_world", .type = TABLE_COUNT, FIELD(max_world), .min = 1, .max = 256,
-		.otherwise = "min_world",
-		.help = "The most trainers."},
+		.otherwise = "256, so that any number may train",
+		.help = "The most trainers. A model that is defined already keeps its number where "
+			"nobody sets it, and its local_world, too."},
 	{.name = "min_copies", .type = TABLE_COUNT, FIELD(min_copies), .min = 1, .max = 64,
 		.fallback = "1",
 		.help = "A step waits until so many nodes have a copy of each chunk, at most "
@@ -285,6 +288,7 @@ const struct table_row *settings_find(const char *name, bool group, struct err *
 {
 	uint32_t i = table_find(&table, NULL, name);
 	const char *near = i < table.nr ? NULL : table_nearest(&table, NULL, name);
+	const char *known = i < table.nr ? NULL : foreign_key(name);
 
 	if (i < table.nr && rows[i].scope != (group ? TABLE_MODEL : TABLE_GROUP))
 		return &rows[i];
@@ -294,6 +298,8 @@ const struct table_row *settings_find(const char *name, bool group, struct err *
 				"weight_decay, momentum"
 			      : "%s: only for a group of a model",
 			name);
+	else if (known)
+		err_set(e, SHARD_BAD_ARG, "%.64s: unknown key: %s", name, known);
 	else if (near)
 		err_set(e, SHARD_BAD_ARG, "%.64s: unknown key: did you mean %s?", name, near);
 	else

@@ -405,10 +405,12 @@ static enum shard_status make_world(struct model_settings *s, const struct merge
 	const struct entry *min = set(m, "min_world"), *max = set(m, "max_world"),
 			   *local = set(m, "local_world");
 
+	s->max_world_set = max != NULL;
+	s->local_world_set = local != NULL;
 	if (!max)
-		s->max_world = s->min_world;
-	if (!local)
-		s->local_world = s->max_world;
+		s->max_world = SETTINGS_WORLD_MAX;
+	if (!local) /* Not more: each trainer of a node costs memory for its gradients. */
+		s->local_world = max ? s->max_world : s->min_world;
 	if (s->min_world > s->max_world)
 		return err_set(e, SHARD_BAD_ARG,
 			       "min_world = %u (%s) is above max_world = %u (%s): raise max_world",
@@ -638,10 +640,47 @@ uint64_t settings_straggler_ns(const struct model_settings *s)
 	return s->drop_stragglers ? s->straggler_timeout_ns : 0;
 }
 
-enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
-				   const char *theirs_name, struct err *e)
+/* Of the words of text the one with this key, or NULL. */
+static const char *word_of(const char *text, const char *key, size_t key_bytes)
 {
-	CHECK(mine && theirs);
+	for (text += strspn(text, BLANKS); *text; text += strspn(text, BLANKS)) {
+		if (strncmp(text, key, key_bytes) == 0 && text[key_bytes] == '=')
+			return text;
+		text += strcspn(text, BLANKS);
+	}
+	return NULL;
+}
+
+static enum shard_status differs(const char *mine, const char *mine_name, const char *theirs,
+				 const char *theirs_name, struct err *e)
+{
+	size_t key = strcspn(mine, "= ") + 1;
+
+	return err_set(e, SHARD_MISMATCH, "setting %.*s: %.*s %s, %.*s %s", (int)key - 1, mine,
+		       (int)strcspn(mine + key, " "), mine + key, mine_name,
+		       (int)strcspn(theirs + key, " "), theirs + key, theirs_name);
+}
+
+/* beta1 and beta2 may be written as one. */
+static bool is_written(const char *written, const char *key, size_t key_bytes)
+{
+	bool beta = key_bytes == strlen("beta1") && memcmp(key, "beta", 4) == 0;
+
+	return word_of(written, key, key_bytes) || (beta && word_of(written, "betas", 5));
+}
+
+enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
+				   const char *theirs_name, const char *written, struct err *e)
+{
+	CHECK(mine && theirs && written);
+	for (const char *at = mine; *at; at += strcspn(at, " "), at += *at == ' ') {
+		size_t key = strcspn(at, "= "), n = strcspn(at, " ");
+		const char *is = word_of(theirs, at, key);
+
+		if (is && !is_saving(at) && is_written(written, at, key) &&
+		    (strcspn(is, " ") != n || memcmp(at, is, n) != 0))
+			return differs(at, mine_name, is, theirs_name, e);
+	}
 	while (mine = skip_saving(mine), theirs = skip_saving(theirs), *mine || *theirs) {
 		size_t a = strcspn(mine, " "), b = strcspn(theirs, " ");
 		size_t key_a = strcspn(mine, "= "), key_b = strcspn(theirs, "= ");
@@ -652,10 +691,7 @@ enum shard_status settings_compare(const char *mine, const char *mine_name, cons
 			continue;
 		}
 		if (key_a == key_b && memcmp(mine, theirs, key_a) == 0)
-			return err_set(e, SHARD_MISMATCH, "setting %.*s: %.*s %s, %.*s %s",
-				       (int)key_a, mine, (int)(a - key_a - 1), mine + key_a + 1,
-				       mine_name, (int)(b - key_b - 1), theirs + key_b + 1,
-				       theirs_name);
+			return differs(mine, mine_name, theirs, theirs_name, e);
 		return err_set(e, SHARD_MISMATCH, "settings: %.*s %s, %.*s %s", (int)a,
 			       a ? mine : "", mine_name, (int)b, b ? theirs : "", theirs_name);
 	}

@@ -15,6 +15,7 @@
 
 #define SETTINGS_GROUPS_MAX      256
 #define SETTINGS_TEXT_BYTES      (256u << 10) /* Of one string, with its end. */
+#define SETTINGS_WORLD_MAX       256u         /* Ranks that a step can have. */
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
@@ -46,8 +47,9 @@ struct model_settings {
 	bool pause_on_nonfinite;
 	uint32_t min_world;
 	uint32_t max_world;
-	uint32_t local_world; /* The most trainers on one node. */
-	uint32_t chunk_elems; /* A power of two. */
+	uint32_t local_world;                /* The most trainers on one node. */
+	bool max_world_set, local_world_set; /* Somebody has set it. */
+	uint32_t chunk_elems;                /* A power of two. */
 	uint32_t replicas;
 	enum settings_by replicas_by;
 	uint32_t min_copies;        /* A step waits until each chunk has so many. */
@@ -96,9 +98,10 @@ enum shard_status settings_check(const char *key, const char *value, bool group,
 /* How long a core waits for slow trainers. 0: until step_timeout. */
 uint64_t settings_straggler_ns(const struct model_settings *s);
 /* Compares two canonical strings. SHARD_MISMATCH: the text has the first key that differs and both
- * values. Where and when a model is saved is not compared. */
+ * values. Keys that stand in written, which are the words that a trainer gave, come before those
+ * that follow from them. Where and when a model is saved is not compared. */
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
-				   const char *theirs_name, struct err *e);
+				   const char *theirs_name, const char *written, struct err *e);
 void settings_help(FILE *out);
 
 #endif

@@ -205,7 +205,43 @@ static enum shard_status compare(const struct model *m, const Shard__Spec *spec,
 		return st;
 	st = layout_compare(there, m->layout, who, e);
 	layout_free(&there);
-	return st != SHARD_OK ? st : settings_compare(settings, "here", m->settings_text, who, e);
+	return st != SHARD_OK ? st
+			      : settings_compare(settings, "here", m->settings_text, who,
+						 spec->settings, e);
+}
+
+/* Is it a setting that an operator can change while the model exists (control/manage.c)? */
+static bool may_tune(const struct model *m, const char *key)
+{
+	const char *slash = strchr(key, '/');
+	uint32_t i = optim_hyper_named(m->set.optim, slash ? slash + 1 : key);
+
+	if (strcmp(key, "lr") == 0)
+		return m->set.schedule.id == SCHEDULE_NONE;
+	return strcmp(key, "clip") == 0 || (i < HYPER_NR && TUNE_HYPERS >> i & 1);
+}
+
+/* How to go on after a difference, as far as there is room. */
+static enum shard_status way_out(const struct model *m, const struct err *why, struct err *e)
+{
+	static const char setting[] = "setting ";
+	char key[128] = "", tune[256] = "";
+
+	if (strncmp(why->text, "setting", strlen("setting")) != 0)
+		return err_set(e, why->status,
+			       "%.380s: choose another name, or drop that model (`shardctl model "
+			       "drop`)",
+			       why->text);
+	if (strncmp(why->text, setting, strlen(setting)) == 0)
+		snprintf(key, sizeof(key), "%.*s", (int)strcspn(why->text + strlen(setting), ":"),
+			 why->text + strlen(setting));
+	if (may_tune(m, key))
+		snprintf(tune, sizeof(tune), " and change it by `shardctl model set %s %s`",
+			 m->name, key);
+	return err_set(e, why->status,
+		       "%.280s: define it as it was%.110s, or save it, drop it and define it "
+		       "anew with restore_at_start, or choose another name",
+		       why->text, tune);
 }
 
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
@@ -214,18 +250,25 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct model_settings like = *set;
 	enum shard_status st;
+	struct err why;
 	char *text;
 
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
 	if (set->replicas_by == SETTINGS_BY_NOBODY)
 		like.replicas = m->set.replicas; /* It keeps what it has. */
+	if (!set->max_world_set)
+		like.max_world = m->set.max_world;
+	if (!set->local_world_set)
+		like.local_world = m->set.local_world;
 	if ((text = settings_text(&like, groups)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to compare definitions of \"%s\"",
 			       m->name);
-	st = compare(m, spec, text, e);
+	st = compare(m, spec, text, &why);
 	free(text);
-	return st;
+	return st == SHARD_OK         ? SHARD_OK
+	       : st == SHARD_MISMATCH ? way_out(m, &why, e)
+				      : err_set(e, st, "%s", why.text);
 }
 
 /* Compares what compare() cannot name: the owner, and how the settings of groups were written. */

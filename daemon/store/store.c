@@ -532,10 +532,13 @@ enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err 
 		*slot = i;
 		return SHARD_OK;
 	}
-	return err_set(e, SHARD_BUSY,
-		       "model \"%s\" has %u trainers on this node already: raise local_world, or "
-		       "wait for one to leave",
-		       st->conf.name, st->conf.local_world);
+	return err_set(
+		e, SHARD_BUSY,
+		"model \"%s\" has %u trainer%s on this node already, which is its local_world: "
+		"wait for one to leave, start this one on another node, or save the model, "
+		"drop it and define it anew with local_world=%u and restore_at_start",
+		st->conf.name, st->conf.local_world, st->conf.local_world == 1 ? "" : "s",
+		st->conf.local_world + 1);
 }
 
 void store_arena_close(struct store *st, uint32_t slot)

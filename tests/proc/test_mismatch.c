@@ -53,7 +53,8 @@ static void test_definitions(void **state)
 		s.tensors = tensors;
 		tensors[2].shape[1] = 51;
 		other(at, &s, SHARD_MISMATCH, "tensor \"h.0.attn.weight\": shape [50, 51] here",
-		      "[50, 50] in \"gpt\"");
+		      "[50, 50] in \"gpt\" as it was defined: choose another name, or drop that "
+		      "model (`shardctl model drop`)");
 		tensors[2].shape[1] = 50;
 		tensors[1].name = "h.0.ln_2.weight";
 		other(at, &s, SHARD_MISMATCH, "tensor 1: name \"h.0.ln_2.weight\" here",
@@ -77,12 +78,16 @@ static void test_definitions(void **state)
 		s.image = SHARD_BF16;
 		s.settings = "optimizer=sgd lr=2";
 		other(at, &s, SHARD_MISMATCH, "lr", "2 here");
-		EXPECT_TEXT("1 in \"gpt\"");
+		EXPECT_TEXT("1 in \"gpt\" as it was defined: define it as it was and change it "
+			    "by `shardctl model set gpt lr`, or save it, ");
 		s.settings = "optimizer=lion lr=1";
 		other(at, &s, SHARD_MISMATCH, "optimizer", "lion here");
 		s.settings = "optimizer=sgd lr=1 min_world=2";
-		/* It follows from min_world, and is compared first. */
-		other(at, &s, SHARD_MISMATCH, "local_world: 2 here, 1 in", "");
+		other(at, &s, SHARD_MISMATCH, "setting min_world: 2 here, 1 in \"gpt\"",
+		      ": define it as it was, or save it, drop it and define it anew with "
+		      "restore_at_start, or choose another name");
+		s.settings = "optimizer=sgd lr=1 max_world=8";
+		other(at, &s, SHARD_MISMATCH, "setting max_world: 8 here, 256 in \"gpt\"", "");
 		s.settings = "optimizer=sgd lr=1 lr=2";
 		other(at, &s, SHARD_BAD_ARG, "lr", "");
 		s.settings = "optimizer=sgd betas=0.9,0.99";
@@ -95,6 +100,38 @@ static void test_definitions(void **state)
 		      "0 in \"gpt\"");
 	}
 	trainer_end(&t);
+	inproc_stop(&c);
+}
+
+/* Who does not say how many may train takes what the model has, and any number may train in a model
+ * of which nobody has said it. */
+static void test_worlds(void **state)
+{
+	struct inproc_conf conf = {.nodes = 1};
+	struct trainer first, t;
+	struct shard_spec s;
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	s.settings = "optimizer=sgd lr=1 max_world=4 local_world=2";
+	trainer_connect(&first, c.node[0].unix_address);
+	EXPECT(SHARD_OK, shard_define(first.client, &s, &first.model, &first.created));
+	s.settings = "optimizer=sgd lr=1";
+	trainer_connect(&t, c.node[0].unix_address);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	trainer_end(&t);
+	other(c.node[0].unix_address,
+	      &(struct shard_spec){.size = s.size,
+				   .name = s.name,
+				   .tensors = s.tensors,
+				   .tensors_nr = s.tensors_nr,
+				   .grad = s.grad,
+				   .image = s.image,
+				   .settings = "optimizer=sgd lr=1 local_world=3"},
+	      SHARD_MISMATCH, "setting local_world: 3 here, 2 in \"gpt\"", "");
+	trainer_end(&first);
 	inproc_stop(&c);
 }
 
@@ -476,6 +513,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_definitions),
+		cmocka_unit_test(test_worlds),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_nodes),
 		cmocka_unit_test(test_no_sums),

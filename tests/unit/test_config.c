@@ -357,6 +357,11 @@ static void refused_section(void **state)
 	refused("[model \"m\" group \"g\"]\ntransport = tcp\n",
 		"shardd.conf:2: [model \"m\" group \"g\"] transport = tcp: unknown key: it belongs "
 		"to [net]");
+	refused("[daemon]\ngradient_clipping = 1\n",
+		"shardd.conf:2: [daemon] gradient_clipping = 1: unknown key: here it is clip: the "
+		"settings of models stand in [model]");
+	refused("[model]\nmax_grad_norm = 1\n",
+		"shardd.conf:2: [model] max_grad_norm: unknown key: here it is clip");
 	refused("[net]\nlisten_ = a:1\n", "shardd.conf:2: [net] listen_ = a:1: unknown key: "
 					  "`shardd --help` lists them");
 }

@@ -5,6 +5,7 @@
  * config-readme`). */
 #include "base/check.h"
 #include "config/config.h"
+#include "config/foreign.h"
 #include "config/keys.h"
 #include "config/loader.h"
 #include "config/settings.h"
@@ -26,6 +27,7 @@ static void rows(void **state)
 	(void)state;
 	table_check(config_options());
 	table_check(settings_table());
+	foreign_check();
 	for (int p = 0; p < SCHEDULE_PARAM_NR; p++)
 		assert_int_equal(settings_param((enum schedule_param)p)->index, p);
 }

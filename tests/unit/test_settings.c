@@ -52,8 +52,9 @@ static void defaults(void **state)
 	assert_true(s.clip == 0 && !s.dynamic_scale && s.initial_scale == 1);
 	assert_int_equal(s.max_skips, 20);
 	assert_int_equal(s.min_world, 1);
-	assert_int_equal(s.max_world, 1);
+	assert_int_equal(s.max_world, 256);
 	assert_int_equal(s.local_world, 1);
+	assert_true(!s.max_world_set && !s.local_world_set);
 	assert_int_equal(s.chunk_elems, 1 << 20);
 	assert_true(s.timeout_ns == 300000000000ull);
 	s = made("", SHARD_F16);
@@ -63,7 +64,13 @@ static void defaults(void **state)
 	s = made("loss_scale=0 initial_scale_power=4", SHARD_BF16);
 	assert_true(s.dynamic_scale && s.initial_scale == 16);
 	s = made("min_world=4", SHARD_BF16);
+	assert_int_equal(s.max_world, 256);
 	assert_int_equal(s.local_world, 4);
+	s = made("max_world=8", SHARD_BF16);
+	assert_int_equal(s.local_world, 8);
+	s = made("local_world=4", SHARD_BF16); /* It is enough to raise that. */
+	assert_int_equal(s.max_world, 256);
+	assert_true(!s.max_world_set && s.local_world_set);
 	s = made("  chunk_elems=4Ki\tbetas=0.5,0.75\n", SHARD_BF16);
 	assert_int_equal(s.chunk_elems, 4096);
 	assert_true(s.hyper[0][HYPER_BETA1] == 0.5 && s.hyper[0][HYPER_BETA2] == 0.75);
@@ -222,7 +229,7 @@ static void canonical(void **state)
 		"optimizer=sgd checkpoint_dir=none checkpoint_every=0 chunk_elems=1048576 clip=0 "
 		"consecutive_hysteresis=no hysteresis=2 join_timeout=0ns keep_latest=0 "
 		"local_world=1 loss_scale=1 "
-		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 "
+		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=256 "
 		"min_copies=1 min_loss_scale=1 min_world=1 mode=0666 "
 		"momentum=0 nesterov=0 nonfinite=skip predivide=1 quorum_timeout=0ns replicas=1 "
 		"restore_at_start=no "
@@ -236,16 +243,30 @@ static void compared(void **state)
 	struct err e;
 
 	(void)state;
-	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=2", "there", &e), SHARD_OK);
+	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=2", "there", "", &e), SHARD_OK);
 	assert_int_equal(
-		settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0", &e),
+		settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0", "", &e),
 		SHARD_MISMATCH);
 	assert_string_equal(e.text, "setting b: 2 here, 3 in the model of rank 0");
-	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1", "there", &e), SHARD_MISMATCH);
+	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1", "there", "", &e),
+			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: b=2 here,  there");
-	assert_int_equal(settings_compare("a=1", "here", "b=1", "there", &e), SHARD_MISMATCH);
+	assert_int_equal(settings_compare("a=1", "here", "b=1", "there", "", &e), SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: a=1 here, b=1 there");
-	assert_int_equal(settings_compare("", "here", "", "there", &e), SHARD_OK);
+	assert_int_equal(settings_compare("", "here", "", "there", "", &e), SHARD_OK);
+	/* What somebody wrote comes before what follows from it. */
+	assert_int_equal(
+		settings_compare("a=1 b=2 c=3", "here", "a=2 b=2 c=4", "there", " c=3\tb=2 ", &e),
+		SHARD_MISMATCH);
+	assert_string_equal(e.text, "setting c: 3 here, 4 there");
+	assert_int_equal(settings_compare("a=1 beta1=0 beta2=0.5", "here", "a=2 beta1=0 beta2=1",
+					  "there", "betas=0,0.5", &e),
+			 SHARD_MISMATCH);
+	assert_string_equal(e.text, "setting beta2: 0.5 here, 1 there");
+	/* A key that only one of them has is as before. */
+	assert_int_equal(settings_compare("a=1 b=2", "here", "c=1 b=2", "there", "a=1", &e),
+			 SHARD_MISMATCH);
+	assert_string_equal(e.text, "settings: a=1 here, c=1 there");
 }
 
 static void refusals(void **state)
@@ -256,6 +277,17 @@ static void refusals(void **state)
 	refused("clip=0x1p3", "f:3: clip = 0x1p3: choose a number of at least 0");
 	refused("clip=1 clip=1", "f:3: clip = 1: clip is there twice");
 	refused("clp=1", "f:3: clp: unknown key: did you mean clip?");
+	refused("gradient_clipping=1", "f:3: gradient_clipping: unknown key: here it is clip");
+	refused("max_norm=1", "f:3: max_norm: unknown key: here it is clip");
+	refused("learning_rate=1", "f:3: learning_rate: unknown key: here it is lr");
+	refused("T_max=1", "f:3: T_max: unknown key: here it is total_num_steps");
+	refused("zero_stage=3",
+		"f:3: zero_stage: unknown key: there is no key for it, because state is always "
+		"divided among the nodes, and gradients as well: leave it out");
+	refused("train_batch_size=8",
+		"f:3: train_batch_size: unknown key: there is no key for it, because the trainer "
+		"shares out the samples: give the batch to shard_samples() and the weight to "
+		"shard_begin()");
 	refused("zzzzzz=1", "f:3: zzzzzz: unknown key: `shardd --help` lists them");
 	refused("clip", "f:3: clip: write key=value, separated by blanks");
 	refused("=1", "f:3: =1: write key=value, separated by blanks");

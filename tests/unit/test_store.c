@@ -542,8 +542,11 @@ static void arenas(void **state)
 	assert_int_equal(store_arena_open(m.store, &b, &e), SHARD_OK);
 	assert_int_not_equal(a, b);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
-	assert_string_equal(e.text, "model \"gpt\" has 2 trainers on this node already: raise "
-				    "local_world, or wait for one to leave");
+	assert_string_equal(e.text,
+			    "model \"gpt\" has 2 trainers on this node already, which is its "
+			    "local_world: wait for one to leave, start this one on another node, "
+			    "or save the model, drop it and define it anew with local_world=3 and "
+			    "restore_at_start");
 	memset(store_arena(m.store, a, 1, 0), 0x5a, 2048);
 	assert_false(store_renewal_begin(m.store, &r));
 	store_arena_close(m.store, a);
