@@ -493,17 +493,36 @@ static enum shard_status result_timeout(struct shard_model *m, const struct wait
 			 waits);
 }
 
+/* Names the first gradient that was not finite, where the result has it. */
+static void bad_text(const struct shard_model *m, const struct shard_result *r, char *text,
+		     size_t bytes)
+{
+	char rank[32] = "";
+
+	text[0] = 0;
+	if (r->bad_tensor < 0 || (uint64_t)r->bad_tensor >= m->layout->tensors_nr)
+		return;
+	if (r->bad_rank >= 0)
+		snprintf(rank, sizeof(rank), " of rank %d", r->bad_rank);
+	snprintf(text, bytes, ", the gradient of \"%.150s\"%s is Inf or NaN",
+		 m->layout->tensor[r->bad_tensor].name, rank);
+}
+
 static enum shard_status result_say(struct shard_model *m, const struct verdict *v,
 				    struct shard_result *theirs)
 {
+	char bad[256];
+
 	text_struct_out(theirs, &v->result, sizeof(v->result));
 	if (!v->diverged)
 		return SHARD_OK;
+	bad_text(m, &v->result, bad, sizeof(bad));
 	return text_fail(SHARD_DIVERGED,
-			 "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the "
-			 "model is paused",
+			 "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g%s: the "
+			 "model is paused: lower lr, or restore a checkpoint, then `shardctl model "
+			 "resume %s`",
 			 (ull)v->result.step, m->spec.name, (ull)v->result.skipped_in_row,
-			 v->result.next_loss_scale);
+			 v->result.next_loss_scale, bad, m->spec.name);
 }
 
 /* A decided result is final. It is told even when the connection or the model is gone by now. */

@@ -382,6 +382,13 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
 			       m->spec.name, m->seen.rank);
 		goto out;
 	}
+	if (m->created && !m->sealed) { /* Nobody else may seal it, so this would wait in vain. */
+		rc = text_fail(SHARD_BAD_STATE,
+			       "join of \"%s\", which has no weights yet, and this trainer has to "
+			       "write them (created is 1): shard_write() and shard_seal() first",
+			       m->spec.name);
+		goto out;
+	}
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	if (!m->joined)
 		rc = join_ask(m, rank_hint, &w);

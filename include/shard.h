@@ -1449,8 +1449,8 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  *
  * ERRORS
  * SHARD_BAD_ARG: a pointer is NULL, or world was not started with SHARD_INIT().
- * SHARD_BAD_STATE: the model is joined already, or being left, or this connection has joined
- *   another one.
+ * SHARD_BAD_STATE: the model is joined already, or being left, this connection has joined another
+ *   one, or shard_define() said created = 1 and shard_seal() was not called.
  * SHARD_BUSY: another thread is in a call on the model that only one may make at a time, this node
  *   has local_world trainers already, or the image of the model that this connection joined before
  *   is still on its way.

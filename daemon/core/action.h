@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+/* A .why of CORE_ACT_ENDED that ends so says that a trainer left by itself, and nothing is wrong.
+ * It is all of the reason that travels. */
+#define CORE_LEFT "left"
+
 enum core_action_type {
 	/* Send .msg to .msg.to. The shell keeps the order on each link. It may lose messages,
 	 * because the core repeats them. */

@@ -517,9 +517,12 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 	if (co->undecided)
 		waits_attempt(c, &w);
 	else if (co->view.tune.paused)
-		words_add(&w, "an operator paused the model");
+		words_add(&w, "an operator paused the model: `shardctl model resume` lets it go "
+			      "on");
 	else if (coord_paused(c))
-		words_add(&w, "the model is paused since step %llu diverged",
+		words_add(&w,
+			  "the model is paused since step %llu diverged: lower lr, or restore a "
+			  "checkpoint, then `shardctl model resume` lets it go on",
 			  (unsigned long long)co->last.id.step);
 	else if (judge_blocks(c))
 		words_add(&w, "%s", judge_waits(c));

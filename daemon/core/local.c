@@ -89,7 +89,7 @@ const char *local_gone(struct ctx *x, const struct core_event *e)
 		return NULL;
 	core_copy_text(l->why, sizeof(l->why),
 		       e->why             ? e->why
-		       : e->trainer.leave ? "leaves"
+		       : e->trainer.leave ? CORE_LEFT
 					  : "is gone");
 	if (e->trainer.leave)
 		l->t.leave = true;

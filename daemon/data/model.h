@@ -93,7 +93,7 @@ struct model {
 	struct slowest slowest;
 	char waits[512]; /* Who is waited for, as the coordinator said last. */
 	bool too_few;    /* It said that the next step waits for min_world trainers. */
-	char why[512];   /* Why the last attempt ended. */
+	char why[512];   /* Why the last attempt ended, or who came and left after it. */
 	uint64_t attempts_ended;
 	uint64_t last_reduce_ns; /* That of the last step that was decided. */
 	struct model_flow last_contrib_in, last_grad_in;

@@ -300,7 +300,7 @@ enum shard_status join_leave(struct session *who, const struct wire_head *h,
 		return err_set(e, SHARD_BAD_STATE,
 			       t->model == NULL ? "leave without join" : "leave twice");
 	t->leave_tag = h->attempt;
-	trainer_gone(t, true, "left"); /* CORE_ACT_LEFT answers it. */
+	trainer_gone(t, true, CORE_LEFT); /* CORE_ACT_LEFT answers it. */
 	return SHARD_OK;
 }
 

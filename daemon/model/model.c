@@ -347,6 +347,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 	m->attempt.id = a->id;
 	slowest_begin(&m->slowest, &a->id, clock_ns());
 	note_world(m, a->world);
+	note_change(m, a->world);
 	m->attempt.world = *a->world;
 	m->attempt.on = true;
 	m->attempt.voted = false;
@@ -411,7 +412,8 @@ static void act_ended(struct model *m, const struct core_action *a)
 	m->attempts_ended += was_on;
 	blobs_drop(m);
 	snprintf(m->why, sizeof(m->why), "%s", a->why != NULL ? a->why : "");
-	log_line(m->server->log, LOG_LEVEL_WARN,
+	/* A trainer that leaves ends the step that others have in hand, and nothing is wrong. */
+	log_line(m->server->log, note_left(m->why) ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
 		 "event=attempt_ended model=%s step=%lu attempt=%u why=%s", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, m->why);
 	body.why = m->why;

@@ -11,6 +11,11 @@ struct model;
  * nodes of its ranks in rank order, as nodes=a:2,b:1. `reference --history` reads these lines. A
  * step was decided in the world of the last line at or before it. */
 void note_world(const struct model *m, const struct core_world *w);
+/* Puts into the model's .why who left and who joined since the attempt before, unless it says
+ * already why that ended. */
+void note_change(struct model *m, const struct core_world *w);
+/* Is this why an attempt ended: a trainer left by itself? */
+bool note_left(const char *why);
 /* Logs which member the next view is without, because it has no link to others. */
 void note_cut(struct model *m, const struct core_action *a);
 

@@ -412,11 +412,15 @@ static enum shard_status leave(struct server *s, uint32_t id, const Shard__Model
 
 	if (st != SHARD_OK)
 		return st;
-	(void)err_set(&why, SHARD_MISMATCH,
-		      "it was made for %u nodes and [nodes] has %u; its definition stays as "
-		      "%s/%s: bring the model back by "
-		      "`shardctl restore`",
-		      made_for(file), s->nodes_nr, s->conf->state, name);
+	(void)err_set(
+		&why, SHARD_MISMATCH,
+		"it was made for %u nodes and [nodes] has %u; its definition stays as "
+		"%s/%s: %s%s",
+		made_for(file), s->nodes_nr, s->conf->state, name,
+		file->checkpoint_dir[0] != 0
+			? "bring the model back by `shardctl restore` from "
+			: "it was never saved, so put [nodes] back to keep it, or define it anew",
+		file->checkpoint_dir);
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_left model=%s why=%s",
 		 file->model->spec->name, why.text);
 	return SHARD_OK;

@@ -108,8 +108,8 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	CHECK(st != SHARD_OK);
 	if (set->replicas_by == SETTINGS_BY_NOBODY && set->replicas > 1)
 		return err_set(e, st,
-			       "%.400s: nobody has set replicas, so each chunk is on two nodes: "
-			       "set replicas = 1, raise [daemon] memory, or add nodes",
+			       "%.400s; or add nodes, or set replicas = 1: nobody has set it, so "
+			       "each chunk is on two nodes",
 			       why.text);
 	return err_set(e, st, "%s", why.text);
 }

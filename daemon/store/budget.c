@@ -249,9 +249,10 @@ static enum shard_status refuse(struct budget *b, const struct budget_need *need
 		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1",
 			 (double)need->stale / unit);
 	err_set(&why, SHARD_BUDGET,
-		"\"%s\" needs %s%.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
-		need->least ? "at least " : "", (double)need->total / unit, units[u].name, node,
-		items, (double)left / unit, (double)b->total / unit, units[u].name);
+		"\"%s\" needs %s%.1f %s on node %s (%s), %.1f of %.1f %s are free: raise [daemon] "
+		"memory there; `shardctl plan` says what a model needs",
+		model, need->least ? "at least " : "", (double)need->total / unit, units[u].name,
+		node, items, (double)left / unit, (double)b->total / unit, units[u].name);
 	b->refused_ns = clock_ns();
 	snprintf(b->refused_why, sizeof(b->refused_why), "%s", why.text);
 	return err_set(e, SHARD_BUDGET, "%s", why.text);
@@ -275,7 +276,7 @@ enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char
 		return SHARD_OK;
 	return err_set(e, SHARD_BUDGET,
 		       "chunks that come to \"%s\" need %.1f MiB on node %s, %.1f of %.1f MiB are "
-		       "free: raise memory there",
+		       "free: raise [daemon] memory there",
 		       model, (double)bytes / (1 << 20), node, (double)left / (1 << 20),
 		       (double)b->total / (1 << 20));
 }

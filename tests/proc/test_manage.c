@@ -170,8 +170,17 @@ static void test_diverged(void **state)
 			for (int k = 0; k < 2; k++)
 				DRILL(p.t[k], i == 0 ? SHARD_OK : SHARD_DIVERGED,
 				      .op = DRILL_RESULT);
+			if (i == 1)
+				drill_text(p.t[0]->last.error,
+					   ": 2 steps skipped in a row, loss scale 1, the gradient "
+					   "of \"wte\" of rank 0 is Inf or NaN: the model is "
+					   "paused: lower lr, or restore a checkpoint, then "
+					   "`shardctl model resume m`");
 			BOTH(&p, .op = DRILL_WORLD);
 		}
+		DRILL(p.t[0], SHARD_TIMEOUT, .op = DRILL_BEGIN, .timeout_ms = 50);
+		drill_text(p.t[0]->last.error, "the model is paused since step ");
+		drill_text(p.t[0]->last.error, "then `shardctl model resume` lets it go on");
 		tool_expect(0, "diverged", "shardctl", pair_model(&p, words, "list"));
 		tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
 		BOTH(&p, .op = DRILL_TRAIN, .step = (uint64_t)round * 4 + 4);

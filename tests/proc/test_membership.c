@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -78,6 +79,18 @@ static void test_hints(void **state)
 	finish(&c);
 }
 
+/* The others are told who joined last, as that rank. */
+static void says_who(struct crowd *c, int rank)
+{
+	struct drill *t = c->t[0];
+	char want[64];
+
+	DRILL(t, SHARD_OK, .op = DRILL_WORLD);
+	snprintf(want, sizeof(want), "rank %d (pid ", rank);
+	drill_text(t->last.why, want);
+	drill_text(t->last.why, ") joined");
+}
+
 /* A newcomer comes in at a boundary and gets the last rank. One above max_world waits until another
  * one has left. */
 static void test_join_and_leave(void **state)
@@ -97,6 +110,7 @@ static void test_join_and_leave(void **state)
 	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 3);
 	drill_get(c.t[2], SHARD_OK);
 	assert_int_equal(c.t[2]->last.world.rank, 2);
+	says_who(&c, 2);
 	c.nr = 3;
 	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = c.t[2]->last.world.step + 2);
 	late = drill_new(c.y, address(&c, 3));
@@ -119,6 +133,36 @@ static void test_join_and_leave(void **state)
 	assert_int_equal(late->last.world.rank, 2);
 	drill_replay(c.t[1], c.t[1]->last.world.step - 1, 0);
 	DRILL(c.t[0], SHARD_BAD_STATE, .op = DRILL_BEGIN); /* It has left. */
+	finish(&c);
+}
+
+/* Nobody says how many there may be, so whoever comes is taken in. A trainer that leaves while a
+ * step is in hand ends it, which is no reason to warn anybody. */
+static void test_any_number(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, 2, (struct drill_cmd){.text = SGD "min_world=2"});
+	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = 1);
+	c.t[2] = drill_joining(c.y, address(&c, 2), -1, SGD "min_world=2");
+	drill_asked(c.y, c.t[2]);
+	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 3);
+	drill_get(c.t[2], SHARD_OK);
+	says_who(&c, 2);
+	DRILL(c.t[2], SHARD_OK, .op = DRILL_LEAVE);
+	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = c.t[0]->last.world.step + 1);
+	for (int node = 0; node < 2; node++) {
+		char *log = cluster_log(c.y->cluster, node),
+		     *end = strstr(log, "event=attempt_ended");
+
+		assert_non_null(end);
+		while (end > log && end[-1] != '\n')
+			end--;
+		end[strcspn(end, "\n")] = 0;
+		drill_text(end, "level=info");
+		drill_text(end, " left");
+		free(log);
+	}
 	finish(&c);
 }
 
@@ -297,6 +341,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_hints, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_join_and_leave, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_any_number, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_abandon, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_vote_skip, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_nonfinite, drill_setup, drill_teardown),

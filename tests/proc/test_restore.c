@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
 #include "lib/drill.h"
+#include "lib/trainer.h"
 #include "lib/yard.h"
 
 #include <jansson.h>
@@ -67,8 +68,10 @@ static void without_node_b(const struct cluster *c)
 static void where_there_were_more_nodes(void **state)
 {
 	struct yard *y = *state;
-	const char *at;
-	char *log;
+	const char *at, *left = NULL;
+	struct shard_spec bare;
+	struct trainer t;
+	char *log, want[300];
 
 	y->cluster = cluster_start(2, NULL, NULL);
 	at = y->cluster->node[0].unix_address;
@@ -76,6 +79,10 @@ static void where_there_were_more_nodes(void **state)
 	yard_train(&y->crew, y->cluster, (const int[]){2, 1}, 7);
 	keep_must_save(at, "m", y->keep.dir, NULL);
 	crew_check(&y->crew, at, 7);
+	trainer_spec(&bare, SHARD_BF16, SHARD_BF16);
+	bare.name = "bare";
+	trainer_define_as(&t, at, &bare);
+	trainer_end(&t);
 	for (int i = 1; i >= 0; i--) {
 		cluster_signal(y->cluster, i, SIGTERM);
 		assert_int_equal(cluster_wait(y->cluster, i, 10000), 0);
@@ -93,7 +100,15 @@ static void where_there_were_more_nodes(void **state)
 	log = cluster_log(y->cluster, 0);
 	assert_non_null(strstr(
 		log, "event=model_left model=m why=\"it was made for 2 nodes and [nodes] has 1"));
-	assert_null(strstr(strstr(log, "event=model_left") + 1, "event=model_left"));
+	snprintf(want, sizeof(want), "bring the model back by `shardctl restore` from %s",
+		 y->keep.dir);
+	assert_non_null(strstr(log, want));
+	assert_non_null(strstr(log, "event=model_left model=bare why=\"it was made for 2 nodes and "
+				    "[nodes] has 1"));
+	assert_non_null(strstr(log, "it was never saved, so put [nodes] back to keep it"));
+	for (int i = 0; i < 2; i++)
+		left = strstr(left ? left + 1 : log, "event=model_left");
+	assert_null(strstr(left + 1, "event=model_left"));
 	free(log);
 	keep_must_restore(at, y->keep.dir, NULL, NULL);
 	y->next = y->crew;

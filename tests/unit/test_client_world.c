@@ -181,6 +181,31 @@ static void test_join_waits(void **state)
 	fake_stop(f);
 }
 
+/* Who has to write the weights is not let in before, and does not wait for itself. */
+static void test_join_unsealed(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_spec s;
+	struct trainer t;
+
+	trainer_connect(&t, f->address);
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	assert_int_equal(t.created, 1);
+	t.world = SHARD_INIT(struct shard_world);
+	EXPECT(SHARD_BAD_STATE, shard_join(t.model, -1, SHARD_DEFAULT, &t.world));
+	EXPECT_TEXT("has no weights yet");
+	EXPECT_TEXT("shard_seal() first");
+	fake_lock(f);
+	assert_int_equal(f->frames[OP_JOIN], 0);
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_seal(t.model, 0));
+	fake_attempt(f, "");
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 /* A begin that times out says whether it waits for an attempt or for which chunk of an image. */
 static void test_begin_waits(void **state)
 {
@@ -430,19 +455,13 @@ static void test_samples(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_world_changed),
-		OVER_BOTH(test_ended_unbegun),
-		OVER_BOTH(test_abandon),
-		OVER_BOTH(test_join_waits),
-		OVER_BOTH(test_begin_waits),
-		OVER_BOTH(test_lost),
-		OVER_BOTH(test_lost_between_calls),
-		OVER_BOTH(test_closed_in_step),
-		OVER_BOTH(test_detach_in_step),
-		OVER_BOTH(test_decided_stays),
-		cmocka_unit_test(test_closed_arena),
-		cmocka_unit_test(test_samples),
-		cmocka_unit_test(test_image_again),
+		OVER_BOTH(test_world_changed),  OVER_BOTH(test_ended_unbegun),
+		OVER_BOTH(test_abandon),        OVER_BOTH(test_join_waits),
+		OVER_BOTH(test_join_unsealed),  OVER_BOTH(test_begin_waits),
+		OVER_BOTH(test_lost),           OVER_BOTH(test_lost_between_calls),
+		OVER_BOTH(test_closed_in_step), OVER_BOTH(test_detach_in_step),
+		OVER_BOTH(test_decided_stays),  cmocka_unit_test(test_closed_arena),
+		cmocka_unit_test(test_samples), cmocka_unit_test(test_image_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

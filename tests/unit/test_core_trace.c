@@ -198,7 +198,8 @@ static void test_tune(void **state)
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
 	core_state(p.core[0], &s);
 	assert_true(s.paused && s.part == CORE_FREE);
-	assert_string_equal(s.waits, "an operator paused the model");
+	assert_string_equal(s.waits, "an operator paused the model: `shardctl model resume` "
+				     "lets it go on");
 	tick_at(&p, 0, p.now + 1000000000ull);
 	t.paused = false;
 	tune(&p, "tune resumed", t);

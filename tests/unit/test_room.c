@@ -515,7 +515,7 @@ static void account(void **state)
 	assert_int_equal(budget_room(&b, 2 << 20, "gpt", "a", &e), SHARD_OK);
 	assert_int_equal(budget_room(&b, (2 << 20) + 1, "gpt", "a", &e), SHARD_BUDGET);
 	assert_string_equal(e.text, "chunks that come to \"gpt\" need 2.0 MiB on node a, 2.0 of "
-				    "10.0 MiB are free: raise memory there");
+				    "10.0 MiB are free: raise [daemon] memory there");
 	budget_more(&b, &need, &more);
 	assert_int_equal(b.used, 10 << 20);
 	budget_leave(&b, &need);
