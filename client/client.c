@@ -242,6 +242,7 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 	enum shard_status rc;
 	struct err e;
 
+	text_begin();
 	if (out == NULL)
 		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? "
 						"the first argument is NULL");

@@ -71,6 +71,8 @@ struct shard_client {
 };
 
 /* --- text.c: the calling thread's sentence --- */
+/* A call begins: the sentence of an earlier one is none about this one. */
+void text_begin(void);
 __attribute__((format(printf, 2, 3))) enum shard_status text_fail(enum shard_status st,
 								  const char *fmt, ...);
 /* Copies the sentence and returns the status. */

@@ -32,9 +32,38 @@ enum shard_status dial_check(const char *address, bool *tcp)
 	return SHARD_OK;
 }
 
+/* What to do where nothing listens at a unix socket depends on whose socket it is. */
+static const char *hint_unix(const char *address, int error, char text[256])
+{
+	static const char service[] = "unix:/run/shardd/shardd.sock", end[] = "/shardd.sock";
+	size_t n = strlen(address), name = n;
+	char private[80];
+	struct spawn s;
+
+	if (strcmp(address, service) == 0)
+		return "is the service running? systemctl status shardd; or give the address of "
+		       "another daemon, or spawn:NAME for a private one";
+	if (n > sizeof(end) && strcmp(address + n - (sizeof(end) - 1), end) == 0)
+		for (name = n -= sizeof(end) - 1; name > 0 && address[name - 1] != '/';)
+			name--;
+	snprintf(private, sizeof(private), "spawn:%.*s", (int)(n - name), address + name);
+	if (n - name < 70 && spawn_find(&s, private, NULL) == SHARD_OK &&
+	    strcmp(s.address, address) == 0) {
+		snprintf(text, 256,
+			 "this is where %s has its private daemon, which has ended: the address %s "
+			 "starts another one",
+			 private, private);
+		return text;
+	}
+	return error == ENOENT ? "there is no such socket: start the daemon whose [daemon] socket "
+				 "this is, or correct the address"
+			       : "the daemon whose [daemon] socket this is has ended: start it";
+}
+
 static enum shard_status unreachable(const char *address, int error, bool tcp)
 {
 	const char *name = strerrorname_np(error), *hint;
+	char text[256];
 
 	if (error == EACCES || error == EPERM)
 		hint = "may this user train? add it to the group shardd";
@@ -42,7 +71,7 @@ static enum shard_status unreachable(const char *address, int error, bool tcp)
 		hint = "no answer in time: is the address right, is there a firewall?";
 	else
 		hint = tcp ? "is it running there, and is `listen` set in its shardd.conf?"
-			   : "is it running? systemctl status shardd";
+			   : hint_unix(address, error, text);
 	errno = error;
 	return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s (%s): %s", address,
 			 name ? name : "?", hint);

@@ -44,6 +44,7 @@ enum shard_status handle_enter_joined(struct shard_model *m, const char *what)
 
 	if (m == NULL || client_forked(m->client))
 		return handle_enter(m); /* It fails and sets the text. */
+	text_begin();
 	pthread_mutex_lock(&m->client->lock);
 	if (m->joined)
 		return SHARD_OK;
@@ -219,6 +220,7 @@ void handle_lost(struct shard_model *m, uint32_t status, const char *why)
 
 static bool readable(const shard_model *m)
 {
+	text_begin();
 	if (m != NULL && !client_forked(m->client))
 		return true;
 	text_fail(m ? SHARD_FORKED : SHARD_BAD_ARG, "%s",

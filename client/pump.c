@@ -21,6 +21,7 @@ bool client_forked(const struct shard_client *c)
 
 enum shard_status client_enter(struct shard_client *c)
 {
+	text_begin();
 	if (client_forked(c))
 		return text_fail(
 			SHARD_FORKED,

@@ -535,6 +535,7 @@ static bool result_known(struct shard_model *m, shard_ticket ticket, struct shar
 	if (m == NULL || client_forked(m->client))
 		return false;
 	pthread_mutex_lock(&m->client->lock);
+	text_begin();
 	known = result_find(m, ticket, &v) == SHARD_OK && v->decided;
 	if (known)
 		*rc = result_say(m, v, theirs);

@@ -2,14 +2,20 @@
 /* The texts of the library: names, the version, and the one sentence that a failing call leaves in
  * its thread. The sentence is the only variable that outlives a call outside of a handle, but for
  * those of fault.c. It is thread-local and fixed in size, and setting it can neither fail nor
- * overrun it. Structs that grow between versions are copied here, too. The size of the older side
- * limits what is read and written. */
+ * overrun it. A call that enters a handle makes it old (text_begin()), so that nobody takes it for
+ * a sentence about a call that succeeded. Structs that grow between versions are copied here, too.
+ * The size of the older side limits what is read and written. */
 #include "client.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
-static _Thread_local struct err last;
+static _Thread_local struct {
+	struct err err;
+	bool old;                        /* A call has begun since and has not failed. */
+	char shown[ERR_TEXT_BYTES + 80]; /* The sentence as it is shown when it is old. */
+} last;
 
 const char *shard_version(void)
 {
@@ -24,7 +30,16 @@ const char *shard_name(enum shard_status st)
 
 const char *shard_error(void)
 {
-	return last.text;
+	if (!last.old || last.err.text[0] == 0)
+		return last.err.text;
+	snprintf(last.shown, sizeof(last.shown),
+		 "the last call did not fail; an earlier one did: %s", last.err.text);
+	return last.shown;
+}
+
+void text_begin(void)
+{
+	last.old = true;
 }
 
 enum shard_status text_fail(enum shard_status st, const char *fmt, ...)
@@ -32,14 +47,16 @@ enum shard_status text_fail(enum shard_status st, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	err_setv(&last, st, fmt, ap);
+	err_setv(&last.err, st, fmt, ap);
+	last.old = false;
 	va_end(ap);
 	return st;
 }
 
 enum shard_status text_fail_err(const struct err *e)
 {
-	last = *e;
+	last.err = *e;
+	last.old = false;
 	if (e->status == SHARD_SYSTEM && e->sys > 0) /* As if the call had failed here. */
 		errno = e->sys;
 	return e->status;

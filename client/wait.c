@@ -41,6 +41,7 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	enum shard_status rc;
 	struct wait w;
 
+	text_begin();
 	if (m != NULL && !client_forked(m->client) && ckpt_wait(m, ticket, timeout_ms, &rc))
 		return rc;
 	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket) {
@@ -81,6 +82,7 @@ enum shard_status shard_test(shard_model *m, shard_ticket ticket)
 	if (client_forked(m->client))
 		return text_fail(SHARD_FORKED,
 				 "this model belongs to the parent process: connect again here");
+	text_begin();
 	if (ckpt_test(m, ticket, &rc))
 		return rc;
 	if (atomic_load(&m->ticket_done) >= ticket && !ticket_may_be_void(m, ticket))

@@ -503,10 +503,11 @@ enum shard_status shard_samples(const struct shard_world *world, uint64_t global
 				uint64_t *first, uint64_t *count)
 {
 	struct shard_world w;
-	enum shard_status rc = text_struct_in(&w, sizeof(w), world, "shard_world");
+	enum shard_status rc;
 	uint64_t each, rest;
 
-	if (rc != SHARD_OK)
+	text_begin();
+	if ((rc = text_struct_in(&w, sizeof(w), world, "shard_world")) != SHARD_OK)
 		return rc;
 	if (first == NULL || count == NULL || w.world_size == 0 || w.rank >= w.world_size)
 		return text_fail(

@@ -626,11 +626,12 @@ SHARD_CALL const char *shard_name(enum shard_status status);
  *
  * DESCRIPTION
  * One sentence for whoever reads the log: what failed, which tensor, rank or node, since when, and
- * what to do. A call that succeeds leaves the sentence as it was.
+ * what to do. Ask for it when a call has failed. After one that did not fail the sentence is still
+ * there, with "the last call did not fail; an earlier one did: " in front of it. shard_detach() and
+ * shard_disconnect() leave it as it was.
  *
  * RETURN VALUE
- * A text of the calling thread, which is valid until its next call that fails. Empty if none has
- * failed yet.
+ * A text of the calling thread, which is valid until its next call. Empty if none has failed yet.
  *
  * ERRORS
  * None.
@@ -681,9 +682,10 @@ SHARD_CALL const char *shard_error(void);
  * sides that the secret is known.
  *
  * The address spawn:NAME stands for a private daemon of this user. If none runs under that name it
- * is started, and it ends a moment after its last connection (`SHARD_LINGER`). All processes of the
- * user that name it share it. The program is looked for at $SHARD_DAEMON, beside the library, and
- * in $PATH.
+ * is started. It ends five minutes after its last connection, and its models end with it: a trainer
+ * that comes back later begins anew. $SHARD_LINGER, in the environment of the process that starts
+ * it, sets another time, as in 12h. All processes of the user that name it share it. The program is
+ * looked for at $SHARD_DAEMON, beside the library, and in $PATH.
  *
  * ARGUMENTS
  * client: where the connection is put. The caller ends it with shard_disconnect(). NULL after a

@@ -388,6 +388,11 @@ static enum shard_status train(struct gpt *g)
 
 	g->saver.every = g->cli.save_every;
 	g->saver.dir = g->cli.dir;
+	if (st == SHARD_OK && g->world.step > g->cli.steps)
+		fprintf(stderr,
+			"gpt: the model is at step %llu already, so nothing is left of %llu steps: "
+			"raise --steps, or give another --name\n",
+			(unsigned long long)g->world.step - 1, (unsigned long long)g->cli.steps);
 	while (st == SHARD_OK && g->world.step <= g->cli.steps)
 		st = one_step(g);
 	if (st == SHARD_OK)

@@ -34,7 +34,7 @@
 #endif
 
 #define SOCKET_PATH_MAX 107 /* Bytes of sun_path without the NUL. */
-#define LINGER          "2s"
+#define LINGER          "5min"
 #define TURN_MS         5
 
 /* One call of spawn_connect(). */

@@ -153,5 +153,6 @@ enum shard_status config_explain(const struct config_args *args, bool json, FILE
 void config_shared(const struct config *c,
 		   void (*fn)(void *arg, const char *key, const char *value), void *arg);
 uint64_t config_hash(const struct config *c); /* Of all of these. */
+uint64_t config_machine_memory(void);         /* In bytes, or the limit of the cgroup if less. */
 
 #endif

@@ -63,15 +63,13 @@ static uint64_t cgroup_limit(void)
 	return least;
 }
 
-static uint64_t auto_memory(void)
+uint64_t config_machine_memory(void)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
 		 limit = cgroup_limit();
 
-	if (limit > 0 && limit < all)
-		all = limit;
 	CHECK(all > 0);
-	return all / 5 * 4;
+	return limit > 0 && limit < all ? limit : all;
 }
 
 /* Counts the processors in this process's affinity mask. */
@@ -340,7 +338,7 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 	if ((st = finish_roots(l, e)) != SHARD_OK || (st = check_etcd(l, e)) != SHARD_OK)
 		return st;
 	if (c->memory == 0)
-		c->memory = auto_memory();
+		c->memory = config_machine_memory() / 5 * 4;
 	if (c->workers == 0)
 		c->workers = auto_workers();
 	return SHARD_OK;

@@ -70,8 +70,13 @@ static enum shard_status look_files(const struct config *conf, struct log *log, 
 
 static void look_space(const struct config *conf, struct log *log)
 {
-	uint64_t has = limit_of(RLIMIT_AS);
+	uint64_t has = limit_of(RLIMIT_AS), machine = config_machine_memory();
 
+	if (machine < conf->memory)
+		log_line(log, LOG_LEVEL_WARN, "event=little_memory has=%lu memory=%lu why=%s",
+			 (unsigned long)machine, (unsigned long)conf->memory,
+			 "[daemon] memory is more than the machine or the cgroup has: models that "
+			 "fit it may be killed for memory: lower it, or choose auto");
 	if (has < conf->memory)
 		log_line(log, LOG_LEVEL_WARN,
 			 "event=little_address_space has=%lu memory=%lu why=%s", (unsigned long)has,

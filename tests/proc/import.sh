@@ -20,9 +20,11 @@ trains() # TO
 text
 start_daemons
 trains 12
+trains 12 # Another time: there is nothing to do, and it says so.
+grep -q "the model is at step 12 already, so nothing is left of 12 steps" "$dir/trainer-12.out" || fail "no word of a finished run: $(cat "$dir/trainer-12.out")"
 ctl save gpt --dir "$dir/run"
 ctl export "$dir/run" "$dir/hf" --dtype fp32
-ctl import "$dir/hf" "$dir/imported" --name gpt --settings "optimizer=adamw lr=1e-3 chunk_elems=16384" --image bf16 --grad bf16
+ctl import "$dir/hf" "$dir/imported" --name gpt --settings "optimizer=adamw lr=1e-3 chunk_elems=16384 max_world=1" --image bf16 --grad bf16
 ctl model drop gpt
 ctl restore "$dir/imported"
 ctl save gpt --dir "$dir/again"

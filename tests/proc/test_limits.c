@@ -73,6 +73,20 @@ static void test_start(void **state)
 	start(RLIMIT_AS, 0x70000000, 0, "event=stopped");
 }
 
+/* A budget above what the machine has is taken, and a line says so. */
+static void test_memory(void **state)
+{
+	struct cluster *c = cluster_start(1, NULL, "[daemon]\nmemory = 640TiB\n");
+
+	(void)state;
+	assert_int_equal(cluster_logged(c, 0, "level=warn node=a event=little_memory has="), 1);
+	assert_int_equal(cluster_logged(c, 0, " memory=703687441776640 why="), 1);
+	cluster_stop(c);
+	c = cluster_start(1, NULL, NULL);
+	assert_int_equal(cluster_logged(c, 0, "event=little_memory"), 0);
+	cluster_stop(c);
+}
+
 static uint64_t soft_limit(pid_t pid)
 {
 	struct rlimit r;
@@ -164,9 +178,9 @@ static void test_crowd(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_start),
-						  cmocka_unit_test(test_raised),
-						  cmocka_unit_test(test_crowd)};
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_start), cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_raised), cmocka_unit_test(test_crowd)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

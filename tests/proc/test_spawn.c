@@ -369,12 +369,40 @@ static void test_closed(void **state)
 	CHECK(kill(pids[0], SIGTERM) == 0);
 }
 
+/* A daemon that nobody gave another time waits for minutes, so that a job which crashed and starts
+ * again finds its model. */
+static void test_returns(void **state)
+{
+	char path[64], words[1000];
+	pid_t pids[SPAWNED_MAX];
+	shard_client *c;
+	size_t n;
+	FILE *f;
+
+	(void)state;
+	unsetenv("SHARD_LINGER");
+	c = spawned_connect("spawn:returns");
+	shard_disconnect(&c);
+	assert_int_equal(spawned_started(pids), 1);
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pids[0]);
+	CHECK((f = fopen(path, "re")) != NULL);
+	n = fread(words, 1, sizeof(words) - 1, f);
+	fclose(f);
+	for (size_t i = 0; i < n; i++)
+		if (words[i] == 0)
+			words[i] = ' ';
+	words[n] = 0;
+	assert_non_null(strstr(words, " --linger 5min "));
+	CHECK(kill(pids[0], SIGTERM) == 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, spawned_begin, spawned_end)
 	static const struct CMUnitTest tests[] = {
-		TEST(test_race),  TEST(test_names), TEST(test_kill), TEST(test_last_moment),
-		TEST(test_crowd), TEST(test_hold),  TEST(test_host), TEST(test_closed),
+		TEST(test_race),        TEST(test_names),  TEST(test_kill),
+		TEST(test_last_moment), TEST(test_crowd),  TEST(test_hold),
+		TEST(test_host),        TEST(test_closed), TEST(test_returns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,23 @@ static enum shard_status try_connect(const char *address)
 	return rc;
 }
 
+/* Who has the path of a private daemon's socket is told its address. */
+static void test_private_socket(void)
+{
+	char dir[] = "/tmp/shard-client.XXXXXX", address[100];
+
+	assert_non_null(mkdtemp(dir));
+	setenv("XDG_RUNTIME_DIR", dir, 1);
+	snprintf(address, sizeof(address), "unix:%s/shardd/demo/shardd.sock", dir);
+	EXPECT(SHARD_UNREACHABLE, try_connect(address));
+	EXPECT_TEXT("which has ended: the address spawn:demo starts another one");
+	snprintf(address, sizeof(address), "unix:%s/other/demo/shardd.sock", dir);
+	EXPECT(SHARD_UNREACHABLE, try_connect(address));
+	EXPECT_TEXT("there is no such socket");
+	unsetenv("XDG_RUNTIME_DIR");
+	rmdir(dir);
+}
+
 /* A malformed address is refused before anything is tried. Where no daemon answers, the text names
  * the address and the reason. */
 static void test_addresses(void **state)
@@ -64,8 +81,10 @@ static void test_addresses(void **state)
 	EXPECT(SHARD_BAD_ARG, try_connect(big));
 	EXPECT(SHARD_BAD_ARG, try_connect("spawn:Test"));
 	EXPECT(SHARD_UNREACHABLE, try_connect("unix:/nonexistent/s"));
-	assert_string_equal(shard_error(), "no shardd at unix:/nonexistent/s (ENOENT): is it "
-					   "running? systemctl status shardd");
+	assert_string_equal(shard_error(),
+			    "no shardd at unix:/nonexistent/s (ENOENT): there is no such socket: "
+			    "start the daemon whose [daemon] socket this is, or correct the "
+			    "address");
 	assert_int_equal(errno, ENOENT);
 	EXPECT(SHARD_UNREACHABLE, try_connect("tcp://127.0.0.1:1"));
 	EXPECT_TEXT("ECONNREFUSED");
@@ -75,6 +94,8 @@ static void test_addresses(void **state)
 	unsetenv("SHARD_ADDRESS");
 	EXPECT(SHARD_UNREACHABLE, try_connect(NULL));
 	EXPECT_TEXT("unix:/run/shardd/shardd.sock");
+	EXPECT_TEXT("systemctl status shardd");
+	test_private_socket();
 }
 
 /* A connect succeeds, or returns what HELLO was answered with, or times out. */
@@ -241,6 +262,16 @@ static void test_waits_for_definer(void **state)
 	fake_stop(f);
 }
 
+/* Whoever logs the sentence after each call sees that it is not about the last one. */
+static void said_before(const char *text)
+{
+	char want[600];
+
+	snprintf(want, sizeof(want), "the last call did not fail; an earlier one did: %s", text);
+	assert_string_equal(shard_error(), want);
+	assert_string_equal(shard_error(), want);
+}
+
 static void test_define(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -252,6 +283,7 @@ static void test_define(void **state)
 	int created;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	t.world = SHARD_INIT(struct shard_world);
 	assert_int_equal(t.created, 1);
 	assert_int_equal(shard_tensors(t.model), TRAINER_TENSORS);
 	EXPECT(SHARD_OK, shard_tensor_info(t.model, 2, &info));
@@ -267,6 +299,13 @@ static void test_define(void **state)
 	EXPECT(SHARD_OK, shard_find(t.model, "ln_f.weight", &index));
 	assert_int_equal(index, 3);
 	EXPECT(SHARD_NOT_FOUND, shard_find(t.model, "nope", &index));
+	assert_string_equal(shard_error(), "\"gpt\" has no tensor \"nope\"");
+	EXPECT(SHARD_OK, shard_find(t.model, "wte", &index));
+	said_before("\"gpt\" has no tensor \"nope\"");
+	EXPECT(SHARD_BAD_STATE, shard_world_get(t.model, &t.world));
+	assert_non_null(strstr(shard_error(), "shard_world_get() of \"gpt\", which is not joined"));
+	EXPECT(SHARD_OK, shard_progress(t.client));
+	said_before("shard_world_get() of \"gpt\", which is not joined: shard_join() first");
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_EXISTS, shard_define(t.client, &s, &second, &created));
 	shard_detach(&t.model);
