@@ -739,7 +739,7 @@ static void forked(void **state)
 static int set_up(void **state)
 {
 	(void)state;
-	cluster = cluster_start(1, NULL, NULL);
+	cluster = cluster_start(1, NULL, "[daemon]\nmemory = 1GiB\n"); /* For all the models. */
 	gpu_open(&gpu);
 	return 0;
 }
