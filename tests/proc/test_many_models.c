@@ -79,12 +79,13 @@ static void resting_define(struct many *t, uint32_t nr)
 	for (uint32_t k = 0; k < nr; k++) {
 		struct shard_tensor tensor = {.name = "w", .ndim = 1, .shape = {resting_numel(k)}};
 		struct shard_spec s = SHARD_INIT(struct shard_spec);
-		char name[32], conf[96];
+		char name[32], conf[112];
 		shard_model *m;
 		int created;
 
 		snprintf(name, sizeof(name), "rest%03u", k);
-		snprintf(conf, sizeof(conf), "optimizer=sgd timeout=30s max_staleness=%u", k % 2);
+		snprintf(conf, sizeof(conf),
+			 "optimizer=sgd timeout=30s max_world=1 max_staleness=%u", k % 2);
 		s.name = name;
 		s.tensors = &tensor;
 		s.tensors_nr = 1;
@@ -311,7 +312,7 @@ static void test_large_definitions(void **state)
 		s.tensors = tensors;
 		s.tensors_nr = TENSORS;
 		s.image = s.grad = SHARD_BF16;
-		s.settings = "optimizer=sgd";
+		s.settings = "optimizer=sgd max_world=1";
 		MUST(shard_define(c, &s, &m, &created));
 		shard_detach(&m);
 	}

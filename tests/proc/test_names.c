@@ -60,7 +60,7 @@ static struct shard_spec spec_of(const struct row *row, bool of_model, struct sh
 	s.tensors = t;
 	s.tensors_nr = 1;
 	s.image = s.grad = SHARD_F32;
-	s.settings = "optimizer=sgd chunk_elems=1024";
+	s.settings = "optimizer=sgd chunk_elems=1024 max_world=1";
 	return s;
 }
 

@@ -44,7 +44,7 @@ static void rest(struct inproc *c)
 		s.tensors = &tensor;
 		s.tensors_nr = 1;
 		s.image = s.grad = SHARD_F32;
-		s.settings = "optimizer=sgd timeout=30s";
+		s.settings = "optimizer=sgd timeout=30s max_world=1";
 		MUST(shard_define(client, &s, &m, &created));
 		MUST(shard_write(m, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, w));
 		MUST(shard_seal(m, 1));
