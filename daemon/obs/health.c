@@ -99,8 +99,7 @@ static void own_node(struct ask *a)
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);
 	if (s->budget.refused_ns != 0 && clock_ns() - s->budget.refused_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "budget", self, NULL,
-		      "a model was refused lately, for want of memory: %s",
-		      s->budget.refused_why);
+		      "a model was refused lately, for want of memory: %s", s->budget.refused_why);
 }
 
 /* What each node sees by itself. */
