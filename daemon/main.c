@@ -18,6 +18,7 @@
 #include "server.h"
 
 #include <argp.h>
+#include <ctype.h>
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 #define STOP_MORE_NS (10ull * 1000000000) /* To close everything, once nothing is waited for. */
 
 struct options {
-	const char *file;
+	const char *file, *folder;
 	const char *set[SET_MAX];
 	char *made[SET_MAX]; /* Those of set that add_set() made, to be freed. */
 	uint32_t set_nr;
@@ -51,12 +52,17 @@ enum {
 	OPT_LISTEN,
 	OPT_NODE,
 	OPT_LINGER,
-	OPT_FORGET
+	OPT_FORGET,
+	OPT_FOLDER
 };
 
 static const struct argp_option argp_rows[] = {
 	{"config", 'c', "FILE", 0,
 	 "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
+	{"config-dir", OPT_FOLDER, "DIR", 0,
+	 "the files *.conf in DIR are read after it (default: /etc/shardd/conf.d, after "
+	 "/etc/shardd/shardd.conf)",
+	 1},
 	{"set", OPT_SET, "SECTION.KEY=VALUE", 0,
 	 "any option of the configuration file; may be repeated", 1},
 	{"node", OPT_NODE, "NAME", 0, "this node's name in [nodes]", 2},
@@ -113,6 +119,9 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case 'c':
 		o->file = arg;
+		return 0;
+	case OPT_FOLDER:
+		o->folder = arg;
 		return 0;
 	case OPT_SET:
 		add_set(o, state, "", arg);
@@ -381,6 +390,17 @@ static int forget(const struct config *conf)
 	return st == SHARD_OK ? EXIT_OK : EXIT_FAILED;
 }
 
+/* Says what is wrong in a configuration. shardctl runs this program under its own name for that. A
+ * file may have bytes that a terminal would obey. */
+static void say_wrong(void *told, const char *text)
+{
+	*(bool *)told = true;
+	fprintf(stderr, "%s: ", program_invocation_short_name);
+	for (; *text; text++)
+		fputc(iscntrl((unsigned char)*text) ? '?' : *text, stderr);
+	fputc('\n', stderr);
+}
+
 static int explain(struct config_args *args, bool json, struct err *e)
 {
 	struct config conf;
@@ -407,7 +427,7 @@ int main(int argc, char **argv)
 	struct config_args args;
 	struct config conf;
 	struct err e = {.status = SHARD_OK, .text = ""};
-	bool parked = warm_parked();
+	bool parked = warm_parked(), told = false;
 	int rc;
 
 	/* Its threads allocate little. In an arena for each of them would lie memory that is of no
@@ -419,6 +439,9 @@ int main(int argc, char **argv)
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
 		return EXIT_USAGE;
 	args = (struct config_args){.file = o.file,
+				    .folder = o.folder,
+				    .wrong = o.check || o.explain ? say_wrong : NULL,
+				    .wrong_arg = &told,
 				    .set = o.set,
 				    .set_nr = o.set_nr,
 				    .environ_ = (const char *const *)environ};
@@ -426,8 +449,8 @@ int main(int argc, char **argv)
 		rc = explain(&args, o.json, &e);
 	else
 		rc = load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
-	if (rc != EXIT_OK)
-		fprintf(stderr, "shardd: %s\n", e.text);
+	if (rc != EXIT_OK && !told)
+		say_wrong(&told, e.text);
 	if (rc == EXIT_OK && !o.explain) {
 		if (o.check)
 			config_print(&conf, stdout);

@@ -192,7 +192,7 @@ enum shard_status config_put_cluster(struct config_loader *l, const struct confi
 	if (args->cluster == NULL)
 		return SHARD_OK;
 	snprintf(where, sizeof(where), "%s/cluster", l->c->state);
-	st = config_read_text(where, args->cluster, strlen(args->cluster), put, &r, e);
+	st = config_read_text(where, args->cluster, strlen(args->cluster), put, &r, NULL, e);
 	l->c->kept_nr = r.node;
 	return st;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loads a node's configuration. main.c calls config_load() once, before anything is opened, and
  * config_reload() at SIGHUP. Happy path: the defaults of the table, the secrets that the service
- * manager hands over, the file, SHARD_* variables and the command line, in this order, each through
- * put(), and what the node keeps of its cluster; then config_finish() works out what is left. Every
- * error names place, section, key, value and what may be chosen, and nothing is kept after one. */
+ * manager hands over, the file and those of conf.d, SHARD_* variables and the command line, in this
+ * order, each through put(), and what the node keeps of its cluster; then config_finish() works out
+ * what is left. Every error names place, section, key, value and what may be chosen, and nothing is
+ * kept after one. */
 #include "config/foreign.h"
 #include "config/loader.h"
 
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #define CONFIG_FILE       "/etc/shardd/shardd.conf"
+#define CONFIG_FOLDER     "/etc/shardd/conf.d"
 #define CONFIG_CREDENTIAL "shardd."
 
 static enum shard_status put_option(struct config_loader *l, const struct config_line *line,
@@ -42,7 +44,7 @@ static enum shard_status put_option(struct config_loader *l, const struct config
 			       near ? "did you mean " : "`shardd --help` lists them",
 			       near ? near : "");
 	}
-	if (line->line > 0 && l->file_line[k] > 0)
+	if (line->line > 0 && l->file_line[k] > 0 && config_one_file(l->where[k], line->where))
 		return err_set(e, SHARD_BAD_ARG,
 			       "%s: [%s] %s = %.64s: %s is there already, in line %u", line->where,
 			       line->section, line->key, line->value, line->key, l->file_line[k]);
@@ -150,6 +152,7 @@ static enum shard_status put_environment(struct config_loader *l, const char *co
 					       .key = row->name,
 					       .value = equals + 1},
 			 e);
+		st = config_go_on(l->wrong, st, e);
 	}
 	return st;
 }
@@ -210,29 +213,54 @@ static enum shard_status put_credential(struct config_loader *l, const char *con
 		   e);
 }
 
+/* The file, and what lies beside the one of the package. */
+static enum shard_status put_files(struct config_loader *l, const struct config_args *args,
+				   struct err *e)
+{
+	const char *file = args->file ? args->file : CONFIG_FILE;
+	const char *folder = args->folder ? args->folder : CONFIG_FOLDER;
+	enum shard_status st = config_read_file(file, args->file != NULL, put, l, l->wrong, e);
+
+	st = config_go_on(l->wrong, st, e);
+	if (st == SHARD_OK && (args->folder || strcmp(file, CONFIG_FILE) == 0))
+		st = config_read_folder(folder, args->folder != NULL, put, l, l->wrong, e);
+	return config_go_on(l->wrong, st, e);
+}
+
 enum shard_status config_load_into(struct config_loader *l, const struct config_args *args,
 				   struct err *e)
 {
+	struct config_wrong wrong = {.tell = args->wrong, .arg = args->wrong_arg};
 	enum shard_status st;
 
 	CHECK(l->c && args && (args->set || args->set_nr == 0));
 	put_defaults(l);
+	l->wrong = args->wrong ? &wrong : NULL;
 	st = put_credential(l, args->environ_, "secret", e);
 	if (st == SHARD_OK)
 		st = put_credential(l, args->environ_, "node_secret", e);
 	if (st == SHARD_OK)
-		st = config_read_file(args->file ? args->file : CONFIG_FILE, args->file != NULL,
-				      put, l, e);
+		st = put_files(l, args, e);
 	if (st == SHARD_OK)
 		st = put_environment(l, args->environ_, e);
 	for (uint32_t i = 0; st == SHARD_OK && i < args->set_nr; i++)
-		st = put_command_line(l, args->set[i], e);
+		st = config_go_on(l->wrong, put_command_line(l, args->set[i], e), e);
+	/* What comes now would find errors that follow from those. */
+	if (st == SHARD_OK && wrong.nr > 0) {
+		*e = wrong.first;
+		st = e->status;
+	}
 	if (st == SHARD_OK)
 		st = config_put_cluster(l, args, e);
 	for (uint32_t k = 0; k < config_options()->nr; k++)
 		l->c->set |= (uint64_t)(strcmp(l->where[k], "default") != 0) << k;
 	if (st == SHARD_OK)
 		st = config_finish(l, e);
+	if (st == SHARD_OK && wrong.nr > 0) {
+		*e = wrong.first;
+		st = e->status;
+	}
+	l->wrong = NULL;
 	if (st != SHARD_OK)
 		config_free(l->c);
 	return st;
@@ -252,7 +280,7 @@ enum shard_status config_load_text(struct config *c, const char *name, const cha
 	enum shard_status st;
 
 	put_defaults(&l);
-	st = config_read_text(name, text, bytes, put, &l, e);
+	st = config_read_text(name, text, bytes, put, &l, NULL, e);
 	if (st == SHARD_OK)
 		st = config_finish(&l, e);
 	if (st != SHARD_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.h: what an operator set. The command line wins over SHARD_* variables of the environment,
- * these win over the file, and the file wins over defaults. All options are rows of one table
- * (options.c), and README.md in this folder lists them. */
+ * these win over files, and files win over defaults. Of two files the later one wins. All options
+ * are rows of one table (options.c), and README.md in this folder lists them. */
 #ifndef SHARD_CONFIG_CONFIG_H
 #define SHARD_CONFIG_CONFIG_H
 
@@ -114,6 +114,9 @@ struct config_args {            /* What a command line and an environment may br
 	const char *const *set; /* "section.key=value" from --set and other options, in order. */
 	uint32_t set_nr;
 	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */
+	const char *folder; /* Its *.conf come next. NULL: conf.d beside /etc/shardd/shardd.conf. */
+	void (*wrong)(void *arg, const char *text); /* Hears all errors. NULL: one ends it. */
+	void *wrong_arg;
 	/* What config_cluster() wrote of this cluster, NULL: nothing did. It says which nodes have
 	 * joined since [nodes] was written, and what counts where nobody has set a shared option.
 	 */

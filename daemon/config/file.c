@@ -4,14 +4,17 @@
  * cuts what is longer without a word, joins a line that begins with a blank to the one before, and
  * tells its handler no line number. So it is fed line by line from here: this reader counts, and
  * refuses every line that would not arrive as it was written. The first error ends it: the reader
- * then pretends that the file is over. */
+ * then pretends that the file is over. Where all errors are wanted, a line that is wrong is read as
+ * an empty one, and so are the keys of a section that is wrong. */
 #include "config/loader.h"
 
 #include "base/check.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ini.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,9 +30,32 @@ struct reader {
 	const char *name;     /* Of the file, for texts. */
 	const char *at, *end; /* What has not been read yet. */
 	uint32_t line;
-	enum shard_status status; /* The first error. */
+	bool skips;               /* The section is wrong: its keys are not looked at. */
+	enum shard_status status; /* The first error that ends it. */
+	struct config_wrong *wrong;
 	struct err *e;
 };
+
+enum shard_status config_go_on(struct config_wrong *wrong, enum shard_status st,
+			       const struct err *e)
+{
+	if (wrong == NULL || st == SHARD_OK)
+		return st;
+	if (wrong->nr++ == 0)
+		wrong->first = *e;
+	else if (strcmp(wrong->last.text, e->text) == 0)
+		return SHARD_OK; /* What all models share is found with each of them. */
+	wrong->last = *e;
+	wrong->tell(wrong->arg, e->text);
+	return SHARD_OK;
+}
+
+bool config_one_file(const char *where, const char *other)
+{
+	const char *a = strrchr(where, ':'), *b = strrchr(other, ':');
+
+	return a && b && a - where == b - other && memcmp(where, other, (size_t)(a - where)) == 0;
+}
 
 static void where_text(const struct reader *r, char where[CONFIG_WHERE_BYTES])
 {
@@ -82,6 +108,7 @@ static bool blank(char c)
 static void check_line(struct reader *r, const char *text, size_t n)
 {
 	size_t first = 0;
+	bool key = false;
 
 	if (memchr(text, 0, n)) {
 		refuse(r, "a zero byte: this is no text file");
@@ -106,15 +133,18 @@ static void check_line(struct reader *r, const char *text, size_t n)
 		check_section_line(r, text, n);
 		return;
 	}
-	for (size_t i = 1; i < n; i++) {
-		if (blank(text[i - 1]) && text[i] == ';')
-			return; /* The rest is a comment. */
-		if (blank(text[i - 1]) && text[i] == '#') {
+	for (size_t i = 0; i < n; i++) {
+		if (i > 0 && blank(text[i - 1]) && text[i] == ';')
+			break; /* The rest is a comment. */
+		if (i > 0 && blank(text[i - 1]) && text[i] == '#') {
 			refuse(r, "# would be part of the value: write a comment behind ; or on "
 				  "its own line");
 			return;
 		}
+		key = key || text[i] == '=' || text[i] == ':';
 	}
+	if (!key)
+		refuse(r, "not understood: write key = value, [section] or ; comment");
 }
 
 /* What libinih calls in place of fgets(): at most nr - 1 bytes of one line; NULL at the end. */
@@ -122,17 +152,27 @@ static char *next_line(char *to, int nr, void *stream)
 {
 	struct reader *r = stream;
 	const char *newline;
-	size_t n;
+	size_t n, whole;
 
 	CHECK(nr > 0 && r->at <= r->end);
 	if (r->status != SHARD_OK || r->at == r->end)
 		return NULL;
 	newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
-	n = (size_t)((newline ? newline : r->end) - r->at);
+	n = whole = (size_t)((newline ? newline : r->end) - r->at);
 	r->line++;
-	check_line(r, r->at, n);
+	if (n > 0 && r->at[0] == '[')
+		r->skips = false;
+	if (!r->skips)
+		check_line(r, r->at, n);
+	if (r->status != SHARD_OK && r->wrong) {
+		r->status = config_go_on(r->wrong, r->status, r->e);
+		r->skips = n > 0 && r->at[0] == '[';
+		n = 0;
+	}
 	if (r->status != SHARD_OK)
 		return NULL;
+	if (r->skips)
+		n = 0;
 	if (n + 2 > (size_t)nr) {
 		refuse(r, "the line does not fit libinih's buffer");
 		return NULL;
@@ -140,7 +180,7 @@ static char *next_line(char *to, int nr, void *stream)
 	memcpy(to, r->at, n);
 	to[n] = '\n';
 	to[n + 1] = 0;
-	r->at += n + (newline != NULL);
+	r->at += whole + (newline != NULL);
 	return to;
 }
 
@@ -152,21 +192,29 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 	if (r->status != SHARD_OK)
 		return 0;
 	where_text(r, where);
-	r->status = r->fn(r->arg,
-			  &(struct config_line){.where = where,
-						.line = r->line,
-						.section = section,
-						.key = key,
-						.value = value},
-			  r->e);
+	r->status = config_go_on(r->wrong,
+				 r->fn(r->arg,
+				       &(struct config_line){.where = where,
+							     .line = r->line,
+							     .section = section,
+							     .key = key,
+							     .value = value},
+				       r->e),
+				 r->e);
 	return r->status == SHARD_OK;
 }
 
 enum shard_status config_read_text(const char *name, const char *text, size_t bytes,
-				   config_on_line *fn, void *arg, struct err *e)
+				   config_on_line *fn, void *arg, struct config_wrong *wrong,
+				   struct err *e)
 {
-	struct reader r = {
-		.fn = fn, .arg = arg, .name = name, .at = text, .end = text + bytes, .e = e};
+	struct reader r = {.fn = fn,
+			   .arg = arg,
+			   .name = name,
+			   .at = text,
+			   .end = text + bytes,
+			   .wrong = wrong,
+			   .e = e};
 	int bad;
 
 	CHECK(name && fn && (text || bytes == 0));
@@ -184,7 +232,7 @@ enum shard_status config_read_text(const char *name, const char *text, size_t by
 }
 
 enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
-				   struct err *e)
+				   struct config_wrong *wrong, struct err *e)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	enum shard_status st = SHARD_OK;
@@ -213,8 +261,43 @@ enum shard_status config_read_file(const char *path, bool must, config_on_line *
 		st = err_set(e, SHARD_BAD_ARG, "%s: larger than 1 MiB: this is no configuration",
 			     path);
 	else if (st == SHARD_OK)
-		st = config_read_text(path, text, (size_t)got, fn, arg, e);
+		st = config_read_text(path, text, (size_t)got, fn, arg, wrong, e);
 	free(text);
 	close(fd);
+	return st;
+}
+
+static int is_conf(const struct dirent *d)
+{
+	size_t n = strlen(d->d_name);
+
+	return d->d_name[0] != '.' && n > 5 && strcmp(d->d_name + n - 5, ".conf") == 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+enum shard_status config_read_folder(const char *dir, bool must, config_on_line *fn, void *arg,
+				     struct config_wrong *wrong, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+	char path[CONFIG_PATH_BYTES + NAME_MAX + 2];
+	struct dirent **list = NULL;
+	int nr = strlen(dir) < CONFIG_PATH_BYTES ? scandir(dir, &list, is_conf, by_name) : -1;
+
+	if (nr < 0)
+		return errno == ENOENT && !must ? SHARD_OK
+						: err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s",
+							  dir, strerror(errno));
+	for (int i = 0; i < nr; i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, list[i]->d_name);
+		if (st == SHARD_OK)
+			st = config_go_on(wrong, config_read_file(path, true, fn, arg, wrong, e),
+					  e);
+		free(list[i]);
+	}
+	free(list);
 	return st;
 }

@@ -316,26 +316,36 @@ static enum shard_status check_etcd(struct config_loader *l, struct err *e)
 		       place(l, "cluster", "membership"));
 }
 
+static enum shard_status check_timeouts(struct config_loader *l, struct err *e)
+{
+	if (l->c->step_timeout_ns >= l->c->heartbeat_timeout_ns)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "%s: [cluster] step_timeout is shorter than heartbeat_timeout (%s): raise "
+		       "it",
+		       place(l, "cluster", "step_timeout"),
+		       place(l, "cluster", "heartbeat_timeout"));
+}
+
 enum shard_status config_finish(struct config_loader *l, struct err *e)
 {
 	struct config *c = l->c;
 	enum shard_status st;
 
 	CHECK(c && c->state[0] && c->connections > 0);
-	if ((st = finish_node(l, e)) != SHARD_OK || (st = finish_listen(l, e)) != SHARD_OK ||
-	    (st = finish_http(l, e)) != SHARD_OK)
+	if ((st = finish_node(l, e)) != SHARD_OK ||
+	    (st = config_go_on(l->wrong, finish_listen(l, e), e)) != SHARD_OK ||
+	    (st = config_go_on(l->wrong, finish_http(l, e), e)) != SHARD_OK)
 		return st;
-	for (uint32_t i = 0; i < c->models_nr; i++)
-		if ((st = check_model(c, c->model[i].name, e)) != SHARD_OK)
-			return st;
-	if (c->step_timeout_ns < c->heartbeat_timeout_ns)
-		return err_set(e, SHARD_BAD_ARG,
-			       "%s: [cluster] step_timeout is shorter than heartbeat_timeout (%s): "
-			       "raise it",
-			       place(l, "cluster", "step_timeout"),
-			       place(l, "cluster", "heartbeat_timeout"));
+	for (uint32_t i = 0; st == SHARD_OK && i < c->models_nr; i++)
+		st = config_go_on(l->wrong, check_model(c, c->model[i].name, e), e);
+	if (st == SHARD_OK)
+		st = config_go_on(l->wrong, check_timeouts(l, e), e);
+	if (st != SHARD_OK)
+		return st;
 	finish_membership(l);
-	if ((st = finish_roots(l, e)) != SHARD_OK || (st = check_etcd(l, e)) != SHARD_OK)
+	if ((st = config_go_on(l->wrong, finish_roots(l, e), e)) != SHARD_OK ||
+	    (st = config_go_on(l->wrong, check_etcd(l, e), e)) != SHARD_OK)
 		return st;
 	if (c->memory == 0)
 		c->memory = config_machine_memory() / 5 * 4;

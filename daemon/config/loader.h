@@ -19,11 +19,20 @@ struct config_line {
 	const char *key, *value;
 };
 
+/* Hears of errors when all of them are to be found. */
+struct config_wrong {
+	void (*tell)(void *arg, const char *text);
+	void *arg;
+	uint32_t nr;
+	struct err first, last;
+};
+
 /* Both arrays have the order of config_options(). */
 struct config_loader {
 	struct config *c;
 	char where[CONFIG_OPTIONS_MAX][CONFIG_WHERE_BYTES]; /* Who set an option last. */
-	uint32_t file_line[CONFIG_OPTIONS_MAX];             /* 0: the option is not in the file. */
+	uint32_t file_line[CONFIG_OPTIONS_MAX];             /* 0: the option is in no file. */
+	struct config_wrong *wrong; /* Who hears of every error. NULL: the first one ends it. */
 };
 
 const struct table *config_options(void);
@@ -42,12 +51,23 @@ bool config_next_setting(const char **at, char key[CONFIG_NAME_BYTES],
 			 char value[CONFIG_PATH_BYTES]);
 
 typedef enum shard_status config_on_line(void *arg, const struct config_line *l, struct err *e);
-/* Calls fn for each key of the file. The first error ends it. */
+/* Calls fn for each key of the file. The first error ends it, unless wrong is there to hear of all
+ * of them: then what can be read is read, and only what is no fault of a line fails. */
 enum shard_status config_read_text(const char *name, const char *text, size_t bytes,
-				   config_on_line *fn, void *arg, struct err *e);
+				   config_on_line *fn, void *arg, struct config_wrong *wrong,
+				   struct err *e);
 /* The same from disk. A file that is not there is an error only if it must be. */
 enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
-				   struct err *e);
+				   struct config_wrong *wrong, struct err *e);
+/* Each file of dir whose name ends in .conf, in the order of the names. */
+enum shard_status config_read_folder(const char *dir, bool must, config_on_line *fn, void *arg,
+				     struct config_wrong *wrong, struct err *e);
+/* Are both places, as in "shardd.conf:12", in one file? */
+bool config_one_file(const char *where, const char *other);
+/* Tells wrong of an error and returns SHARD_OK, so that its caller goes on. Without wrong, or
+ * without an error, it returns st. */
+enum shard_status config_go_on(struct config_wrong *wrong, enum shard_status st,
+			       const struct err *e);
 
 /* The source below the file: config_args.cluster. */
 enum shard_status config_put_cluster(struct config_loader *l, const struct config_args *args,

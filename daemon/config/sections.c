@@ -8,6 +8,7 @@
 #include "config/loader.h"
 
 #include "base/check.h"
+#include "base/nearest.h"
 #include "config/keys.h"
 #include "config/settings.h"
 #include "config/value.h"
@@ -79,7 +80,7 @@ enum shard_status config_check_section(const char *where, const char *section, s
 			       "%s: [%s]: write [model], [model \"name\"] or [model \"name\" group "
 			       "\"group\"]",
 			       where, section);
-	near = value_nearest(section, section_name, NULL);
+	near = nearest_word(section, section_name, NULL);
 	return err_set(e, SHARD_BAD_ARG, "%s: [%s]: unknown section: %s%s%s", where, section,
 		       near ? "did you mean [" : "choose ",
 		       near ? near : "[daemon], [net], [cluster], [nodes] or [model]",
@@ -138,7 +139,7 @@ enum shard_status config_put_node(struct config *c, const struct config_line *l,
 				"%s: [nodes] %s = %.64s: node %s has this address already (%s)",
 				l->where, l->key, l->value, other->name, other->where);
 	}
-	if (n && l->line > 0)
+	if (n && l->line > 0 && config_one_file(n->where, l->where))
 		return err_set(e, SHARD_BAD_ARG,
 			       "%s: [nodes] %s = %.64s: this node is there already (%s)", l->where,
 			       l->key, l->value, n->where);
@@ -225,8 +226,9 @@ bool config_next_setting(const char **at, char key[CONFIG_NAME_BYTES],
 	return true;
 }
 
-/* Takes a key out of the section's settings. False: it was not there. */
-static bool take_out(struct config_model *m, const char *key)
+/* Takes a key out of the section's settings, and keeps where it was set. False: it was not there.
+ */
+static bool take_out(struct config_model *m, const char *key, struct settings_origin *was)
 {
 	char name[CONFIG_NAME_BYTES], value[CONFIG_PATH_BYTES];
 	const char *next = m->settings, *at = next;
@@ -235,6 +237,7 @@ static bool take_out(struct config_model *m, const char *key)
 		if (strcmp(name, key) != 0)
 			continue;
 		CHECK(i < m->words_nr);
+		*was = m->origins[i];
 		m->words_nr--;
 		memmove(m->origins + i, m->origins + i + 1,
 			(m->words_nr - i) * sizeof(*m->origins));
@@ -270,6 +273,7 @@ enum shard_status config_put_setting(struct config *c, const struct config_line 
 {
 	char name[CONFIG_NAME_BYTES], group[CONFIG_NAME_BYTES], value[256];
 	const char *section = config_section_of(l->key);
+	struct settings_origin was;
 	struct config_model *m;
 	enum shard_status st;
 	struct err why;
@@ -290,8 +294,8 @@ enum shard_status config_put_setting(struct config *c, const struct config_line 
 	m = find_model(c, name, group);
 	if (!m && (st = make_model(c, l->where, name, group, &m, e)) != SHARD_OK)
 		return st;
-	/* The command line and the environment win over the file. */
-	if (take_out(m, l->key) && l->line > 0)
+	/* The command line and the environment win over files, and a file over those before it. */
+	if (take_out(m, l->key, &was) && l->line > 0 && config_one_file(was.text, l->where))
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s: %s is there already",
 			       l->where, l->section, l->key, value, l->key);
 	return append(m, l, value, e);

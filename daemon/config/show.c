@@ -122,7 +122,7 @@ void config_help(FILE *out)
 	fprintf(out,
 		"Options of the configuration file. Each is also --set section.key=value, and\n"
 		"in the environment SHARD_KEY (section daemon) or SHARD_SECTION_KEY. Order:\n"
-		"command line > environment > file > default.\n\n");
+		"command line > environment > conf.d/*.conf > file > default.\n\n");
 	table_help(config_options(), out);
 	fprintf(out, "[nodes]\n");
 	table_help_line(

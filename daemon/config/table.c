@@ -7,6 +7,7 @@
 #include "config/table.h"
 
 #include "base/check.h"
+#include "base/nearest.h"
 #include "config/value.h"
 #include "net/address.h"
 
@@ -293,7 +294,7 @@ static const char *name_of(const void *arg, uint32_t i)
 const char *table_nearest(const struct table *t, const char *section, const char *name)
 {
 	CHECK(t->nr > 0);
-	return value_nearest(name, name_of, &(struct names){.table = t, .section = section});
+	return nearest_word(name, name_of, &(struct names){.table = t, .section = section});
 }
 
 static bool is_word(const struct table_row *row, const char *text)

@@ -26,9 +26,4 @@ void value_bytes_text(char out[VALUE_TEXT_BYTES], uint64_t bytes);
 void value_duration_text(char out[VALUE_TEXT_BYTES], uint64_t ns);
 void value_double_text(char out[VALUE_TEXT_BYTES], double x);
 
-/* Returns the candidate that a mistyped word most likely meant, or NULL if none is near. The
- * function candidate(arg, i) returns NULL behind the last one. */
-const char *value_nearest(const char *word, const char *(*candidate)(const void *arg, uint32_t i),
-			  const void *arg);
-
 #endif
