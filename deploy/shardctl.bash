@@ -12,6 +12,7 @@ _shardctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
 	local common="--address --secret --json --timeout --help --usage --version" words=
+	local commands="status members events top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret help"
 	COMPREPLY=()
 	# readline splits at = : the option is one or two words back
 	[ "$prev" = = ] && prev=${COMP_WORDS[COMP_CWORD-2]}
@@ -40,7 +41,7 @@ _shardctl()
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
-		"") words="status members events top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret $common" ;;
+		"") words="$commands $common" ;;
 		status) words="--all $common" ;;
 		top) words="--once --all --interval $common" ;;
 		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
@@ -48,7 +49,12 @@ _shardctl()
 		doctor) words="--config $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;
 		model)
-			words="--force --why --tensors $common"
+			words=$common
+			case $sub in
+			show*) words="--tensors $words" ;;
+			drop*) words="--force $words" ;;
+			kick*) words="--why $words" ;;
+			esac
 			case $sub in
 			"") words="list show drop set pause resume kick $words" ;;
 			show | drop | set | pause | resume | kick)
@@ -92,7 +98,11 @@ _shardctl()
 				return
 			fi ;;
 		config)
-			words="--config --set $common"
+			words=$common
+			case $sub in
+			check*) words="--print $words" ;;
+			explain*) words="--config --set $words" ;;
+			esac
 			if [ -z "$sub" ]; then
 				words="check explain $words"
 			elif [[ $cur != -* ]]; then
@@ -100,13 +110,25 @@ _shardctl()
 				return
 			fi ;;
 		secret)
-			words="--force $common"
+			words=$common
+			case $sub in
+			new*) words="--force $words" ;;
+			rotate*) words="--swap --drop $words" ;;
+			esac
 			if [ -z "$sub" ]; then
-				words="new $words"
+				words="new rotate $words"
 			elif [[ $cur != -* ]]; then
 				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 				return
 			fi ;;
+		help)
+			case $sub in
+			"") words="$commands $common" ;;
+			model) words="list show drop set pause resume kick $common" ;;
+			config) words="check explain $common" ;;
+			secret) words="new rotate $common" ;;
+			*) words=$common ;;
+			esac ;;
 		*) words=$common ;;
 		esac ;;
 	esac

@@ -1,27 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `shardctl config check FILE` and `config explain` run the daemon's own parser, which means that
  * they run shardd with --check or --explain. They take the shardd that lies beside shardctl if
- * there is one, and otherwise the one from PATH. Its messages and its exit code (4: the
- * configuration is wrong) become those of shardctl. doctor.c and others run shardd through
- * ctl_shardd(), too. It fails where shardd cannot be run. */
+ * there is one, and otherwise the one from PATH. It is run under the name shardctl, with which its
+ * messages begin, and its exit code (4: the configuration is wrong) becomes that of shardctl.
+ * doctor.c and others run shardd through ctl_shardd(), too. It fails where shardd cannot be run. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONFIG, SET };
+enum { CONFIG, SET, PRINT };
 
-const struct argp_option ctl_config_options[] = {
+const struct argp_option ctl_check_options[] = {
+	{"print", CTL_KEY + PRINT, NULL, 0, "print the configuration that FILE makes, too", 0},
+	{0},
+};
+
+const struct argp_option ctl_explain_options[] = {
 	{"config", CTL_KEY + CONFIG, "FILE", 0,
-	 "explain: this file (default: /etc/shardd/shardd.conf if it is there)", 0},
-	{"set", CTL_KEY + SET, "SECTION.KEY=VALUE", 0, "explain: as with shardd --set", 0},
+	 "this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	{"set", CTL_KEY + SET, "SECTION.KEY=VALUE", 0, "as with shardd --set", 0},
 	{0},
 };
 
@@ -40,7 +47,7 @@ static bool beside(char *path, size_t bytes)
 enum ctl_exit ctl_shardd(const char *const *args)
 {
 	/* execv() wants the arguments writable. */
-	char path[PATH_MAX], *copy[32], name[] = "shardd";
+	char path[PATH_MAX], *copy[32], name[] = "shardctl";
 	int n = 0;
 
 	copy[n++] = name;
@@ -55,20 +62,42 @@ enum ctl_exit ctl_shardd(const char *const *args)
 		execv(path, copy);
 	else
 		execvp("shardd", copy);
-	return ctl_fail(CTL_FAILED,
-			"shardd cannot be run, which does this: %s: is it installed "
-			"beside shardctl, or in PATH?",
-			strerror(errno));
+	return ctl_fail(
+		CTL_FAILED,
+		"shardd cannot be run, which does this: %s: install it (Debian: the package "
+		"shardd) beside shardctl or in PATH, or ask on a node that has it",
+		strerror(errno));
+}
+
+/* Becomes shardd, which prints the configuration, or nothing but what is wrong with it. */
+static enum ctl_exit read_file(const char *file, bool print)
+{
+	const char *const args[] = {"--check", "--config", file, NULL};
+	int null = print ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	if (null >= 0 && dup2(null, STDOUT_FILENO) < 0)
+		return CTL_FAILED;
+	return ctl_shardd(args);
 }
 
 static enum ctl_exit check(const struct ctl_options *o)
 {
-	if (o->words_nr != 2)
-		return ctl_fail(CTL_USAGE, "write config check FILE");
+	int status = 0;
+	pid_t pid;
+
 	if (o->json)
 		return ctl_shardd(
 			(const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
-	return ctl_shardd((const char *[]){"--check", "--config", o->words[1], NULL});
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0)
+		_exit((int)read_file(o->words[1], o->value[PRINT] != NULL));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+		return ctl_fail(CTL_FAILED, "shardd did not end by itself");
+	/* What --print has printed before is a configuration, and stays one. */
+	if (WEXITSTATUS(status) == 0)
+		printf("%s%s: ok\n", o->value[PRINT] ? "; " : "", o->words[1]);
+	return (enum ctl_exit)WEXITSTATUS(status);
 }
 
 static enum ctl_exit explain(const struct ctl_options *o)
@@ -92,11 +121,5 @@ static enum ctl_exit explain(const struct ctl_options *o)
 
 enum ctl_exit ctl_config(const struct ctl_options *o)
 {
-	if (strcmp(o->words[0], "check") == 0)
-		return check(o);
-	if (strcmp(o->words[0], "explain") == 0)
-		return explain(o);
-	return ctl_fail(CTL_USAGE,
-			"config %s: unknown: choose config check FILE or config explain [FILE]",
-			o->words[0]);
+	return strcmp(o->words[0], "check") == 0 ? check(o) : explain(o);
 }

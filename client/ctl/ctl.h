@@ -68,12 +68,12 @@ extern const struct argp_option ctl_save_options[], ctl_restore_options[];
 enum ctl_exit ctl_checkpoints(const struct ctl_options *o);
 enum ctl_exit ctl_export(const struct ctl_options *o);
 enum ctl_exit ctl_import(const struct ctl_options *o);
-extern const struct argp_option ctl_model_options[], ctl_kick_options[], ctl_checkpoints_options[],
-	ctl_export_options[], ctl_import_options[];
+extern const struct argp_option ctl_show_options[], ctl_drop_options[], ctl_kick_options[],
+	ctl_checkpoints_options[], ctl_export_options[], ctl_import_options[];
 extern const struct argp_option ctl_status_options[], ctl_plan_options[], ctl_top_options[],
-	ctl_config_options[], ctl_doctor_options[];
+	ctl_check_options[], ctl_explain_options[], ctl_doctor_options[];
 enum ctl_exit ctl_secret(const struct ctl_options *o);
-extern const struct argp_option ctl_bench_options[], ctl_secret_options[];
+extern const struct argp_option ctl_bench_options[], ctl_new_options[], ctl_rotate_options[];
 
 /* Replaces this process by shardd with these arguments. It returns only where that fails. */
 enum ctl_exit ctl_shardd(const char *const *args);

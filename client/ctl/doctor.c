@@ -152,10 +152,10 @@ static void ask_shardd(struct doctor *d, const char *file)
 		 (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
 		 &text) == 0)
 		d->config = json_loads(text, 0, NULL);
-	colon = strstr(text, "shardd: ");
+	colon = strstr(text, "shardctl: ");
 	if (!d->config)
 		snprintf(d->config_text, sizeof(d->config_text), "%.*s",
-			 (int)strcspn(colon ? colon + 8 : text, "\n"), colon ? colon + 8 : text);
+			 (int)strcspn(colon ? colon + 10 : text, "\n"), colon ? colon + 10 : text);
 	free(text);
 }
 

@@ -19,24 +19,26 @@
 
 enum { FORCE, WHY, TENSORS };
 
-const struct argp_option ctl_model_options[] = {
+const struct argp_option ctl_show_options[] = {
+	{"tensors", CTL_KEY + TENSORS, NULL, 0, "each tensor, too", 0},
+	{0},
+};
+
+const struct argp_option ctl_drop_options[] = {
 	{"force", CTL_KEY + FORCE, NULL, 0,
-	 "drop: joined trainers are put out, and a save is cut off; a node that is away is told "
-	 "when it is back",
+	 "joined trainers are put out, and a save is cut off; a node that is away is told when it "
+	 "is back",
 	 0},
-	{"why", CTL_KEY + WHY, "TEXT", 0, "kick: what the trainer and its world are told", 0},
-	{"tensors", CTL_KEY + TENSORS, NULL, 0, "show: each tensor, too", 0},
 	{0},
 };
 
 const struct argp_option ctl_kick_options[] = {
-	{"why", CTL_KEY, "TEXT", 0, "what the trainer and its world are told", 0},
+	{"why", CTL_KEY + WHY, "TEXT", 0, "what the trainer and its world are told", 0},
 	{0},
 };
 
 struct subcommand {
-	const char *name, *words;
-	int words_nr; /* Words behind the subcommand's name. */
+	const char *name;
 	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c,
 			     const struct subcommand *s);
 	enum manage_action action;
@@ -330,13 +332,13 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 }
 
 static const struct subcommand rows[] = {
-	{"list", "", 0, list, 0, NULL},
-	{"show", "NAME", 1, show, 0, NULL},
-	{"drop", "NAME", 1, change, MANAGE_DROP, "dropped"},
-	{"set", "NAME KEY VALUE", 3, change, MANAGE_SET, "set: it holds from the next step on"},
-	{"pause", "NAME", 1, change, MANAGE_PAUSE, "paused"},
-	{"resume", "NAME", 1, change, MANAGE_RESUME, "not paused"},
-	{"kick", "NAME RANK|NODE:PID", 2, change, MANAGE_KICK, "rid of that rank"},
+	{"list", list, 0, NULL},
+	{"show", show, 0, NULL},
+	{"drop", change, MANAGE_DROP, "dropped"},
+	{"set", change, MANAGE_SET, "set: it holds from the next step on"},
+	{"pause", change, MANAGE_PAUSE, "paused"},
+	{"resume", change, MANAGE_RESUME, "not paused"},
+	{"kick", change, MANAGE_KICK, "rid of that rank"},
 };
 
 /* `shardctl kick` is `shardctl model kick`. */
@@ -348,8 +350,6 @@ enum ctl_exit ctl_kick(const struct ctl_options *o)
 
 	as.words = words;
 	as.words_nr = 3;
-	as.value[WHY] = o->value[0]; /* It has this option only. */
-	as.value[FORCE] = NULL;
 	return ctl_model(&as);
 }
 
@@ -364,13 +364,7 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 	for (size_t i = 0; i < NR(rows) && !s; i++)
 		if (strcmp(rows[i].name, o->words[0]) == 0)
 			s = &rows[i];
-	if (!s)
-		return ctl_fail(CTL_USAGE,
-				"model %s: choose list, show, drop, set, pause, resume or kick",
-				o->words[0]);
-	if (o->words_nr != 1 + s->words_nr)
-		return ctl_fail(CTL_USAGE, "write model %s%s%s", s->name, s->words[0] ? " " : "",
-				s->words);
+	CHECK(s); /* The rows of main.c are these, and have counted the words. */
 	opts.address = o->address;
 	opts.secret = o->secret;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # ctl.sh BUILD: checks what holds for every command of shardctl: --json, --address and --timeout
-# before and after its name, each exit code that --help documents, and bash completion that offers
-# exactly the commands and options of --help. Exits with 0 if nothing is wrong.
+# before and after its name, each exit code that --help documents, help with an example for each of
+# them, and bash completion that offers exactly the commands and options of --help. Exits with 0 if
+# nothing is wrong.
 set -u
 . "$(dirname "$0")/../lib/pace.sh"
 B=$(cd "${1:?usage: ctl.sh BUILD}" && pwd)
@@ -86,7 +87,32 @@ c.recv(1 << 20)' 2>/dev/null; }
 read -r -u "${other[0]}" elsewhere
 exits 5 status -a "127.0.0.1:$elsewhere" # Another program listens there.
 exits 2 model
+for group in model config secret; do
+	check "$group alone: it does not list its subcommands" bash -c '"$0" "$1" 2>&1 >/dev/null | grep -q "^  $1 [a-z]"' "$B/shardctl" $group
+done
+says() { # TEXT WORD...: the last line of exits() has TEXT.
+	local text=$1
+	shift
+	check "shardctl $*: no \"$text\"" grep -qF -- "$text" "$dir/out"
+}
 exits 2 model frob -a "$at"
+says "model: frob: no such subcommand: choose list, show, drop, set, pause, resume or kick" model frob
+exits 2 stats -a "$at"
+says "stats: no such command: did you mean status" stats
+exits 2 status extra
+says '"extra" is too much: write status' status extra
+exits 2 model show a b
+says '"b" is too much: write model show NAME' model show a b
+exits 2 model set m --force -a "$at"
+# A negative number is a word.
+exits 5 model set m lr -1 -a "$at"
+says 'no model "m"' model set m lr -1
+exits 5 model set m lr -.5e-3 -a "$at"
+exits 5 -a "$at" model set m lr -- -1
+exits 2 model kick m -1 -a "$at"
+says 'kick: "-1": choose a rank' model kick m -1
+exits 2 -1
+says "-1: no such command" -1
 exits 2 model drop -a "$at"
 exits 2 model kick m x -a "$at"
 # The number must not wrap around to 0.
@@ -108,6 +134,59 @@ kill -STOP $daemon
 exits 3 status -a "$at" --timeout 0.3
 kill -CONT $daemon
 
+# --- secrets ---
+keys() { tr '\n' ' ' <"$dir/key"; }
+exits 0 secret new "$dir/key"
+exits 1 secret new "$dir/key"
+exits 0 secret new --force "$dir/key"
+exits 1 secret new "$dir"
+says "is a folder: name a file in it" secret new
+exits 1 secret new "$dir/none/key"
+says "$dir/none/key cannot be written: No such file" secret new
+old=$(keys)
+exits 1 secret rotate "$dir/key" --swap
+exits 1 secret rotate "$dir/key" --drop
+check "a key that is alone was changed" [ "$(keys)" = "$old" ]
+inode=$(stat -c %i "$dir/key")
+(umask 0 && exits 0 secret rotate "$dir/key")
+both=$(keys)
+check "rotate: the new key is not behind the old one" [ "${both:0:65}" = "$old" ]
+check "rotate: no second key" grep -qE '^[0-9a-f]{64} $' <<<"${both:65}"
+check "rotate: the file was written in place" [ "$(stat -c %i "$dir/key")" != "$inode" ]
+exits 1 secret rotate "$dir/key"
+says "has two keys: --swap" secret rotate
+exits 2 secret rotate "$dir/key" --swap --drop
+ln -s key "$dir/link"
+exits 0 secret rotate "$dir/link" --swap
+check "rotate --swap" [ "$(keys)" = "${both:65}$old" ]
+check "rotate replaced a link" [ -L "$dir/link" ]
+exits 0 secret rotate "$dir/key" --drop
+check "rotate --drop" [ "$(keys)" = "${both:65}" ]
+check "rotate: mode $(stat -c %a "$dir/key")" [ "$(stat -c %a "$dir/key")" = 600 ]
+check "rotate left something beside the file" [ "$(find "$dir" -name 'key*' | wc -l)" = 1 ]
+chmod 644 "$dir/key"
+exits 1 secret rotate "$dir/key"
+says "mode" secret rotate
+
+# --- configuration ---
+printf '%s\n' nonsense '[daemon]' 'log_lvl = info' 'node = A' '[nots]' 'x = 1' '[net]' "$(printf 'transport = a\033[2Jb')" >"$dir/many"
+exits 4 config check "$dir/many"
+for text in "many:1: not understood" "many:3: [daemon] log_lvl = info: unknown key: did you mean log_level" "many:4: [daemon] node = A: choose" \
+	"many:5: [nots]: unknown section" "many:8: [net] transport = a?[2Jb: choose"; do
+	says "shardctl: $dir/$text" config check
+done
+check "config check: more or fewer than 5 lines" [ "$(wc -l <"$dir/out")" = 5 ]
+printf '%s\n' '[daemon]' 'http = 0.0.0.0:1' '[cluster]' 'step_timeout = 1s' >"$dir/many"
+exits 4 config check "$dir/many"
+check "config check: not both contradictions" [ "$(grep -c "^shardctl: $dir/many:[24]: " "$dir/out")" = 2 ]
+exits 0 config check "$dir/conf"
+check "config check: no verdict" [ "$(cat "$dir/out")" = "$dir/conf: ok" ]
+exits 0 config check "$dir/conf" --print
+check "config check --print: no configuration and verdict" grep -qx "; $dir/conf: ok" <(grep -A99 '^node = a$' "$dir/out")
+cp "$dir/out" "$dir/printed"
+exits 0 config check "$dir/printed"
+exits 4 config check "$dir/none"
+
 # --- completion ---
 . deploy/shardctl.bash
 complete_words() { # WORD...: prints the sorted candidates for the last word.
@@ -116,14 +195,49 @@ complete_words() { # WORD...: prints the sorted candidates for the last word.
 	printf '%s\n' "${COMPREPLY[@]}" | sort -u | tr '\n' ' '
 }
 same() { [ "$1" = "$2" ] || { printf '  completion: %s\n  --help:     %s\n' "$1" "$2"; return 1; }; }
+# --- help ---
+all=$("$B/shardctl" --help | sed -nE '/^Commands/,/^$/s/^  ([a-z]+( [a-z]+)?)( .*|$)/\1/p')
+check "--help lists the subcommands" [ "$(wc -l <<<"$all")" -ge 25 ]
+while read -r command; do
+	# shellcheck disable=SC2086
+	exits 0 $command --help
+	# shellcheck disable=SC2086
+	check "$command --help: not of that command" grep -q "^Usage: shardctl $command \[OPTION" "$dir/out"
+	check "$command --help: no example" grep -q "^ *\(sudo \)\?shardctl $command" <(sed -n '/^Example:/,$p' "$dir/out")
+	check "$command --help: no word of what it does" [ "$(sed -n '3,/^ *-/p' "$dir/out" | wc -w)" -gt 12 ]
+	cp "$dir/out" "$dir/help"
+	# shellcheck disable=SC2086
+	exits 0 help $command
+	check "help $command differs from $command --help" cmp -s "$dir/help" "$dir/out"
+done <<<"$all"
+exits 0 help
+says "Commands (" help
+exits 0 help model
+says "model kick NAME" help model
+exits 2 help nothing
+exits 2 help model nothing
+words() { tr ' ' '\n' | grep -v '^-' | xargs; }
+listed() { # WORD...: the options that the help of a command lists.
+	"$B/shardctl" "$@" --help | grep -oE '^ +(-[a-zA-Z?], )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | sort -u | tr '\n' ' '
+}
+
 commands=$("$B/shardctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p' | sort -u | tr '\n' ' ')
 offered=$(complete_words shardctl "" | tr ' ' '\n' | grep -v '^-' | tr '\n' ' ')
 check "commands" same "${offered# }" "$commands"
 for command in $commands; do
-	listed=$("$B/shardctl" "$command" --help | grep -oE '^ +(-[a-zA-Z?], )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | sort -u | tr '\n' ' ')
-	check "options of $command" same "$(complete_words shardctl "$command" --)" "$listed"
+	check "options of $command" same "$(complete_words shardctl "$command" --)" "$(listed "$command")"
+	subs=$(sed -n "s/^$command //p" <<<"$all" | sort | tr '\n' ' ')
+	if [ -n "$subs" ]; then
+		check "$command's words" same "$(complete_words shardctl "$command" "" | words)" "$(words <<<"$subs")"
+		check "help $command's words" same "$(complete_words shardctl help "$command" "" | words)" "$(words <<<"$subs")"
+	fi
+	for sub in $subs; do
+		check "options of $command $sub" same "$(complete_words shardctl "$command" "$sub" --)" "$(listed "$command" "$sub")"
+	done
 done
+check "help's words" same "$(complete_words shardctl help "" | words)" "$(words <<<"$commands")"
 check "config's words" same "$(complete_words shardctl config c)" "check "
+check "secret's words" same "$(complete_words shardctl secret r)" "rotate "
 check "dtype" same "$(complete_words shardctl plan --dtype = b)" "bf16 "
 check "behind options" same "$(complete_words shardctl --timeout 3 -a x sta)" "status "
 check "model's words" same "$(complete_words shardctl model s)" "set show "

@@ -130,7 +130,7 @@ static void test_wrong(void **state)
 	tool_expect(4, want, "shardctl", words);
 	tool_expect(4, "cannot be opened", "shardctl",
 		    "config explain --config /nonexistent/shardd.conf");
-	tool_expect(2, "choose config check FILE", "shardctl", "config explane");
+	tool_expect(2, "choose check or explain", "shardctl", "config explane");
 	tool_expect(2, "write config check FILE", "shardctl", "config check");
 	unlink(path);
 }

@@ -58,7 +58,7 @@ expect 2 "no arguments are expected" "$B/shardd" word
 expect 2 "which command?" "$B/shardctl"
 expect 2 "nothing: no such command" "$B/shardctl" nothing
 expect 2 "write config check FILE" "$B/shardctl" config check
-expect 2 "choose config check FILE" "$B/shardctl" config chek x
+expect 2 "chek: no such subcommand: choose check or explain" "$B/shardctl" config chek x
 expect 2 "choose a number of seconds" "$B/shardctl" --timeout x status
 expect 2 "write unix:/path" "$B/shardctl" -a nowhere status
 expect 4 "cannot be opened: No such file" "$B/shardd" --config "$dir/none.conf"
@@ -69,7 +69,7 @@ expect 4 "[daemon] http = 0.0.0.0:1: not loopback" "$B/shardd" --set daemon.http
 expect 0 "http = off" "$B/shardd" --set daemon.http=off --check
 conf a
 expect 0 "node = a" "$B/shardd" --config "$dir/a.conf" --check
-expect 0 "node = a" "$B/shardctl" config check "$dir/a.conf"
+expect 0 "node = a" "$B/shardctl" config check --print "$dir/a.conf"
 conf bad 'log_lvl = info'
 expect 4 "bad.conf:9: [daemon] log_lvl = info: unknown key: did you mean log_level" "$B/shardctl" config check "$dir/bad.conf"
 expect 3 "SHARD_UNREACHABLE" "$B/shardctl" -a "unix:$dir/a.sock" status
