@@ -20,6 +20,7 @@
 #include <argp.h>
 #include <ctype.h>
 #include <errno.h>
+#include <jansson.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ struct options {
 	const char *set[SET_MAX];
 	char *made[SET_MAX]; /* Those of set that add_set() made, to be freed. */
 	uint32_t set_nr;
-	bool check, explain, json, forget;
+	const char *forget_path; /* Of another node's memory. NULL: this node's own is meant. */
+	bool check, explain, json, forget, list;
 };
 
 enum {
@@ -53,7 +55,8 @@ enum {
 	OPT_NODE,
 	OPT_LINGER,
 	OPT_FORGET,
-	OPT_FOLDER
+	OPT_FOLDER,
+	OPT_LIST
 };
 
 static const struct argp_option argp_rows[] = {
@@ -75,9 +78,14 @@ static const struct argp_option argp_rows[] = {
 	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warn, info or debug", 2},
 	{"check", OPT_CHECK, NULL, 0, "print the effective configuration and exit", 3},
 	{"explain", OPT_EXPLAIN, NULL, 0, "print each option with who set it and exit", 3},
-	{"json", OPT_JSON, NULL, 0, "with --explain: as JSON", 3},
-	{"forget-memory", OPT_FORGET, NULL, 0,
-	 "of a node that is stopped: give back what warm_restart = tmpfs keeps for its next start",
+	{"json", OPT_JSON, NULL, 0, "with --explain or --list: as JSON", 3},
+	{"forget-memory", OPT_FORGET, "FOLDER", OPTION_ARG_OPTIONAL,
+	 "of a node that is stopped: give back what warm_restart = tmpfs keeps for its next start, "
+	 "or what a node that is not there any more left in FOLDER",
+	 3},
+	{"list", OPT_LIST, NULL, 0,
+	 "with --forget-memory: give nothing back, but list whose memory there is, how much and "
+	 "how old",
 	 3},
 	{"version", 'V', NULL, 0, "print the version and exit", 3},
 	{0},
@@ -137,6 +145,14 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_FORGET:
 		o->forget = true;
+		o->forget_path = arg;
+		return 0;
+	case OPT_LIST:
+		o->list = true;
+		return 0;
+	case ARGP_KEY_END:
+		if (o->list && (!o->forget || o->forget_path))
+			argp_error(state, "--list: write --forget-memory --list");
 		return 0;
 	case 'V':
 		printf("shardd %s\n", SHARD_RELEASE);
@@ -376,13 +392,47 @@ static int fail_slowly(const struct err *e)
 	return EXIT_FAILED;
 }
 
-static int forget(const struct config *conf)
+static void print_kept(void *list, const struct warm_kept *k)
+{
+	if (list) {
+		json_array_append_new(
+			list, json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i}", "path",
+					k->path, "verdict", k->verdict, "why", k->why, "whose",
+					k->whose, "state", k->state, "bytes", (json_int_t)k->bytes,
+					"models", (json_int_t)k->models, "age_s",
+					(json_int_t)k->age_s, "uid", (int)k->uid));
+		return;
+	}
+	printf("%s: %s, %.1f MiB, %llu model%s, made %.1f h ago by uid %u%s%s: %s\n", k->path,
+	       k->verdict, (double)k->bytes / 1048576, (unsigned long long)k->models,
+	       k->models == 1 ? "" : "s", (double)k->age_s / 3600, k->uid, k->whose[0] ? ", " : "",
+	       k->whose, k->why);
+}
+
+static enum shard_status list_kept(const struct config *conf, bool json, struct err *e)
+{
+	json_t *list = json ? json_array() : NULL;
+	enum shard_status st = warm_kept_list(conf, print_kept, list, e);
+
+	if (st == SHARD_OK && json) {
+		json_dumpf(list, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		printf("\n");
+	}
+	json_decref(list);
+	return st;
+}
+
+static int forget(const struct config *conf, const struct options *o)
 {
 	struct static_dir *dir = NULL;
+	enum shard_status st = SHARD_OK;
 	struct err e;
-	enum shard_status st = static_open(&dir, conf->state, &e);
 
-	if (st == SHARD_OK)
+	if (o->list)
+		st = list_kept(conf, o->json, &e);
+	else if (o->forget_path)
+		st = warm_kept_forget(conf, o->forget_path, &e);
+	else if ((st = static_open(&dir, conf->state, &e)) == SHARD_OK)
 		st = warm_forget_all(conf, dir, &e);
 	if (st != SHARD_OK)
 		fprintf(stderr, "shardd: %s\n", e.text);
@@ -455,10 +505,11 @@ int main(int argc, char **argv)
 		if (o.check)
 			config_print(&conf, stdout);
 		else
-			rc = o.forget ? forget(&conf) : run(&conf, &args, &e);
+			rc = o.forget ? forget(&conf, &o) : run(&conf, &args, &e);
 		config_free(&conf);
 	}
-	if (rc == EXIT_OK && (o.explain || o.check) && (fflush(stdout) != 0 || ferror(stdout))) {
+	if (rc == EXIT_OK && (o.explain || o.check || o.list) &&
+	    (fflush(stdout) != 0 || ferror(stdout))) {
 		fprintf(stderr, "shardd: the standard output cannot be written: %s\n",
 			strerror(errno));
 		rc = EXIT_FAILED;

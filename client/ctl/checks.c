@@ -17,8 +17,28 @@
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 
+#define AS_DAEMON "run it as root or as the daemon's user: `sudo shardctl doctor`"
+
+/* Does --address name the socket of a daemon that is not the one of the default configuration? */
+static bool other_daemon(const struct doctor *d)
+{
+	const char *at = d->options->address, *own = doctor_value(d, "daemon", "socket");
+
+	if (!d->default_config || strcmp(at, CTL_ADDRESS) == 0)
+		return false;
+	at += strncmp(at, "unix:", 5) == 0 ? 5 : 0;
+	return at[0] == '/' && strcmp(at, own) != 0;
+}
+
 static void look_config(const struct doctor *d, struct finding *f)
 {
+	if (d->config && other_daemon(d)) {
+		doctor_found(f, DOCTOR_WARN,
+			     "this is the default one, and not that of the daemon at %s",
+			     d->options->address);
+		doctor_remedy(f, "--config FILE with the file that this daemon was started with");
+		return;
+	}
 	if (d->config) {
 		doctor_found(f, DOCTOR_OK,
 			     "accepted; `shardctl config explain` shows each value's origin");
@@ -263,6 +283,9 @@ static void look_socket(const struct doctor *d, struct finding *f)
 	if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode)) {
 		doctor_found(f, DOCTOR_FAIL, "%s: %s is no folder", socket, dir);
 		doctor_remedy(f, "mkdir -p %s, or RuntimeDirectory=shardd in the unit", dir);
+	} else if (access(dir, W_OK | X_OK) != 0 && d->denied) {
+		doctor_found(f, DOCTOR_WARN, "%s: this user may not connect", socket);
+		doctor_remedy(f, AS_DAEMON ", or take this user into the socket's group");
 	} else if (access(dir, W_OK | X_OK) != 0 && !d->status) {
 		doctor_found(f, DOCTOR_FAIL, "%s: this user may not write to %s", socket, dir);
 		doctor_remedy(f, "run as the daemon's user, or chown %s", dir);
@@ -287,6 +310,14 @@ static void look_state(const struct doctor *d, struct finding *f)
 	if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode)) {
 		doctor_found(f, DOCTOR_FAIL, "%s: %s is no folder", state, dir);
 		doctor_remedy(f, "choose another [daemon] state, or move the file away");
+	} else if (access(dir, W_OK | X_OK) != 0 && (d->status || d->silent)) {
+		doctor_found(f, DOCTOR_OK, "%s, of the daemon that runs; this user may not look",
+			     state);
+	} else if (access(dir, W_OK | X_OK) != 0 && d->denied) {
+		doctor_found(f, DOCTOR_WARN,
+			     "%s: this user may neither look, nor ask the daemon at %s", state,
+			     d->options->address);
+		doctor_remedy(f, AS_DAEMON);
 	} else if (access(dir, W_OK | X_OK) != 0) {
 		doctor_found(f, DOCTOR_FAIL, "%s: this user may not write to %s", state, dir);
 		doctor_remedy(f,
@@ -318,6 +349,7 @@ const struct doctor_check doctor_checks[] = {
 	{"rdma", doctor_rdma, true},         {"verbs", doctor_verbs, true},
 	{"unit", doctor_unit, false},        {"watchdog", doctor_watchdog, false},
 	{"fd_store", doctor_fd_store, true},
+	{"kept", doctor_kept, true},
 };
 
 const size_t doctor_checks_nr = NR(doctor_checks);

@@ -61,6 +61,11 @@ static void look_port(const struct doctor *d, struct finding *f, const char *opt
 	} else if (rc == EADDRINUSE && d->silent) {
 		doctor_found(f, DOCTOR_OK,
 			     "%s is in use, and a daemon is there that does not answer", address);
+	} else if (rc == EADDRINUSE && d->denied) {
+		doctor_found(f, DOCTOR_WARN,
+			     "%s is in use, and this user may not ask the daemon at %s", address,
+			     d->options->address);
+		doctor_remedy(f, "run it as root or as the daemon's user: `sudo shardctl doctor`");
 	} else if (rc == EADDRINUSE) {
 		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address,
 			     d->options->address);

@@ -150,8 +150,10 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 
 struct limit {
 	char shell[64], service[64];
-	/* `counts` is one of the two, and `whose` says which one in a text ("" for the shell's). */
+	/* `counts` is one of the two, or "" where the daemon's is not known. `whose` says which one
+	 * in a text ("" for the shell's). */
 	const char *counts, *whose;
+	bool unit; /* The unit gives it, or would. */
 };
 
 /* Reads the soft or the hard limit of a process from the row of that name. */
@@ -174,27 +176,54 @@ static bool limit_of(const struct doctor *d, const char *pid, const char *row, b
 	return out[0] != 0;
 }
 
-/* Finds the limit that counts for the daemon. It is the limit of the daemon's process if one runs,
- * otherwise what the unit would give it, and otherwise this shell's. False: none of them is
- * known. */
+/* The process of the daemon that answers on this machine's socket, as it says itself. False: none
+ * does, or it is on another machine. */
+static bool daemon_pid(const struct doctor *d, char pid[64])
+{
+	const char *at = d->options->address;
+
+	if (!d->status || (strncmp(at, "unix:", 5) != 0 && at[0] != '/'))
+		return false;
+	snprintf(pid, 64, "%lld", (long long)json_integer_value(json_object_get(d->status, "pid")));
+	return true;
+}
+
+/* Finds the limit that counts for the daemon. It is the limit of the process that answers,
+ * otherwise that of the service, otherwise what the unit would give it, and otherwise this shell's.
+ * False: none of them is known. */
 static bool limit_find(const struct doctor *d, const char *row, const char *property, bool hard,
 		       struct limit *l)
 {
-	char pid[64];
-	bool runs;
+	char pid[64] = "", main_pid[64] = "";
+	bool answers = daemon_pid(d, pid), runs = false;
 
+	*l = (struct limit){.counts = l->shell, .whose = ""};
 	(void)limit_of(d, "self", row, hard, l->shell);
-	l->counts = l->shell;
-	l->whose = "";
-	if (!loaded(d))
-		return l->shell[0] != 0;
-	runs = strcmp(unit(d, "MainPID", pid), "0") != 0 && pid[0] &&
-	       limit_of(d, pid, row, hard, l->service);
-	if (runs || unit(d, property, l->service)[0]) {
+	if (loaded(d))
+		unit(d, "MainPID", main_pid);
+	l->unit = loaded(d) && (!answers || strcmp(pid, main_pid) == 0);
+	if (!answers)
+		memcpy(pid, main_pid, sizeof(pid));
+	runs = pid[0] && strcmp(pid, "0") != 0 && limit_of(d, pid, row, hard, l->service);
+	if (runs || answers || (l->unit && unit(d, property, l->service)[0])) {
 		l->counts = l->service;
-		l->whose = runs ? " for the service that runs" : " under the unit";
+		l->whose = !runs && !answers ? " under the unit"
+			   : l->unit         ? " for the service that runs"
+					     : " for the daemon that runs";
 	}
-	return l->counts[0] != 0;
+	return l->counts[0] != 0 || answers;
+}
+
+/* The daemon is there, and this user or this machine does not see its limits. */
+static bool limit_hidden(const struct limit *l, struct finding *f)
+{
+	if (l->counts[0])
+		return false;
+	doctor_found(f, DOCTOR_OK,
+		     "not known%s: its /proc/PID/limits cannot be read here; %s in "
+		     "this shell",
+		     l->whose, l->shell[0] ? l->shell : "not known");
+	return true;
 }
 
 static bool at_least(const char *limit, uint64_t wanted)
@@ -217,7 +246,7 @@ void doctor_memlock(const struct doctor *d, struct finding *f)
 	char have[CTL_NUMBER_BYTES], here[CTL_NUMBER_BYTES], beside[80] = "";
 	struct limit l;
 
-	if (!limit_find(d, "Max locked memory", "LimitMEMLOCK", false, &l))
+	if (!limit_find(d, "Max locked memory", "LimitMEMLOCK", false, &l) || limit_hidden(&l, f))
 		return;
 	bytes_text(l.counts, have);
 	if (l.whose[0] && l.shell[0])
@@ -230,11 +259,12 @@ void doctor_memlock(const struct doctor *d, struct finding *f)
 		f, DOCTOR_WARN,
 		"%s may be locked%s, less than the budget: arenas for a GPU or RDMA will not fit%s",
 		have, l.whose, beside);
-	doctor_remedy(
-		f, "%s; TCP and CPU trainers do without",
-		l.whose[0]
-			? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
-			: "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell");
+	doctor_remedy(f, "%s; TCP and CPU trainers do without",
+		      l.unit ? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
+		      : l.whose[0]
+			      ? "`ulimit -l unlimited` in the shell that starts it, then restart it"
+			      : "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a "
+				"shell");
 }
 
 static uint64_t links(const struct doctor *d)
@@ -258,7 +288,7 @@ void doctor_descriptors(const struct doctor *d, struct finding *f)
 	char beside[100] = "";
 	struct limit l;
 
-	if (!limit_find(d, "Max open files", "LimitNOFILE", true, &l))
+	if (!limit_find(d, "Max open files", "LimitNOFILE", true, &l) || limit_hidden(&l, f))
 		return;
 	if (l.whose[0] && l.shell[0])
 		snprintf(beside, sizeof(beside), "; %s in this shell", l.shell);
@@ -275,7 +305,7 @@ void doctor_descriptors(const struct doctor *d, struct finding *f)
 			     "%s may be open%s, and at least %llu are needed: shardd does not "
 			     "start%s",
 			     l.counts, l.whose, (unsigned long long)least, beside);
-	if (l.whose[0])
+	if (l.unit)
 		doctor_remedy(f, "LimitNOFILE=%llu by `systemctl edit shardd`, then restart it",
 			      wanted);
 	else

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "wire/ops.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -159,10 +160,28 @@ static void ask_shardd(struct doctor *d, const char *file)
 	free(text);
 }
 
+/* Asks for the memory that nodes have left on this machine. A made-up machine has none. */
+static void ask_kept(struct doctor *d, const char *file)
+{
+	char *text = NULL;
+
+	if (d->root[0] || !d->config)
+		return;
+	if (says(as_shardd,
+		 (const char *[]){"--forget-memory", "--list", "--json", file ? "--config" : NULL,
+				  file, NULL},
+		 &text) == 0)
+		d->kept = json_loads(text, 0, NULL);
+	free(text);
+}
+
 static void ask_daemon(struct doctor *d)
 {
+	const char *address = d->options->address;
+	const char *path = strncmp(address, "unix:", 5) == 0 ? address + 5 : address;
 	struct err e;
 
+	d->denied = path[0] == '/' && access(path, W_OK) != 0 && errno == EACCES;
 	d->silent = ctl_ask_status(d->options, &d->status, &e) == SHARD_TIMEOUT;
 }
 
@@ -239,11 +258,14 @@ static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
 
 enum ctl_exit ctl_doctor(const struct ctl_options *o)
 {
-	struct doctor d = {.options = o, .root = o->value[ROOT] ? o->value[ROOT] : ""};
+	struct doctor d = {.options = o,
+			   .root = o->value[ROOT] ? o->value[ROOT] : "",
+			   .default_config = o->value[CONFIG] == NULL};
 	int count[DOCTOR_RESULTS] = {0};
 	enum ctl_exit rc;
 
 	ask_shardd(&d, o->value[CONFIG]);
+	ask_kept(&d, o->value[CONFIG]);
 	ask_daemon(&d);
 	ask_systemd(&d);
 	examine(&d, count);
@@ -252,6 +274,7 @@ enum ctl_exit ctl_doctor(const struct ctl_options *o)
 					      : CTL_OK;
 	json_decref(d.config);
 	json_decref(d.status);
+	json_decref(d.kept);
 	free(d.unit);
 	return rc;
 }

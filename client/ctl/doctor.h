@@ -21,8 +21,12 @@ struct doctor {
 	const char *root; /* "", or a folder with other proc and sys trees, for tests. */
 	/* What shardd --explain --json prints. NULL: shardd refused it or did not run. */
 	json_t *config;
-	json_t *status;           /* The status of the daemon at --address. NULL: none answers. */
+	json_t *status; /* The status of the daemon at --address. NULL: none answers. */
+	/* What shardd --forget-memory --list --json prints. NULL: it was not asked, or failed. */
+	json_t *kept;
 	bool silent;              /* A daemon is there, and does not answer in time. */
+	bool denied;              /* This user may not connect to the socket at --address. */
+	bool default_config;      /* Nobody has named a file of options. */
 	char config_text[400];    /* Says why the configuration is wrong. */
 	char shardd_version[100]; /* "" where shardd cannot be run. */
 	char *unit;               /* `systemctl show` of the service, or "" without systemd. */
@@ -34,9 +38,10 @@ struct doctor_check {
 	bool needs_config;
 };
 
-/* checks.c, checks_net.c, checks_nodes.c, checks_rdma.c, checks_unit.c */
+/* checks.c, checks_kept.c, checks_net.c, checks_nodes.c, checks_rdma.c, checks_unit.c */
 extern const struct doctor_check doctor_checks[];
 extern const size_t doctor_checks_nr;
+void doctor_kept(const struct doctor *d, struct finding *f);
 void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);
 void doctor_mtu(const struct doctor *d, struct finding *f);

@@ -488,6 +488,35 @@ enum shard_status static_set_warm(struct static_dir *d, const struct static_warm
 	return save(d, "warm", w, sizeof(*w), e);
 }
 
+enum shard_status static_keeps(const char *path, const uint8_t uuid[], const uint8_t name[],
+			       struct err *e)
+{
+	struct static_dir d = {.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .lock = -1};
+	struct static_warm w = {.name = {0}};
+	enum shard_status st;
+
+	if (d.fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+		return err_set(e, SHARD_NOT_FOUND,
+			       "the state folder %.300s is not there: unless it was moved, nobody "
+			       "asks for this memory again",
+			       path);
+	if (d.fd < 0)
+		return err_set(e, SHARD_SYSTEM, "the state folder %.300s: %s", path,
+			       strerror(errno));
+	snprintf(d.path, sizeof(d.path), "%s", path);
+	st = load_exactly(&d, "uuid", d.uuid, sizeof(d.uuid), e);
+	if (st == SHARD_OK && memcmp(d.uuid, uuid, sizeof(d.uuid)) != 0)
+		st = err_set(e, SHARD_MISMATCH, "the state folder %.300s is of another node now",
+			     path);
+	if (st == SHARD_OK)
+		st = static_warm(&d, &w, e);
+	if (st == SHARD_NOT_FOUND || (st == SHARD_OK && memcmp(w.name, name, sizeof(w.name)) != 0))
+		st = err_set(e, SHARD_MISMATCH, "the state folder %.300s does not know of it",
+			     path);
+	close(d.fd);
+	return st;
+}
+
 static const char model_kind[] = "model", definition_kind[] = "definition";
 
 static void file_name(char name[NAME_BYTES], const char *kind, uint32_t model)

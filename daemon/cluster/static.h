@@ -30,6 +30,11 @@ void static_close(struct static_dir **d);
 const uint8_t *static_uuid(const struct static_dir *d); /* [STATIC_UUID_BYTES] Never changes. */
 /* Is there another folder at `path` with this node's identity? Then one is a copy of the other. */
 bool static_twin(const struct static_dir *d, const char *path);
+/* Would a start with the state folder at `path` look for its memory in the folder of this name?
+ * SHARD_NOT_FOUND: there is no such folder. SHARD_MISMATCH: it is of another node, or has other
+ * memory. SHARD_SYSTEM: it cannot be read. e says which. */
+enum shard_status static_keeps(const char *path, const uint8_t uuid[], const uint8_t name[],
+			       struct err *e);
 uint64_t static_start(const struct static_dir *d); /* Number of this start; the first is 1. */
 /* The last incarnation of this node, that is, the number of the last start that began without
  * memory. 0: there was none yet. Durable once it is set. */

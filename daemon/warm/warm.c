@@ -12,6 +12,7 @@
 
 #include "config/cluster.h"
 #include "base/check.h"
+#include "warm/page.h"
 #include "warm/place.h"
 #include "wire/xxh.h"
 
@@ -23,38 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WARM_MAGIC 0x6b726170646873ull /* "shdpark" */
-/* Format of everything that is kept. It grows with each change of any part, also of the core's
- * memory. All releases from format 4 on can read the page itself. */
-#define WARM_FORMAT 10
 #define WARM_TRIES_MAX                                                                             \
 	3 /* After so many starts that died while they took a model, it is not taken. */
-#define MEMBERS_BYTES 400
-
-struct warm_row {
-	_Atomic uint32_t kept; /* 1: the row counts. 0: it is free. Else it is damaged. */
-	uint32_t model;
-	_Atomic uint32_t tries;   /* Starts in a row that died while they took it up. */
-	_Atomic uint32_t dropped; /* 1: its file is being removed or is gone. */
-	/* Size of each region without its room. 0: there is none. 1: it is room alone. */
-	uint64_t bytes[WARM_REGIONS];
-};
-
-struct warm_page {
-	_Atomic uint64_t magic; /* Set last. */
-	uint32_t format, rows;
-	char boot[STATIC_BOOT_BYTES];
-	uint8_t uuid[STATIC_UUID_BYTES];
-	uint64_t nodes, incarnation;
-	char members[MEMBERS_BYTES]; /* The list that nodes is the sum of, as text. */
-	_Atomic uint64_t start, warm_starts;
-	struct warm_row row[WARM_MODELS_MAX];
-	/* The fields below are zeros if an older release wrote the page, which ended it here. */
-	_Atomic uint64_t pid;          /* Process ID of the last daemon that had it. */
-	char state[STATIC_ROOT_BYTES]; /* Path of its state folder; "": not known. */
-};
-static_assert(sizeof(struct warm_page) <= 15 * 4096, "no page is larger than those before");
-
 struct warm {
 	struct warm_conf conf;
 	struct warm_place place;
@@ -106,13 +77,13 @@ static uint64_t nodes_sum(const struct config *c, uint32_t nodes_nr)
 	return sum;
 }
 
-static void members_say(const struct config *c, char text[MEMBERS_BYTES])
+static void members_say(const struct config *c, char text[WARM_MEMBERS_BYTES])
 {
-	size_t used =
-		(size_t)snprintf(text, MEMBERS_BYTES, "node %.64s of", c->node_list[c->self].name);
+	size_t used = (size_t)snprintf(text, WARM_MEMBERS_BYTES, "node %.64s of",
+				       c->node_list[c->self].name);
 
-	for (uint32_t i = 0; i < c->nodes_nr && used < MEMBERS_BYTES; i++)
-		used += (size_t)snprintf(text + used, MEMBERS_BYTES - used, " %.64s",
+	for (uint32_t i = 0; i < c->nodes_nr && used < WARM_MEMBERS_BYTES; i++)
+		used += (size_t)snprintf(text + used, WARM_MEMBERS_BYTES - used, " %.64s",
 					 c->node_list[i].name);
 }
 
@@ -165,7 +136,7 @@ static bool grown(const struct warm *p)
  * because of it. */
 static enum shard_status check_nodes(const struct warm *p, struct err *e)
 {
-	char now[MEMBERS_BYTES];
+	char now[WARM_MEMBERS_BYTES];
 	uint32_t models = warm_models(p, NULL, 0);
 
 	if (p->page->nodes != p->nodes && grown(p)) {
@@ -183,8 +154,9 @@ static enum shard_status check_nodes(const struct warm *p, struct err *e)
 		       "put `node` and [nodes] back, and the "
 		       "models are there. If it is meant: start as before, save, stop all nodes, "
 		       "%s, change it, start, restore",
-		       models, warm_place(p), (int)strnlen(p->page->members, MEMBERS_BYTES - 1),
-		       p->page->members, now,
+		       models, warm_place(p),
+		       (int)strnlen(p->page->members, WARM_MEMBERS_BYTES - 1), p->page->members,
+		       now,
 		       p->place.mode == WARM_SYSTEMD ? "which gives the memory back"
 						     : "`shardd --forget-memory` on each");
 }

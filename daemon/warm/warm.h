@@ -44,6 +44,23 @@ bool warm_parked(void);
  * daemon has it. SHARD_BAD_STATE: it belongs to another state folder. */
 enum shard_status warm_forget_all(const struct config *conf, struct static_dir *dir, struct err *e);
 
+/* Memory that warm_restart = tmpfs keeps for a node, whichever it is: a folder of warm_dir. */
+struct warm_kept {
+	char path[CONFIG_PATH_BYTES + 64];
+	const char *verdict; /* Of the table in kept.c: "orphan", and so on. */
+	char why[CONFIG_PATH_BYTES + 200];
+	char whose[400];               /* "node a of a b"; "": not known. */
+	char state[STATIC_ROOT_BYTES]; /* The state folder of that node; "": not known. */
+	uint64_t bytes, models, age_s; /* How long ago the newest piece of it was made. */
+	uint32_t uid;
+};
+/* Calls fn for each of them, in no order. Looks only. SHARD_SYSTEM: warm_dir cannot be read. */
+enum shard_status warm_kept_list(const struct config *conf,
+				 void (*fn)(void *arg, const struct warm_kept *k), void *arg,
+				 struct err *e);
+/* Gives back the memory in that folder of warm_dir, which must be an orphan. */
+enum shard_status warm_kept_forget(const struct config *conf, const char *path, struct err *e);
+
 bool warm_here(const struct warm *p); /* This start took up memory. NULL: false. */
 uint64_t warm_incarnation(const struct warm *p);
 uint64_t warm_counted(const struct warm *p); /* Warm starts of this incarnation, with this one. */

@@ -36,7 +36,7 @@ is_json() { python3 -c 'import json,sys; json.load(sys.stdin)' <"$dir/out" 2>/de
 exec 7< <(exec python3 -B tests/lib/ports.py 2)
 reserved=$!
 read -r port http <&7
-printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' >"$dir/conf"
+printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' 'warm_restart = off' >"$dir/conf"
 "$B/shardd" --config "$dir/conf" 2>"$dir/log" &
 daemon=$!
 answers() { "$B/shardctl" --timeout 60 -a "unix:$dir/s" status >/dev/null 2>&1; }
