@@ -67,6 +67,27 @@ named() { awk '/^\[/ { s = $1 ~ /^\[(daemon|net|cluster)\]$/ ? $1 : "" } s && ma
 [ "$(options | wc -l)" -ge 20 ] || bad "only $(options | wc -l) options found in shardd --help"
 diff <(options) <(named) >"$dir/diff" || bad "shardd --help (<) and deploy/shardd.conf (>): $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
 "$B/shardd" --config deploy/shardd.conf --check >/dev/null || bad "deploy/shardd.conf is refused"
+long=$(awk 'length($0) > 76 { print FNR }' deploy/shardd.conf | xargs)
+[ -z "$long" ] || bad "deploy/shardd.conf: longer than 76 columns: lines $long"
+# Above each option there is a paragraph, but for the second one of a pair.
+bare=$(awk '/^\[daemon\]/ { on = 1 } on && /^;[a-z_]+ = / && before !~ /^;/ { print $1 } { before = $0 }' deploy/shardd.conf | xargs)
+[ -z "$bare" ] || bad "deploy/shardd.conf: no word about $bare"
+for key in checkpoint_dir checkpoint_every keep_latest restore_at_start; do
+	grep -q "^;$key = " <(sed -n '/^\[model\]/,$p' deploy/shardd.conf) || bad "deploy/shardd.conf: no $key in [model]"
+done
+# The block for two nodes is taken as it is, with all options at their defaults behind it.
+sed '/^; >>>$/,/^; <<<$/s/^;\([[a-z]\)/\1/' deploy/shardd.conf >"$dir/two.conf"
+for node in a b; do
+	"$B/shardd" --config "$dir/two.conf" --node $node --check >"$dir/two.said" 2>&1 || bad "the block of two nodes is refused: $(cat "$dir/two.said")"
+	grep -q '^b = 10.0.0.2:29700$' "$dir/two.said" && grep -q '^checkpoint_every = 1000$' "$dir/two.said" || bad "the block of two nodes says something else: $(cat "$dir/two.said")"
+done
+# The default that stands there is the one of the table, where the value of an option is one of all nodes.
+sed '1,/^; <<<$/d; /^\[nodes\]/,$d; s/^;\([a-z_]* = \)/\1/; /^\(node\|secret\|node_secret\|etcd_[a-z]*\|memory\|workers\|checkpoint_roots\|membership\) = /d' deploy/shardd.conf >"$dir/all.conf"
+for f in /dev/null "$dir/all.conf"; do
+	env -i "$B/shardd" --config "$f" --node a --check >"$dir/said" 2>&1 || bad "deploy/shardd.conf with its defaults set: $(cat "$dir/said")"
+	mv "$dir/said" "$dir/$(basename "$f").said"
+done
+diff "$dir/null.said" "$dir/all.conf.said" >"$dir/diff" || bad "deploy/shardd.conf has another default than the daemon: $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
 
 # Each package in control has a list of files, and the version is that of the Makefile.
 for p in $(sed -n 's/^Package: //p' deploy/debian/control); do
