@@ -10,7 +10,7 @@ MAN_H    := include/shard.h $(if $(HAVE_CUDA),include/shard_cuda.h)
 .PHONY: man install-man uninstall-man
 man: $(if $(MAN_PYTHON),$(MAN))
 	$(if $(MAN_PYTHON),,@echo 'man: no (python3 is not here)')
-$(MAN): deploy/man.py $(MAN_H) $(B)/with-cuda deploy/shardd.conf $(B)/shardd $(B)/shardctl
+$(MAN): deploy/man.py deploy/events.txt daemon/obs/README.md $(MAN_H) $(B)/with-cuda deploy/shardd.conf $(B)/shardd $(B)/shardctl
 	$(call say,man,$(@D))
 	@rm -rf $(@D); mkdir -p $(@D)
 	$(Q)$(MAN_PYTHON) deploy/man.py $(@D) $(VERSION) $(MAN_DATE) $(B)/shardd $(B)/shardctl deploy/shardd.conf $(MAN_H)

@@ -3,7 +3,8 @@
 """man.py OUT VERSION DATE SHARDD SHARDCTL SHARDD.CONF HEADER..., or --list HEADER...: the manual, from what there is already. HEADER is
 shard.h, and shard_cuda.h where that library is built. Section 3 comes from the comment blocks of the headers: shard(3) and shard_cuda(3),
 one page per function, and one name per struct, which leads to the page of the function that takes it. shardd(8), shardctl(1) and
-shardd.conf(5) come from what the programs say to --help. Called by deploy/man.mk. Fails where a block of a header lacks a section, an
+shardd.conf(5) come from what the programs say to --help, from deploy/events.txt, and from the table of paths in daemon/obs/README.md.
+Called by deploy/man.mk. Fails where a block of a header lacks a section, an
 argument or a type, names a status that is not there, or runs two items together. Why not help2man: it knows neither commands of commands
 nor tables of options of a file.
 
@@ -353,6 +354,59 @@ def table(lines):
     return sections
 
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def tagged(rows):
+    """(tag, text) each, with text that is not escaped yet."""
+    return "".join(".TP\n.%s %s\n%s\n" % ("I" if tag.startswith("/") else "B", esc(tag), esc(text)) for tag, text in rows)
+
+
+def paths():
+    """What HTTP answers, from the table of daemon/obs/README.md: (path, what)."""
+    with open(os.path.join(HERE, "../daemon/obs/README.md"), encoding="utf-8") as f:
+        found = re.findall(r"^\| `(/[a-z]*)` \| (.*) \|$", f.read(), re.M)
+    if len(found) < 4:
+        sys.exit("man.py: daemon/obs/README.md has no table of paths")
+    return [(path, (what[0].upper() + what[1:]).replace("`", "").replace(", below", "").rstrip(".") + ".") for path, what in found]
+
+
+def events():
+    """The names of the log's events with their meanings."""
+    with open(os.path.join(HERE, "events.txt"), encoding="ascii") as f:
+        rows = [line.rstrip("\n").split(None, 1) for line in f]
+    return [(name, text[0].upper() + text[1:] + ".") for name, text in rows]
+
+
+SIGNALS = [
+    ("SIGTERM, SIGINT", "The daemon stops. Trainers and other nodes are told, a step that is decided is finished, and it ends with status 0. "
+     "With warm_restart the memory of models stays for the next start. A second one ends the process at once, with status 1."),
+    ("SIGHUP", "The configuration and the files of keys are read again. What has changed is taken over where the option may change while the "
+     "daemon runs (event=reload), and the rest waits for the next start (event=reload_left). If anything is wrong, nothing changes "
+     "(event=reload_failed)."),
+]
+ENVIRONMENT = [
+    ("SHARD_KEY", "The option KEY of [daemon], as SHARD_LOG_LEVEL for log_level. It wins over files."),
+    ("SHARD_SECTION_KEY", "The option KEY of [net] or [cluster], as SHARD_NET_TRANSPORT for transport."),
+    ("CREDENTIALS_DIRECTORY", "Set by systemd. Its files shardd.node_secret and shardd.secret are the keys where no option names others."),
+    ("NOTIFY_SOCKET, FDSTORE, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID", "Set by systemd: where the daemon says that it is ready and leaves the "
+     "memory of models, and what the process before has left."),
+    ("JOURNAL_STREAM", "Set by systemd. Lines then go to the journal with a priority and fields, as SHARDD_EVENT."),
+]
+FILES = [
+    ("/etc/shardd/shardd.conf", "The configuration, if there is one."),
+    ("/etc/shardd/conf.d/*.conf", "Are read after it, in the order of their names."),
+    ("/etc/shardd/node_secret", "The key that nodes must know. It belongs to root, with mode 0600, and systemd hands it to the service."),
+    ("/etc/shardd/secret", "The key that trainers and tools over TCP must know, likewise."),
+    ("/run/shardd/shardd.sock", "Where trainers connect."),
+    ("/var/lib/shardd", "Identity, incarnation, views, definitions and histories of this node. It must not be used by two daemons, nor be put back "
+     "from a backup while the node is a member."),
+    ("/var/lib/shardd/checkpoints", "Where anybody who may use the socket may save, unless checkpoint_roots says otherwise."),
+    ("/dev/shm/shardd-*", "The memory of models that warm_restart = tmpfs keeps for the next start of the node. --forget-memory --list names the "
+     "folders, with whose they are."),
+]
+
+
 def section58(out, shardd, conf):
     lines = help_of(shardd)
     body = ".SH SYNOPSIS\n.B shardd\n.RI [ OPTION ...]\n.SH DESCRIPTION\n" + described(lines)
@@ -364,11 +418,16 @@ def section58(out, shardd, conf):
             break
         intro.append(line.strip())
     body += ".SH CONFIGURATION\n" + esc("\n".join(intro)) + "\n.BR shardd.conf (5)\nlists them.\n"
-    body += ".SH FILES\n.TP\n.I /etc/shardd/shardd.conf\nThe configuration, if there is one.\n.TP\n.I /run/shardd/shardd.sock\nWhere trainers connect.\n"
-    body += ".TP\n.I /var/lib/shardd\nIdentity, incarnation and views of this node.\n" + exit_status(lines)
+    body += ".SH SIGNALS\n" + tagged(SIGNALS)
+    body += ".SH HTTP\nThe daemon answers at [daemon] http, which is 127.0.0.1:29701 by default. Nothing can be changed there.\n" + tagged(paths())
+    body += ".SH ENVIRONMENT\n" + tagged(ENVIRONMENT) + ".SH FILES\n" + tagged(FILES)
+    body += (".SH EVENTS\nEach line of the log has ts, level, node and event, and further keys of which why is a sentence.\nThese are the events:\n" +
+             tagged(events()))
+    body += (".SH EXAMPLES\n" + code("shardd --config a.conf --check\nshardd --node a --set daemon.memory=64GiB\nshardd --forget-memory --list\n"
+                                      "kill -HUP $(pidof shardd)\njournalctl -u shardd SHARDD_EVENT=lost")) + exit_status(lines)
     page(out, "shardd", 8, "shardd", "holds a training job's weights and optimizer state", body +
          see([("shardd.conf", 5), ("shardctl", 1), ("shard", 3)]))
-    body = (".SH DESCRIPTION\nRead by\n.BR shardd (8)\nas\n.I /etc/shardd/shardd.conf\nor what \\-\\-config names.\n" +
+    body = (".SH DESCRIPTION\nRead by\n.BR shardd (8)\nas\n.I /etc/shardd/shardd.conf\nand after it\n.IR /etc/shardd/conf.d/*.conf ,\nor as what \\-\\-config and \\-\\-config\\-dir name.\n" +
             "Lines are key = value in sections; a semicolon starts a comment.\nUnits are required where a unit exists: 64GiB, 30s, 300us.\n"
             "Unknown keys, sections and values are errors with file and line;\n.B shardctl config check\nfinds them without starting anything.\n.PP\n" +
             esc("\n".join(intro)) + "\n")
@@ -385,11 +444,25 @@ def section58(out, shardd, conf):
     page(out, "shardd.conf", 5, "shardd", "configuration of shardd", body + see([("shardd", 8), ("shardctl", 1)]))
 
 
+EXAMPLES = [
+    ("What is going on, and is this machine fit?", "shardctl status\nshardctl top\nsudo shardctl doctor"),
+    ("Save while it trains, and look at each byte:", "shardctl save gpt --dir /srv/checkpoints\nshardctl checkpoints /srv/checkpoints --verify"),
+    ("Go back to an older checkpoint. Trainers hear of it and go on from there:", "shardctl restore /srv/checkpoints --tag global_step500 --force"),
+    ("Begin with weights of Hugging Face, and give them back:",
+     "shardctl import hf /srv/checkpoints --name gpt --settings \"optimizer=adamw lr=3e-4\"\n"
+     "shardctl restore /srv/checkpoints\nshardctl export /srv/checkpoints /srv/checkpoints/hf --dtype bf16"),
+    ("A model diverged:", "shardctl model set gpt lr 1e-4\nshardctl model resume gpt"),
+    ("Take a node out for repair:", "sudo shardctl drain c\nshardctl members"),
+    ("Change the configuration:", "shardctl config check /etc/shardd/shardd.conf && sudo systemctl reload shardd"),
+    ("Ask a node from a machine without a daemon:", "shardctl --address 10.0.0.1:29700 --secret ./secret status"),
+]
+
+
 def section1(out, shardctl):
     lines = help_of(shardctl)
     body = ".SH SYNOPSIS\n.B shardctl\n.RI [ OPTION \" ...] \" COMMAND \" [\" WORD \" ...]\"\n.SH DESCRIPTION\n" + described(lines)
     body += ".SH OPTIONS\nOf all commands:\n" + option_list(options(lines)) + ".SH COMMANDS\n"
-    shown, rows = None, after(lines, "Commands")[1:]
+    rows = after(lines, "Commands")[1:]
     column = re.match(r"  \S+ +", rows[0]).end()
     for line in rows:
         if not re.match(r"  \S", line):
@@ -398,12 +471,16 @@ def section1(out, shardctl):
         body += ".SS %s\n%s.\n" % (esc(command), esc(line[column:]))
         words = re.match(r"[a-z]+(?: [a-z]+)*", command).group(0).split()
         own = help_of(shardctl, *words)
-        own = own[:next((i for i, l in enumerate(own) if "Options of all commands" in l), len(own))]
-        pairs = options(own)
-        if pairs and pairs != shown:
-            body += option_list(pairs)
-            shown = pairs
-    body += (".SH ENVIRONMENT\n.TP\n.B SHARD_ADDRESS\nWhere the daemon is, unless \\-\\-address says it.\n" + exit_status(lines))
+        blank = own.index("", 1)
+        about = own[blank + 1:own.index("", blank + 1)]
+        body += ".PP\n" + esc(" ".join(about)) + "\n"
+        body += option_list(options(own[:next((i for i, l in enumerate(own) if "Options of all commands" in l), len(own))]))
+        body += ".PP\n" + code("\n".join(after(own, "Example:")[1:]))
+    body += ".SH ENVIRONMENT\n" + tagged([
+        ("SHARD_ADDRESS", "Where the daemon is, unless --address says it."),
+        ("SHARD_SECRET", "The file with the key that is [cluster] secret of the nodes, for an address host:port, unless --secret says it."),
+        ("SHARD_DAEMON, SHARD_LINGER", "For an address spawn:NAME of shardctl bench: which shardd is started, and how long it stays without a trainer.")])
+    body += ".SH EXAMPLES\n" + "".join(esc(what) + "\n" + ".PP\n" + code(text) + ".PP\n" for what, text in EXAMPLES)[:-4] + exit_status(lines)
     page(out, "shardctl", 1, "shardd", "look at shardd, plan for it, and act on it", body + see([("shardd", 8), ("shardd.conf", 5), ("shard", 3)]))
 
 

@@ -82,10 +82,37 @@ text man5/shardd.conf.5 >conf.txt
 "$here/$build/shardd" --help 2>/dev/null | sed -n '/^\[daemon\]/,/^Exit/s/^  \([a-z_0-9][a-z_0-9]*\) .*/\1/p' | while read -r key; do
 	grep -q " $key " conf.txt || fail "shardd.conf(5) lacks $key"
 done
+for section in SIGNALS HTTP ENVIRONMENT FILES EVENTS EXAMPLES; do
+	grep -qx "\.SH $section" man8/shardd.8 || fail "shardd(8) has no $section"
+done
+# The events of the log are those of the table: each one of the code, and no other.
+sed -n '/^\.SH EVENTS/,/^\.SH EXAMPLES/s/^\.B //p' man8/shardd.8 | sort >events.txt
+{ cd "$here" && grep -rhoE 'event=[a-z_]+' --include=*.c daemon proto/base; } | sed 's/event=//; /^$/d' | sort -u >logged.txt
+said=$(comm -23 logged.txt events.txt | xargs)
+[ -z "$said" ] || fail "deploy/events.txt lacks events that are logged: $said"
+comm -13 logged.txt events.txt | while read -r event; do # Some names are arguments of a line of the log.
+	grep -rqF --include=*.c "\"$event\"" "$here/daemon" || [ "$event" = save_failed ] || [ "$event" = restore_failed ] || fail "deploy/events.txt: $event: nothing logs it"
+done
+sort -cu "$here/deploy/events.txt" || fail "deploy/events.txt is not in order"
+text man8/shardd.8 >daemon.txt
+for path in $(sed -n 's/^| `\(\/[a-z]*\)` |.*/\1/p' "$here/daemon/obs/README.md"); do
+	grep -q " $path " daemon.txt || fail "shardd(8) lacks $path"
+done
 text man1/shardctl.1 >ctl.txt
+for word in SHARD_ADDRESS SHARD_SECRET EXAMPLES; do
+	grep -q "$word" ctl.txt || fail "shardctl(1) lacks $word"
+done
 "$here/$build/shardctl" --help | awk '/^Commands/ { on = 1; next } on && !/^  / { exit }
 	on { if (!c) { match($0, /^  [a-z]+ +/); c = RLENGTH } s = substr($0, 3, c - 2); sub(/ +$/, "", s); print s }' | while read -r command; do
 	grep -qF "$command" ctl.txt || fail "shardctl(1) lacks $command"
+	words=$(grep -oE '^[a-z]+( [a-z]+)*' <<<"$command")
+	# shellcheck disable=SC2086
+	"$here/$build/shardctl" $words --help | sed -n '/^ Options of all/,$d; s/^ *\(--[a-z-]*\).*/\1/p' | while read -r option; do
+		grep -qF -- " $option" <(sed -n "/^\.SS $words/,/^\.S[SH] [^\\n]*/p" man1/shardctl.1 | sed 's/\\-/-/g; s/^\.B/ /') || fail "shardctl(1) lacks $option of $words"
+	done
+	# shellcheck disable=SC2086
+	example=$("$here/$build/shardctl" $words --help | sed -n '/^Example:/{n;s/^ *//;p}' | tr -s ' ')
+	grep -qF -- "${example% \\}" ctl.txt || fail "shardctl(1) lacks the example of $words: $example"
 done
 rm -f -- *.txt example.c
 echo "ok man: $(ls man?/* | wc -l) pages, no warning, and their examples compile"
