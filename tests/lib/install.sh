@@ -38,7 +38,7 @@ if command -v python3 >/dev/null; then
 	esac
 fi
 
-for f in README.md deploy/README.md client/ctl/README.md; do
+for f in README.md deploy/README.md client/ctl/README.md proto/ckpt/README.md; do
 	cmp -s "$f" "$root/usr/share/doc/shardd/$f" || fail "$f is not among the documents"
 done
 
@@ -73,7 +73,7 @@ for t in c-static c++-static c-all-static; do
 	! readelf -d "$dir/$t" | grep -q 'libshard\|libprotobuf-c' || fail "$t still needs a shared library of ours"
 done
 
-"$root/usr/bin/shardd" --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB >"$dir/daemon.log" 2>&1 &
+"$root/usr/bin/shardd" --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB --set daemon.warm_restart=off >"$dir/daemon.log" 2>&1 &
 daemon=$!
 tail -n +1 -F "$dir/daemon.log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/daemon.log"; fail "shardd did not start"; }
 last=0
@@ -83,6 +83,23 @@ for t in c-shared c++-shared c-static c++-static c-all-static; do
 	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib paced 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
 	[ "$(tail -n 1 "$dir/$t.out" | cut -d' ' -f1,2)" = "step $last" ] || { cat "$dir/$t.out"; fail "$t did not train to step $last"; }
 done
+# The installed example is one file, and needs the installed header and library alone. It starts its
+# own daemon. A second run finds the model trained.
+example=$root/usr/share/doc/shardd/examples/train.c
+grep -v '<shard.h>\|<std\(io\|lib\).h>\|<unistd.h>' "$example" >"$dir/other" || fail "no $example"
+! grep '^#include' "$dir/other" || fail "the example includes more than shard.h"
+gcc -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$example" "${shared[@]}" -o "$dir/example" >"$dir/cc.log" 2>&1 || { cat "$dir/cc.log"; fail "the example does not compile"; }
+mkdir -m 700 "$dir/spawned"
+example() { # LAST: trains to that step.
+	paced 60 env SHARD_ADDRESS=spawn:example SHARD_LINGER=20s SHARD_MEMORY=64MiB XDG_RUNTIME_DIR="$dir/spawned" PATH="$root/usr/bin:$PATH" \
+		SHARD_DAEMON="$root/usr/bin/shardd" LD_LIBRARY_PATH="$lib" "$dir/example" spawn:example "$1" >"$dir/example.out" 2>&1 || { cat "$dir/example.out"; fail "the example failed"; }
+}
+example 120
+awk '/^step/ { n++; if (n == 1) first = $4; last = $4 } END { exit !(n == 120 && last < first / 20) }' "$dir/example.out" || { cat "$dir/example.out"; fail "the example's loss did not fall"; }
+example 120
+spawned=$(XDG_RUNTIME_DIR="$dir/spawned" "$root/usr/bin/shardctl" -a spawn:example status --json | grep -o '"pid":[0-9]*' | head -1 | cut -d: -f2)
+[ -z "$spawned" ] || kill -TERM "$spawned"
+grep -qx 'the model is at step 120 already' "$dir/example.out" || { cat "$dir/example.out"; fail "a second run of the example begins anew"; }
 # A tree was built for one PREFIX, installed below another one and then moved. The library must find
 # the daemon beside it.
 mkdir -m 700 "$dir/run"
