@@ -133,6 +133,12 @@ _shardctl()
 		esac ;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	# options are offered where nothing else is, or to who has begun one
+	if [[ $cur != -* ]]; then
+		words=
+		for i in "${COMPREPLY[@]}"; do [[ $i == -* ]] || words+="$i"$'\n'; done
+		[ -z "$words" ] || mapfile -t COMPREPLY <<<"${words%$'\n'}"
+	fi
 	# one that ends in a port or path has its colon cut off by readline
 	declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
 	return 0

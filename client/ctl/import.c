@@ -101,6 +101,10 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	const char *name = o->value[NAME] ? o->value[NAME] : "", *step = o->value[STEP];
 	char *end;
 
+	if (!o->value[NAME]) {
+		ctl_fail(CTL_USAGE, "import: how is the model called? write --name NAME");
+		return false;
+	}
 	if (strlen(name) < 1 || strlen(name) > 64 ||
 	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
 		ctl_fail(CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
