@@ -13,14 +13,22 @@
 
 static const struct ctl_page pages[] = {
 	{"status",
-	 "Shows the nodes and who coordinates, and for each model its step, chunks, world, copies "
-	 "that are missing, and who is waited for. " LOOKS,
+	 "Says first what is wrong in the cluster, and exits with 1 if something is ill. Then it "
+	 "shows the nodes and who coordinates, and for each model its state, step, chunks, copies "
+	 "that are missing, newest checkpoint, what set it back, world, and who is waited for "
+	 "where that is news. With --all the daemon asks every other node first. " LOOKS,
 	 "  shardctl status\n"
+	 "  shardctl status --all\n"
 	 "  shardctl --address unix:/run/shardd/shardd.sock status --json"},
 	{"members",
 	 "Shows each node of the cluster with its capacity, vote, release and identity, and how "
 	 "many chunks of each model it holds, is out of the view or fetches. " LOOKS,
 	 "  shardctl members"},
+	{"events",
+	 "Prints the last events that the daemon logged, the oldest first: worlds, losses, saves, "
+	 "restores, links, refusals. shardd(8) says what each means. " LOOKS,
+	 "  shardctl events\n"
+	 "  shardctl events --json"},
 	{"top",
 	 "Shows the same as status in place, and for each rank the chunks that it has pushed, its "
 	 "wait and its bytes per second. The key q ends it. Without a terminal only --once "

@@ -117,7 +117,7 @@ struct config_args {            /* What a command line and an environment may br
 	const char *folder; /* Its *.conf come next. NULL: conf.d beside /etc/shardd/shardd.conf. */
 	void (*wrong)(void *arg, const char *text); /* Hears all errors. NULL: one ends it. */
 	void *wrong_arg;
-	/* What config_cluster() wrote of this cluster, NULL: nothing did. It says which nodes have
+	/* What config_cluster() wrote of this cluster, NULL: nothing did: the nodes that have
 	 * joined since [nodes] was written, and what counts where nobody has set a shared option.
 	 */
 	const char *cluster;
@@ -147,8 +147,7 @@ const struct config_model *config_model(const struct config *c, const char *name
 void config_help(FILE *out);                          /* All keys, for --help. */
 void config_manual(FILE *out);                        /* All keys, as README.md. */
 void config_print(const struct config *c, FILE *out); /* Effective values, in the file's syntax. */
-/* Loads, and prints each option with its value and who set it: "default", "host name", FILE:LINE, a
- * variable, or "command line". */
+/* Loads, and prints each option with its value and who set it, as "default" or FILE:LINE. */
 enum shard_status config_explain(const struct config_args *args, bool json, FILE *out,
 				 struct err *e);
 
