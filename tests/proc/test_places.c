@@ -230,7 +230,8 @@ static int one_of_user(void *arg)
 static void test_idle_user(void **state)
 {
 	struct inproc_conf conf = {.nodes = 1,
-				   .daemon = "connections_max = 32\nsocket_mode = 0666"};
+				   .daemon = "connections_max = 32\nsocket_mode = 0666\n"
+					     "log_level = debug" /* For tools. */};
 	struct users u;
 	struct inproc c;
 	struct crew crew;
