@@ -230,12 +230,14 @@ static void on_hangup(uv_signal_t *h, int number)
 	struct daemon *d = h->data;
 	struct config_changes what;
 	struct err e = {.status = SHARD_OK, .text = ""};
+	bool ok;
 
 	(void)number;
 	if (d->stopping || d->server == NULL)
 		return;
 	notify_reloading(&d->notify);
-	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK) {
+	ok = config_reload(d->conf, d->args, &what, &e) == SHARD_OK;
+	if (!ok) {
 		log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	} else {
 		d->log.level = d->conf->log_level;
@@ -244,9 +246,11 @@ static void on_hangup(uv_signal_t *h, int number)
 		if (what.left[0])
 			log_line(&d->log, LOG_LEVEL_WARN, "event=reload_left options=%s why=%s",
 				 what.left, "they are taken at a start only: restart shardd");
-		if (server_reload_secret(d->server, &e) != SHARD_OK)
+		ok = server_reload_secret(d->server, &e) == SHARD_OK;
+		if (!ok)
 			log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	}
+	server_reloaded(d->server, ok);
 	notify_reloaded(&d->notify);
 }
 

@@ -337,6 +337,13 @@ static void init_timers(struct server *s)
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 }
 
+void server_reloaded(struct server *s, bool ok)
+{
+	s->reload.failed = !ok;
+	if (ok)
+		s->reload.at = time(NULL);
+}
+
 /* What runs from now on, and what an operator may not have meant. */
 static void log_start(const struct server *s)
 {
@@ -384,6 +391,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->self = (uint16_t)conf->self;
 	s->budget.total = conf->memory;
 	s->started_ns = s->clock.ran_ns = s->clock.core_seen_ns = clock_ns();
+	s->reload.started_at = s->reload.at = time(NULL); /* The start has read it. */
 	s->clock.core_due = UINT64_MAX;
 	s->clock.beat_ns = conf->heartbeat_timeout_ns / 4 < SERVER_BEAT_MAX_NS
 				   ? conf->heartbeat_timeout_ns / 4

@@ -32,6 +32,8 @@ uint32_t server_connected(const struct server *s, uint64_t *ever);
 /* Reads the file of [cluster] secret again, for new connections. A failure keeps the old secret.
  * Does nothing if there is none. */
 enum shard_status server_reload_secret(struct server *s, struct err *e);
+/* Notes for the metrics whether the configuration could be read again. */
+void server_reloaded(struct server *s, bool ok);
 /* Only after stopped() and after the loop ran out of handles. */
 void server_free(struct server **s);
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "wire/bench.h"
 #include "wire/dtype.h"
 
 #include <pthread.h>
@@ -237,8 +238,7 @@ static enum shard_status describe(struct training *t, struct err *e)
 		t->tensors[i].ndim = 1;
 		t->tensors[i].shape[0] = i + 1 < nr ? TENSOR_ELEMS : b->params - i * TENSOR_ELEMS;
 	}
-	snprintf(t->name, sizeof(t->name), "bench-%d-%llx", (int)getpid(),
-		 (unsigned long long)clock_ns());
+	bench_name(t->name, sizeof(t->name), (uint32_t)getpid(), clock_ns());
 	snprintf(t->settings, sizeof(t->settings), "optimizer=%s lr=1e-6 min_world=%u max_world=%u",
 		 b->optimizer, b->ranks, b->ranks);
 	t->spec = (struct shard_spec){.size = sizeof(t->spec),

@@ -35,9 +35,17 @@ struct opening { /* A connection during its handshake. */
 	uint64_t since_ns;
 	bool evicted;  /* No longer counted. */
 	bool answered; /* It has what it came for, and is being closed. */
+	bool refused;  /* There was no place for it. */
 	bool quiet;    /* That it is refused is no news. */
 	struct prove prove;
 };
+
+/* One that was refused is in its list until its socket is closed, and may have to make room. */
+static void count_refused(struct opening *g)
+{
+	g->server->conns.refused += !g->refused;
+	g->refused = true;
+}
 
 static enum shard_status opening_head(void *owner, struct stream *st, const struct wire_head *h,
 				      void **to, struct err *e)
@@ -105,8 +113,10 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 		return peer_greeted(s, c, asked, hello, e);
 	if (hello->role != ROLE_TRAINER && hello->role != ROLE_CTL)
 		return err_set(e, SHARD_PROTOCOL, "hello with role %u", hello->role);
-	if ((st = places_sit(s, g->guest, hello->role, stream_fd(conn_stream(c)), e)) != SHARD_OK ||
-	    (st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
+	st = places_sit(s, g->guest, hello->role, stream_fd(conn_stream(c)), e);
+	if (st != SHARD_OK)
+		count_refused(g);
+	if (st != SHARD_OK || (st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
 		return st;
 	return session_greeted(s, c, g->guest, hello, e);
 }
@@ -221,9 +231,11 @@ static bool evict_of(struct server *s, const struct guest *guest)
 		newest = g;
 	}
 	newest = old != NULL ? old : slow != NULL ? slow : newest;
-	if (!room && newest != NULL)
+	if (!room && newest != NULL) {
+		count_refused(newest);
 		evict(newest,
 		      "too many connections are at their opening, and this one does not go on");
+	}
 	return room || newest != NULL;
 }
 
@@ -266,6 +278,7 @@ static void refuse(struct server *s, int fd)
 	memcpy(frame, &h, sizeof(h));
 	(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
+	s->conns.refused++;
 	log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,
 		    "event=accept_failed why=%s", e.text);
 }
@@ -289,6 +302,7 @@ void accept_one(void *server, int fd)
 		return;
 	}
 	if (s->stop.on || !make_room(s) || (guest = places_guest(s, fd)) == NULL) {
+		s->conns.refused += !s->stop.on;
 		close(fd);
 		return;
 	}

@@ -10,6 +10,7 @@
 #include "net/auth.h"
 #include "net/conn.h"
 
+#include <time.h>
 #include <uv.h>
 
 #define SERVER_HELLO_NS                                                                            \
@@ -41,12 +42,19 @@ struct server_conns {
 	/* Queued bytes of all connections, and expected bytes of answers that other nodes were
 	 * asked for. */
 	struct stream_account queued;
+	uint64_t refused; /* Connections for which there was no place. */
 	struct log_bucket refused_bucket, accept_bucket;
 };
 
 /* Counters of closed connections. status adds those of open ones. Owner: node/node.c. */
 struct server_past {
 	uint64_t refused_frames, copied_bytes, in_bytes, out_bytes;
+};
+
+/* When the configuration was read. Owner: server.c. */
+struct server_reload {
+	time_t started_at, at; /* By the start, and by the last reload that took it. */
+	bool failed;           /* A later reload did not take it. */
 };
 
 /* Requests to other nodes that wait for an answer. Owner: link/call.c. */

@@ -41,8 +41,7 @@ struct server {
 	/* Counts every start of this node, and is the term of a coordinator. */
 	uint64_t start;
 	uint64_t started_ns;
-	/* Owner: control/move.c. This node shall hold no chunks. draining: that is being written.
-	 */
+	/* Owner: control/move.c. This node shall hold no chunks. draining: it is being written. */
 	bool drained, draining;
 	struct conn_listener *tcp, *local;
 	struct http *http;                        /* NULL: off. */
@@ -77,6 +76,7 @@ struct server {
 	struct peer *peer[CONFIG_NODES_MAX]; /* Owner: link/peer.c. NULL: this node. */
 	struct server_calls calls;
 	struct server_secret secret;
+	struct server_reload reload;
 	struct server_clock clock;
 	struct server_later later;
 	struct server_scratch scratch;

@@ -36,6 +36,7 @@ enum metrics_type { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
 struct metrics_label {
 	const char *name, *value; /* name NULL: end of the list. */
 };
+#define METRICS_LABELS(...) ((const struct metrics_label[]){__VA_ARGS__, {NULL, NULL}})
 
 /* Writes HELP and TYPE, once before the samples of a family. */
 void metrics_family(FILE *f, const char *name, enum metrics_type type, const char *help);

@@ -100,7 +100,9 @@ static enum shard_status refuse(struct stream *s, enum shard_status st, const ch
 	const struct wire_op_row *row = wire_op(head(s)->op);
 	bool known = row && head(s)->magic == WIRE_MAGIC;
 
-	s->stats.refused++;
+	/* An owner that turns the peer away, because it does not know the secret or has no place,
+	 * got a frame that is in order. */
+	s->stats.refused += !by_owner || st == SHARD_PROTOCOL;
 	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in,
 		    known ? " (" : "", known ? row->name : "", known ? ")" : "", s->name, what);
 	s->told = s->dead.text;

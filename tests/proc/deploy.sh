@@ -10,8 +10,8 @@ cd "$(dirname "$0")/../.." || exit 1
 wrong=0
 bad() { echo "deploy: $*"; wrong=$((wrong + 1)); }
 
-mapfile -t has < <(grep -ohE '"shardd_[a-z_]+"' daemon/obs/scrape.c | tr -d '"' | sort -u)
-[ ${#has[@]} -ge 20 ] || bad "only ${#has[@]} metrics found in daemon/obs/scrape.c"
+mapfile -t has < <(grep -ohE '"shardd_[a-z_]+"' daemon/obs/scrape*.c | tr -d '"' | sort -u)
+[ ${#has[@]} -ge 60 ] || bad "only ${#has[@]} metrics found in daemon/obs/scrape*.c"
 for f in deploy/alerts.yml deploy/grafana.json deploy/README.md; do
 	while read -r name; do
 		base=$(sed -E 's/_(bucket|sum|count)$//' <<<"$name")

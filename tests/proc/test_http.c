@@ -2,17 +2,15 @@
 /* Tests a real daemon's HTTP: each path, unknown paths and requests that are not HTTP, many at a
  * time, slow readers while steps go on, right figures, and health that changes. Also tests the HTTP
  * thread alone beside a loop that is stuck. promtool checks the format where it is installed. */
-#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
+#include "lib/web.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
 #include "obs/http.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,124 +25,6 @@
 #include <cmocka.h>
 
 #define WAIT_S 10
-
-struct served { /* Daemons with HTTP. */
-	struct cluster *c;
-	uint16_t port[CLUSTER_NODES_MAX];
-};
-
-static void serve(struct served *s, int nodes)
-{
-	s->c = cluster_make(nodes, NULL, NULL);
-	for (int i = 0; i < nodes; i++) {
-		char address[32];
-
-		s->port[i] = ports_take();
-		snprintf(address, sizeof(address), "127.0.0.1:%u", s->port[i]);
-		setenv("SHARD_HTTP", address, 1); /* It overrides the file, where HTTP is off. */
-		cluster_spawn(s->c, i);
-		unsetenv("SHARD_HTTP");
-	}
-	for (int i = 0; i < nodes; i++)
-		cluster_ready(s->c, i);
-}
-
-/* --- a client on a plain socket --- */
-
-static int dial(uint16_t port)
-{
-	struct sockaddr_in in = {.sin_family = AF_INET,
-				 .sin_port = htons(port),
-				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct timeval limit = {.tv_sec = 10};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	assert_true(fd >= 0);
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
-	if (connect(fd, (struct sockaddr *)&in, sizeof(in)) != 0)
-		fail_msg("port %u: %s", port, strerror(errno));
-	return fd;
-}
-
-static void say(int fd, const char *text)
-{
-	size_t bytes = strlen(text);
-
-	assert_int_equal(send(fd, text, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
-}
-
-static void ask(int fd, const char *method, const char *path)
-{
-	char text[200];
-
-	snprintf(text, sizeof(text),
-		 "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", method, path);
-	say(fd, text);
-}
-
-/* Reads until the other side closes. The caller frees the text. */
-static char *hear(int fd)
-{
-	size_t used = 0, room = 1 << 20;
-	char *text = malloc(room);
-	ssize_t n;
-
-	assert_non_null(text);
-	while ((n = recv(fd, text + used, room - 1 - used, 0)) > 0)
-		used += (size_t)n;
-	if (n < 0 && errno != ECONNRESET)
-		fail_msg("no answer: %s", strerror(errno));
-	text[used] = 0;
-	close(fd);
-	return text;
-}
-
-static char *fetch(uint16_t port, const char *method, const char *path)
-{
-	int fd = dial(port);
-
-	ask(fd, method, path);
-	return hear(fd);
-}
-
-static void expect(uint16_t port, const char *method, const char *path, const char *const *parts)
-{
-	char *text = fetch(port, method, path);
-
-	for (; *parts != NULL; parts++)
-		if (strstr(text, *parts) == NULL)
-			fail_msg("%s %s: no \"%s\" in\n%.3000s", method, path, *parts, text);
-	free(text);
-}
-#define EXPECT_PARTS(port, method, path, ...)                                                      \
-	expect(port, method, path, (const char *const[]){__VA_ARGS__, NULL})
-
-static const char *body(const char *text)
-{
-	const char *at = strstr(text, "\r\n\r\n");
-
-	assert_non_null(at);
-	return at + 4;
-}
-
-/* Asks until the part is there, because snapshots may be a second old. */
-static void await(uint16_t port, const char *path, const char *part)
-{
-	uint64_t until = pace_by(WAIT_S);
-
-	for (;;) {
-		char *text = fetch(port, "GET", path);
-		bool found = strstr(text, part) != NULL;
-
-		if (!found && clock_ns() > until)
-			fail_msg("%s: no \"%s\" in\n%.6000s", path, part, text);
-		free(text);
-		if (found)
-			return;
-		/* This avoids thousands of requests. Nothing is synchronised by it. */
-		(void)poll(NULL, 0, 50);
-	}
-}
 
 /* --- a trainer --- */
 
@@ -167,40 +47,40 @@ static void train(struct trainer *t, int steps)
 
 static void paths(void **state)
 {
-	struct served s;
+	struct web s;
 	char *text;
 
 	(void)state;
-	serve(&s, 1);
-	EXPECT_PARTS(s.port[0], "GET", "/", "HTTP/1.1 200 ", "text/html; charset=utf-8",
-		     "Content-Security-Policy: default-src 'none'", "<title>shardd");
-	EXPECT_PARTS(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
-		     "# TYPE shardd_build_info gauge\n");
-	EXPECT_PARTS(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json",
-		     "{\"node\":\"a\"");
-	EXPECT_PARTS(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
-	EXPECT_PARTS(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
-	EXPECT_PARTS(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
-	EXPECT_PARTS(s.port[0], "GET", "/metrics/", "HTTP/1.1 404 ");
-	EXPECT_PARTS(s.port[0], "POST", "/metrics", "HTTP/1.1 405 ", "Allow: GET, HEAD");
-	EXPECT_PARTS(s.port[0], "DELETE", "/", "HTTP/1.1 405 ");
-	text = fetch(s.port[0], "HEAD", "/metrics");
+	web_serve(&s, 1);
+	WEB_EXPECT(s.port[0], "GET", "/", "HTTP/1.1 200 ", "text/html; charset=utf-8",
+		   "Content-Security-Policy: default-src 'none'", "<title>shardd");
+	WEB_EXPECT(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
+		   "# TYPE shardd_build_info gauge\n");
+	WEB_EXPECT(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json",
+		   "{\"node\":\"a\"");
+	WEB_EXPECT(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	WEB_EXPECT(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
+	WEB_EXPECT(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
+	WEB_EXPECT(s.port[0], "GET", "/metrics/", "HTTP/1.1 404 ");
+	WEB_EXPECT(s.port[0], "POST", "/metrics", "HTTP/1.1 405 ", "Allow: GET, HEAD");
+	WEB_EXPECT(s.port[0], "DELETE", "/", "HTTP/1.1 405 ");
+	text = web_fetch(s.port[0], "HEAD", "/metrics");
 	assert_non_null(strstr(text, "HTTP/1.1 200 "));
 	assert_non_null(strstr(text, "Content-Length: "));
-	assert_string_equal(body(text), "");
+	assert_string_equal(web_body(text), "");
 	free(text);
 	cluster_stop(s.c);
 }
 
 static void answered(uint16_t port, const char *headers, const char *part)
 {
-	int fd = dial(port);
+	int fd = web_dial(port);
 	char request[300], *text;
 
 	snprintf(request, sizeof(request),
 		 "GET /status HTTP/1.1\r\n%s\r\nConnection: close\r\n\r\n", headers);
-	say(fd, request);
-	text = hear(fd);
+	web_say(fd, request);
+	text = web_hear(fd);
 	if (strstr(text, part) == NULL)
 		fail_msg("%s: no \"%s\" in\n%.600s", headers, part, text);
 	free(text);
@@ -210,10 +90,10 @@ static void answered(uint16_t port, const char *headers, const char *part)
 static void hosts(void **state)
 {
 	char machine[200] = "", header[300];
-	struct served s;
+	struct web s;
 
 	(void)state;
-	serve(&s, 1);
+	web_serve(&s, 1);
 	answered(s.port[0], "Host: localhost", "HTTP/1.1 200 ");
 	answered(s.port[0], "Host: LOCALHOST:29701", "HTTP/1.1 200 ");
 	answered(s.port[0], "Host: 127.0.0.1:29701", "HTTP/1.1 200 ");
@@ -258,13 +138,13 @@ static void policy(void **state)
 {
 	char path[] = "/tmp/shard-script-XXXXXX", command[80], hex[80] = "", hash[64], want[100],
 	     *text, *from, *to, *line;
-	struct served s;
+	struct web s;
 	FILE *f;
 	int fd;
 
 	(void)state;
-	serve(&s, 1);
-	text = fetch(s.port[0], "GET", "/");
+	web_serve(&s, 1);
+	text = web_fetch(s.port[0], "GET", "/");
 	from = strstr(text, "<script>");
 	assert_non_null(from);
 	from += strlen("<script>");
@@ -294,18 +174,18 @@ static void garbage(void **state)
 	static const char *const lines[] = {
 		"\r\n\r\nx\r\n\r\n", "\x16\x03\x01\x02garbage \xff\xfe\r\n\r\n", "GET\r\n\r\n",
 		"GET /metrics HTTP/9.9\r\n\r\n", "SHRD not a frame either\r\nx\r\n\r\n"};
-	struct served s;
+	struct web s;
 	char *large;
 
 	(void)state;
-	serve(&s, 1);
+	web_serve(&s, 1);
 	for (size_t i = 0; i < NR(lines); i++) {
-		int fd = dial(s.port[0]);
+		int fd = web_dial(s.port[0]);
 		char *text;
 
-		say(fd, lines[i]);
+		web_say(fd, lines[i]);
 		shutdown(fd, SHUT_WR);
-		text = hear(fd); /* The answer is an error or empty, and the connection ends. */
+		text = web_hear(fd); /* The answer is an error or empty, and the connection ends. */
 		assert_null(strstr(text, " 200 "));
 		free(text);
 	}
@@ -315,33 +195,33 @@ static void garbage(void **state)
 	memcpy(large, "GET /", 5);
 	large[100000] = 0;
 	for (int i = 0; i < 3; i++) {
-		int fd = dial(s.port[0]);
+		int fd = web_dial(s.port[0]);
 		char *text;
 
 		(void)!send(fd, large, 100000, MSG_NOSIGNAL);
-		text = hear(fd);
+		text = web_hear(fd);
 		assert_null(strstr(text, " 200 "));
 		free(text);
 	}
 	free(large);
-	EXPECT_PARTS(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ");
+	WEB_EXPECT(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ");
 	cluster_stop(s.c);
 }
 
 static void many(void **state)
 {
 	enum { MANY = 100 };
-	struct served s;
+	struct web s;
 	int fd[MANY];
 
 	(void)state;
-	serve(&s, 1);
+	web_serve(&s, 1);
 	for (int i = 0; i < MANY; i++)
-		fd[i] = dial(s.port[0]);
+		fd[i] = web_dial(s.port[0]);
 	for (int i = 0; i < MANY; i++)
-		ask(fd[i], "GET", i % 2 ? "/metrics" : "/status");
+		web_ask(fd[i], "GET", i % 2 ? "/metrics" : "/status");
 	for (int i = MANY - 1; i >= 0; i--) {
-		char *text = hear(fd[i]);
+		char *text = web_hear(fd[i]);
 
 		assert_non_null(strstr(text, "HTTP/1.1 200 "));
 		free(text);
@@ -356,21 +236,21 @@ static void slow_clients(void **state)
 	static const char request[] =
 		"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 	struct trainer t;
-	struct served s;
+	struct web s;
 	int reader, writer, silent, gone, little = 1;
 	char *text, byte;
 	uint64_t began;
 
 	(void)state;
-	serve(&s, 1);
+	web_serve(&s, 1);
 	trainer_join(&t, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
-	reader = dial(s.port[0]);
+	reader = web_dial(s.port[0]);
 	setsockopt(reader, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
-	writer = dial(s.port[0]);
-	silent = dial(s.port[0]);
-	gone = dial(s.port[0]);
-	ask(reader, "GET", "/metrics");
-	ask(gone, "GET", "/");
+	writer = web_dial(s.port[0]);
+	silent = web_dial(s.port[0]);
+	gone = web_dial(s.port[0]);
+	web_ask(reader, "GET", "/metrics");
+	web_ask(gone, "GET", "/");
 	began = clock_ns();
 	for (size_t i = 0; i < sizeof(request) - 1; i++) {
 		train(&t, 1);
@@ -380,10 +260,10 @@ static void slow_clients(void **state)
 	/* A step of this model takes a millisecond. */
 	assert_true(clock_ns() - began < pace_ns(WAIT_S * NS_PER_SEC));
 	assert_int_equal(t.world.step, sizeof(request));
-	text = hear(reader);
+	text = web_hear(reader);
 	assert_non_null(strstr(text, "# TYPE process_resident_memory_bytes gauge\n"));
 	free(text);
-	text = hear(writer);
+	text = web_hear(writer);
 	assert_non_null(strstr(text, "HTTP/1.1 200 "));
 	free(text);
 	trainer_end(&t);
@@ -395,31 +275,40 @@ static void slow_clients(void **state)
 static void figures(void **state)
 {
 	struct trainer t;
-	struct served s;
+	struct web s;
 
 	(void)state;
-	serve(&s, 2);
-	await(s.port[0], "/metrics", "shardd_link_up{peer=\"b\"} 1\n");
+	web_serve(&s, 2);
+	web_await(s.port[0], "/metrics", "shardd_link_up{peer=\"b\"} 1\n");
 	trainer_join(&t, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
 	train(&t, 7);
-	await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
-	await(s.port[0], "/metrics", "shardd_apply_seconds_count{model=\"gpt\"} 7\n");
-	EXPECT_PARTS(s.port[0], "GET", "/metrics", "shardd_step{model=\"gpt\"} 7\n",
-		     "shardd_step_seconds_count{model=\"gpt\"} 7\n",
-		     "shardd_wait_seconds_count{model=\"gpt\"} 7\n",
-		     "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
-		     "shardd_steps_skipped_total{model=\"gpt\",reason=\"nonfinite\"} 0\n",
-		     "shardd_model_state{model=\"gpt\",state=\"training\"} 1\n",
-		     "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n",
-		     "shardd_waiting_for{model=\"gpt\",rank=\"0\",pid=\"",
-		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ",
-		     "shardd_connections{state=\"greeted\"} 1\n",
-		     "shardd_peer_bytes_total{peer=\"b\",direction=\"out\"} ");
+	web_await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
+	web_await(s.port[0], "/metrics", "shardd_apply_seconds_count{model=\"gpt\"} 7\n");
+	WEB_EXPECT(s.port[0], "GET", "/metrics", "shardd_step{model=\"gpt\"} 7\n",
+		   "shardd_step_seconds_count{model=\"gpt\"} 7\n",
+		   "shardd_wait_seconds_count{model=\"gpt\"} 7\n",
+		   "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
+		   "shardd_steps_skipped_total{model=\"gpt\",reason=\"nonfinite\"} 0\n",
+		   "shardd_model_state{model=\"gpt\",state=\"training\"} 1\n",
+		   "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n",
+		   "shardd_waiting_for{model=\"gpt\",rank=\"0\"} ",
+		   "shardd_waiting_chunks{model=\"gpt\",rank=\"0\"} ",
+		   "shardd_rank_info{model=\"gpt\",rank=\"0\",node=\"a\",pid=\"",
+		   "shardd_world_size{model=\"gpt\"} 1\n", "shardd_joined{model=\"gpt\"} 1\n",
+		   "shardd_min_world{model=\"gpt\"} 1\n", "shardd_max_world{model=\"gpt\"} ",
+		   "shardd_model_memory_bytes{model=\"gpt\",item=\"landing_slots\"} ",
+		   "shardd_checkpoint_in_progress_bytes{model=\"gpt\"} 0\n",
+		   "shardd_health{level=\"ok\"} ", "shardd_log_lines_total{level=\"error\"} 0\n",
+		   "shardd_starts_total 1\n", "shardd_warm_starts_total ",
+		   "shardd_connections_refused_total 0\n",
+		   "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ",
+		   "shardd_connections{state=\"greeted\"} 1\n",
+		   "shardd_peer_bytes_total{peer=\"b\",direction=\"out\"} ");
 	/* Without ranks the node has steps and applies, and no waits. */
-	await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
-	EXPECT_PARTS(s.port[1], "GET", "/metrics", "shardd_wait_seconds_count{model=\"gpt\"} 0\n");
-	EXPECT_PARTS(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"",
-		     "\"step_s\":");
+	web_await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
+	WEB_EXPECT(s.port[1], "GET", "/metrics", "shardd_wait_seconds_count{model=\"gpt\"} 0\n");
+	WEB_EXPECT(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"",
+		   "\"step_s\":");
 	trainer_end(&t);
 	cluster_stop(s.c);
 }
@@ -443,29 +332,29 @@ static void private_models(void **state)
 {
 	static const char want[] = "shardd_steps_applied_total{model=\"mine\"} 1\n";
 	struct trainer t, open;
-	struct served s;
+	struct web s;
 	char *text;
 
 	(void)state;
-	serve(&s, 1);
+	web_serve(&s, 1);
 	train_private(&t, s.c->node[0].unix_address);
 	trainer_join(&open, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
 	train(&open, 1);
-	await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 1\n");
-	text = fetch(s.port[0], "GET", "/metrics");
+	web_await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 1\n");
+	text = web_fetch(s.port[0], "GET", "/metrics");
 	if (strstr(text, "mine"))
 		fail_msg("a private model:\n%.300s", strstr(text, "mine"));
 	free(text);
-	EXPECT_PARTS(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
+	WEB_EXPECT(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
 	trainer_end(&open);
 	trainer_end(&t);
 	cluster_stop(s.c);
 	setenv("SHARD_HTTP_PRIVATE_MODELS", "yes", 1);
-	serve(&s, 1);
+	web_serve(&s, 1);
 	unsetenv("SHARD_HTTP_PRIVATE_MODELS");
 	train_private(&t, s.c->node[0].unix_address);
-	await(s.port[0], "/metrics", want);
-	text = fetch(s.port[0], "GET", "/status");
+	web_await(s.port[0], "/metrics", want);
+	text = web_fetch(s.port[0], "GET", "/status");
 	assert_null(strstr(text, "\"state\":\"private\""));
 	free(text);
 	trainer_end(&t);
@@ -475,23 +364,23 @@ static void private_models(void **state)
 static void promtool(void **state)
 {
 	struct trainer t;
-	struct served s;
+	struct web s;
 	char *text;
 	FILE *p;
 
 	(void)state;
 	if (system("command -v promtool >/dev/null 2>&1") != 0)
 		skip();
-	serve(&s, 2);
+	web_serve(&s, 2);
 	trainer_join(&t, s.c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	train(&t, 3);
-	await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 3\n");
-	text = fetch(s.port[1], "GET", "/metrics");
+	web_await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 3\n");
+	text = web_fetch(s.port[1], "GET", "/metrics");
 	p = popen("promtool check metrics 1>&2", "w");
 	assert_non_null(p);
-	fputs(body(text), p);
+	fputs(web_body(text), p);
 	if (pclose(p) != 0)
-		fail_msg("promtool refuses\n%s", body(text));
+		fail_msg("promtool refuses\n%s", web_body(text));
 	free(text);
 	trainer_end(&t);
 	cluster_stop(s.c);
@@ -499,22 +388,22 @@ static void promtool(void **state)
 
 static void health(void **state)
 {
-	struct served s;
+	struct web s;
 
 	(void)state;
-	serve(&s, 2);
-	await(s.port[0], "/healthz", "HTTP/1.1 200 ");
+	web_serve(&s, 2);
+	web_await(s.port[0], "/healthz", "HTTP/1.1 200 ");
 	cluster_signal(s.c, 1, SIGKILL);
 	(void)cluster_wait(s.c, 1, 10000);
-	await(s.port[0], "/healthz", "HTTP/1.1 503 ");
-	EXPECT_PARTS(s.port[0], "GET", "/healthz", "\r\n\r\nill: node b is down: ");
+	web_await(s.port[0], "/healthz", "HTTP/1.1 503 ");
+	WEB_EXPECT(s.port[0], "GET", "/healthz", "\r\n\r\nill: node b is down: ");
 	/* Other nodes are no reason to start this one again, or to send trainers away from it. */
-	EXPECT_PARTS(s.port[0], "GET", "/livez", "HTTP/1.1 200 ", "\r\n\r\nok\n");
-	EXPECT_PARTS(s.port[0], "GET", "/readyz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
-	await(s.port[0], "/metrics", "shardd_link_downs_total{peer=\"b\"} 1\n");
+	WEB_EXPECT(s.port[0], "GET", "/livez", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	WEB_EXPECT(s.port[0], "GET", "/readyz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	web_await(s.port[0], "/metrics", "shardd_link_downs_total{peer=\"b\"} 1\n");
 	cluster_spawn(s.c, 1);
 	cluster_ready(s.c, 1);
-	await(s.port[0], "/healthz", "\r\n\r\nok\n");
+	web_await(s.port[0], "/healthz", "\r\n\r\nok\n");
 	cluster_stop(s.c);
 }
 
@@ -554,21 +443,21 @@ static void stuck_loop(void **state)
 	conf.arg = &renders;
 	assert_int_equal(http_open(&h, &conf, &e), SHARD_OK);
 	/* It waits a second for the loop. */
-	EXPECT_PARTS(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ",
-		     "the loop has not answered for 1.");
+	WEB_EXPECT(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ",
+		   "the loop has not answered for 1.");
 	began = clock_ns();
-	EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ",
-		     "the loop has not answered for ");
-	EXPECT_PARTS(http_port(h), "GET", "/", "HTTP/1.1 200 ");
+	WEB_EXPECT(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ",
+		   "the loop has not answered for ");
+	WEB_EXPECT(http_port(h), "GET", "/", "HTTP/1.1 200 ");
 	/* These paths do not wait for the loop. */
 	assert_true(clock_ns() - began < pace_ns(NS_PER_SEC));
 	while (renders == 0)
 		uv_run(&loop, UV_RUN_ONCE);
-	text = fetch(http_port(h), "GET", "/metrics");
-	assert_string_equal(body(text), "m 1\n");
+	text = web_fetch(http_port(h), "GET", "/metrics");
+	assert_string_equal(web_body(text), "m 1\n");
 	free(text);
 	for (int i = 0; i < 5; i++)
-		EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+		WEB_EXPECT(http_port(h), "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	assert_int_equal(renders, 1); /* There is one per second. */
 
 	snprintf(at.text, sizeof(at.text), "127.0.0.1:%u", http_port(h));

@@ -175,6 +175,9 @@ static void test_idle_long(void **state)
 		why,
 		"32 connections are open: close some, or raise [daemon] connections_max (32)"));
 	raw_close(&late);
+	/* It, and those of each crowd beyond its share. */
+	assert_int_equal(c.node[0].server->conns.refused, 1 + 4 * (FEW - SHARE));
+	assert_int_equal(inproc_count(&c.node[0], "refused_frames"), 0);
 	/* They have been idle for long enough now. */
 	__atomic_store_n(&c.node[0].server->conns.idle_ns, 0, __ATOMIC_RELAXED);
 	for (int i = 0; i < 3; i++) {

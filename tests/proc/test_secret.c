@@ -100,6 +100,8 @@ static void test_clients(void **state)
 	unsetenv("SHARD_SECRET");
 	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 2);
 	assert_int_equal(inproc_logged(&c.node[0], "event=hello_failed"), 0);
+	/* Their frames were in order. */
+	assert_int_equal(inproc_count(&c.node[0], "refused_frames"), 0);
 	assert_int_equal(inproc_logged(&d.node[0], "event=auth_refused"), 1);
 	tool(0, "127.0.0.1", f.right, &c.node[0]);
 	tool(5, "asks over tcp for the cluster secret", NULL, &c.node[0]);
