@@ -322,6 +322,7 @@ help:
 	  'make bench-growth' 'a step with more parameters, trainers and daemons, as plots' \
 	  'make bench-python' 'a step of torch with shardd, DDP, FSDP2 and DeepSpeed, in turn: RANKS="2,4" SIZES="21,100" ROUNDS=n' \
 	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
+	  'make promtool' 'fetch the program that tests the alert rules into build/promtool' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
 	  'make tidy' 'include rules, sizes, links, format; format: formats; tidy-ratchet: records sizes that shrank' \

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # deploy.sh BUILD: checks the files in deploy/. Alert rules, dashboard and deploy/README.md use only
-# metrics that the daemon has (readme.sh has the complete list), and promtool reads the rules where
-# it is installed. systemd accepts the unit and rates its exposure low. shardd.conf names exactly
+# metrics that the daemon has (readme.sh has the complete list). Each alert has a heading in
+# deploy/README.md and a fault in alerts.py, and promtool tries the rules where it is there
+# (`make promtool`). systemd accepts the unit and rates its exposure low. shardd.conf names exactly
 # the options that there are, and is accepted. Users, sysctls and limits have the form that their
 # readers expect.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+B=$1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-deploy.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
 wrong=0
 bad() { echo "deploy: $*"; wrong=$((wrong + 1)); }
 
@@ -22,17 +26,16 @@ grep -q '"title": "shardd"' deploy/grafana.json || bad "deploy/grafana.json: no 
 if command -v python3 >/dev/null; then
 	python3 -c 'import json; json.load(open("deploy/grafana.json"))' || bad "deploy/grafana.json is no JSON"
 fi
-note="; promtool is not here"
+PATH=$PWD/build/promtool:$PATH
+note="; promtool is not here: make promtool"
+rules=$(tests/proc/alerts.py "$dir/alerts.json") || bad "tests/proc/alerts.py: each alert needs a fault there, and a heading in deploy/README.md"
 if command -v promtool >/dev/null; then
 	promtool check rules deploy/alerts.yml >/dev/null || bad "promtool refuses deploy/alerts.yml"
-	promtool test rules tests/proc/alerts.test.yml || bad "alerts fire where they must not, or do not where they must"
+	promtool test rules "$dir/alerts.json" || bad "alerts fire where they must not, or do not where they must"
 	note=
 fi
 
 # The service.
-B=$1
-dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-deploy.XXXXXX")
-trap 'rm -rf "$dir"' EXIT
 # Documentation= is removed because verify asks man for pages.
 sed "s,@BINDIR@,$(cd "$B" && pwd)," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service"
 if command -v systemd-analyze >/dev/null; then
@@ -97,5 +100,5 @@ version=$(sed -n 's/^VERSION *:= *//p' Makefile)
 head -1 deploy/debian/changelog | grep -qF "shardd ($version" || bad "deploy/debian/changelog is not of version $version"
 for f in deploy/debian/shardd.{config,postinst,postrm} deploy/debian/tests/train; do sh -n "$f" || bad "$f: wrong"; done
 
-[ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, none made up$note"
+[ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, none made up; $rules$note"
 [ $wrong = 0 ]

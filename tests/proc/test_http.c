@@ -369,14 +369,14 @@ static void promtool(void **state)
 	FILE *p;
 
 	(void)state;
-	if (system("command -v promtool >/dev/null 2>&1") != 0)
+	if (system("PATH=build/promtool:$PATH; command -v promtool >/dev/null 2>&1") != 0)
 		skip();
 	web_serve(&s, 2);
 	trainer_join(&t, s.c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	train(&t, 3);
 	web_await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 3\n");
 	text = web_fetch(s.port[1], "GET", "/metrics");
-	p = popen("promtool check metrics 1>&2", "w");
+	p = popen("PATH=build/promtool:$PATH; promtool check metrics 1>&2", "w");
 	assert_non_null(p);
 	fputs(web_body(text), p);
 	if (pclose(p) != 0)
