@@ -189,6 +189,8 @@ static enum shard_status start_http(struct server *s, struct err *e)
 {
 	struct http_conf conf = {
 		.at = &s->conf->http,
+		.allow = s->conf->http_allow,
+		.log = s->log,
 		.loop = s->loop,
 		.stall_ns = s->conf->heartbeat_timeout_ns,
 		.render = scrape_render,

@@ -50,7 +50,8 @@ struct config_model {                    /* One [model ...] section. */
 struct config {
 	/* [daemon] */
 	char node[CONFIG_NAME_BYTES];
-	struct conn_address listen, http; /* Without a host: off. */
+	struct conn_address listen, http;   /* Without a host: off. */
+	char http_allow[CONFIG_PATH_BYTES]; /* "10.0.0.0/8, fd00::/8"; empty: everybody. */
 	bool http_private_models;
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
@@ -104,7 +105,7 @@ struct config {
 	/* What the daemon has to warn of when it starts. */
 	bool listen_open;          /* Trainers and tools over TCP prove nothing. */
 	bool nodes_open;           /* Other nodes prove nothing. */
-	bool http_beyond_loopback; /* HTTP listens beyond loopback. */
+	bool http_beyond_loopback; /* HTTP answers everybody who reaches it from elsewhere. */
 	/* SHARD_* variables that nothing reads, as in "SHARD_WORKER, SHARD_X". */
 	char unknown[CONFIG_UNKNOWN_BYTES];
 };

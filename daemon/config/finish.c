@@ -229,15 +229,24 @@ static enum shard_status finish_http(struct config_loader *l, struct err *e)
 {
 	struct config *c = l->c;
 
+	bool beyond = c->http.host[0] != 0 && !conn_address_loopback(&c->http);
+
 	CHECK(c->http.text[0]);
-	c->http_beyond_loopback = c->http.host[0] != 0 && !conn_address_loopback(&c->http);
+	c->http_beyond_loopback = beyond && !c->http_allow[0];
 	if (c->http_beyond_loopback && !c->allow_unauthenticated)
 		return err_set(
 			e, SHARD_BAD_ARG,
 			"%s: [daemon] http = %s: not loopback, and requests are not authenticated: "
-			"choose 127.0.0.1:PORT or off, or set allow_unauthenticated = yes if "
-			"everybody who can reach it may see models and nodes",
+			"choose 127.0.0.1:PORT or off, set http_allow to the networks that may see "
+			"models and nodes, as in 10.0.0.0/8, or set allow_unauthenticated = yes if "
+			"everybody who can reach it may",
 			place(l, "daemon", "http"), c->http.text);
+	if (c->http.host[0] != 0 && !beyond && c->http_allow[0])
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [daemon] http_allow = %s: nobody there reaches http = %s (%s), "
+			       "for it is loopback: set http, as in 0.0.0.0:29701",
+			       place(l, "daemon", "http_allow"), c->http_allow, c->http.text,
+			       place(l, "daemon", "http"));
 	return SHARD_OK;
 }
 

@@ -49,6 +49,11 @@ static const struct table_row rows[] = {
 		.fallback = "127.0.0.1:29701",
 		.help = "The TCP address for /metrics, /status, /healthz and a page in the "
 			"browser."},
+	{.section = "daemon", .name = "http_allow", .type = TABLE_NETWORKS, FIELD(http_allow),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "Who is answered where http listens beyond loopback, as in 10.0.0.0/8, "
+			"fd00::/8. 127.0.0.1 and ::1 always are. Connections from elsewhere are "
+			"closed."},
 	{.section = "daemon", .name = "http_private_models", .type = TABLE_BOOL,
 		FIELD(http_private_models), .fallback = "no", .reloadable = true,
 		.help = "Whether HTTP tells everybody who reaches it of models that others may not "
@@ -91,7 +96,8 @@ static const struct table_row rows[] = {
 	{.section = "daemon", .name = "allow_unauthenticated", .type = TABLE_BOOL,
 		FIELD(allow_unauthenticated), .fallback = "no",
 		.help = "Lets anybody in over TCP, from loopback too, where there is no [cluster] "
-			"secret or node_secret. Also lets http listen beyond loopback."},
+			"secret or node_secret. Also lets http answer everybody beyond loopback, "
+			"where there is no http_allow."},
 	{.section = "daemon", .name = "connections_max", .type = TABLE_COUNT,
 		FIELD(connections_max), .min = 4, .max = 65536, .fallback = "256",
 		.reloadable = true,

@@ -10,6 +10,7 @@
 #include "base/nearest.h"
 #include "config/value.h"
 #include "net/address.h"
+#include "net/network.h"
 
 #include <string.h>
 
@@ -58,6 +59,13 @@ static bool urls_ok(const struct table_row *row, const char *text)
 	return strpbrk(text, " \t") == NULL && path_ok(row, text);
 }
 
+static bool networks_ok(const struct table_row *row, const char *text)
+{
+	struct network_list list;
+
+	return path_ok(row, text) && network_parse(&list, text);
+}
+
 static bool address_ok(const char *text)
 {
 	struct conn_address address;
@@ -92,6 +100,8 @@ static bool parse(const struct table_row *row, const char *text, struct table_va
 		return paths_ok(row, text);
 	case TABLE_URLS:
 		return urls_ok(row, text);
+	case TABLE_NETWORKS:
+		return networks_ok(row, text);
 	case TABLE_FOLDER:
 		return text[0] == '/' && path_ok(row, text);
 	case TABLE_ADDRESS:
@@ -204,6 +214,11 @@ static void describe(const struct table_row *row, char *out, size_t bytes)
 		return;
 	case TABLE_URLS:
 		snprintf(out, bytes, "http:// or https:// URLs with a comma between them");
+		return;
+	case TABLE_NETWORKS:
+		snprintf(out, bytes,
+			 "addresses and networks with a comma between them and nothing behind "
+			 "their mask, as in 10.0.0.0/8, fd00::/8");
 		return;
 	case TABLE_FOLDER:
 		snprintf(out, bytes, "an absolute path of at most %.0f bytes", row->max);

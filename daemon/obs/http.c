@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "net/network.h"
 #include "obs/page.h"
 #include "page_hash.h"
 
@@ -39,6 +40,8 @@ struct http {
 	struct MHD_Daemon *mhd;
 	uv_async_t ask;
 	uint16_t port;
+	struct network_list own, allow; /* allow empty: everybody. */
+	struct log_bucket refused;      /* Used by the thread only. */
 	pthread_mutex_t lock;
 	pthread_cond_t made; /* Waits by CLOCK_MONOTONIC. */
 	/* The fields below are guarded by the lock. */
@@ -264,6 +267,21 @@ static const struct {
 
 /* --- whom it answers --- */
 
+/* Asked for each connection, before anything of it is read. */
+static enum MHD_Result may_connect(void *arg, const struct sockaddr *sa, socklen_t bytes)
+{
+	struct http *h = arg;
+	char from[64];
+
+	(void)bytes;
+	if (h->allow.nr == 0 || network_has(&h->allow, sa) || network_has(&h->own, sa))
+		return MHD_YES;
+	address_text(sa, from, sizeof(from));
+	log_limited(h->conf.log, &h->refused, clock_ns(), LOG_LEVEL_WARN,
+		    "event=http_refused from=%s why=%s", from, "it is not in [daemon] http_allow");
+	return MHD_NO;
+}
+
 /* Finds the name in "name", "name:port" and "[name]:port", and returns its length. */
 static size_t host_name(const char *host, const char **name)
 {
@@ -417,6 +435,11 @@ enum shard_status http_open(struct http **out, const struct http_conf *conf, str
 	h->conf = *conf;
 	if (h->conf.stall_ns < HTTP_FRESH_NS)
 		h->conf.stall_ns = HTTP_FRESH_NS;
+	if (conf->allow != NULL && conf->allow[0] != 0) {
+		/* The configuration was checked. */
+		CHECK(network_parse(&h->allow, conf->allow));
+		CHECK(network_parse(&h->own, "127.0.0.1, ::1"));
+	}
 	fd = listen_at(conf->at, &h->port, e);
 	if (fd < 0) {
 		free(h);
@@ -430,7 +453,7 @@ enum shard_status http_open(struct http **out, const struct http_conf *conf, str
 	CHECK(uv_async_init(conf->loop, &h->ask, on_ask) == 0);
 	h->ask.data = h;
 	h->mhd = MHD_start_daemon(
-		MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL, on_request, h,
+		MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, may_connect, h, on_request, h,
 		MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
 		HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);

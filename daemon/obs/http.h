@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http.h: serves /metrics, /status, health and the page at / to anyone who can reach the address.
+/* http.h: serves /metrics, /status, health and the page at / to anyone who can reach the address,
+ * or to those whom the operator allows.
  * A thread of its own answers requests from snapshots. The loop makes a snapshot when one is asked
  * for, at most once a second, so that no client can slow a step down. */
 #ifndef SHARD_OBS_HTTP_H
 #define SHARD_OBS_HTTP_H
 
 #include "base/status.h"
+#include "base/log.h"
 #include "net/address.h"
 
 #include <stdbool.h>
@@ -23,6 +25,10 @@ struct http_snapshot { /* Texts from malloc(); NULL: there was no memory. */
 
 struct http_conf {
 	const struct conn_address *at;
+	/* The networks that are answered beside 127.0.0.1 and ::1, as network.h reads them. Empty
+	 * or NULL: everybody is. */
+	const char *allow;
+	struct log *log; /* It says whose connections are closed. */
 	uv_loop_t *loop;
 	uint64_t stall_ns; /* A loop that has not answered for so long is ill. */
 	/* Called on the loop. The texts become http.c's. */

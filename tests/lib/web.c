@@ -38,19 +38,26 @@ void web_serve(struct web *s, int nodes)
 
 /* --- a client on a plain socket --- */
 
-int web_dial(uint16_t port)
+int web_dial_from(const char *source, uint16_t port)
 {
-	struct sockaddr_in in = {.sin_family = AF_INET,
-				 .sin_port = htons(port),
-				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in in = {.sin_family = AF_INET}, to = in;
 	struct timeval limit = {.tv_sec = 10};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+	to.sin_port = htons(port);
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	assert_true(fd >= 0);
+	assert_int_equal(inet_pton(AF_INET, source, &in.sin_addr), 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof(in)), 0);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
-	if (connect(fd, (struct sockaddr *)&in, sizeof(in)) != 0)
+	if (connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0)
 		fail_msg("port %u: %s", port, strerror(errno));
 	return fd;
+}
+
+int web_dial(uint16_t port)
+{
+	return web_dial_from("127.0.0.1", port);
 }
 
 void web_say(int fd, const char *text)

@@ -18,6 +18,8 @@ void web_serve(struct web *s, int nodes);
 /* --- one request at a time --- */
 
 int web_dial(uint16_t port);
+/* From that address of this machine. */
+int web_dial_from(const char *source, uint16_t port);
 void web_say(int fd, const char *text);
 void web_ask(int fd, const char *method, const char *path);
 char *web_hear(int fd); /* Reads until the other side closes. The caller frees the text. */

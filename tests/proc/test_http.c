@@ -2,6 +2,7 @@
 /* Tests a real daemon's HTTP: each path, unknown paths and requests that are not HTTP, many at a
  * time, slow readers while steps go on, right figures, and health that changes. Also tests the HTTP
  * thread alone beside a loop that is stuck. promtool checks the format where it is installed. */
+#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 #include "lib/web.h"
@@ -110,6 +111,54 @@ static void hosts(void **state)
 	answered(s.port[0], "Host: evil.example", "or by the host in [daemon] http");
 	answered(s.port[0], "Host: ", "HTTP/1.1 421 ");
 	answered(s.port[0], "Host: localhost\r\nTransfer-Encoding: xchunked", "HTTP/1.1 501 ");
+	cluster_stop(s.c);
+}
+
+/* Sends a request from that address, which may be closed before it is sent. */
+static char *from(const char *source, uint16_t port)
+{
+	static const char request[] =
+		"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+	int fd = web_dial_from(source, port);
+
+	(void)!send(fd, request, strlen(request), MSG_NOSIGNAL);
+	return web_hear(fd);
+}
+
+/* 127.0.0.1 is answered always. The other addresses of this machine stand for other machines. */
+static void allowed(void **state)
+{
+	static const struct {
+		const char *source;
+		bool answered;
+	} rows[] = {{"127.0.0.1", true},
+		    {"127.0.0.2", true},
+		    {"127.0.0.3", false},
+		    {"127.0.4.255", true},
+		    {"127.0.5.0", false}};
+	struct web s = {.c = cluster_make(1, NULL, NULL), .port = {ports_take()}};
+	char address[32];
+
+	(void)state;
+	snprintf(address, sizeof(address), "0.0.0.0:%u", s.port[0]);
+	setenv("SHARD_HTTP", address, 1);
+	setenv("SHARD_HTTP_ALLOW", "127.0.0.2, 127.0.4.0/24, fd00::/8", 1);
+	cluster_spawn(s.c, 0);
+	unsetenv("SHARD_HTTP");
+	unsetenv("SHARD_HTTP_ALLOW");
+	cluster_ready(s.c, 0);
+	for (size_t i = 0; i < NR(rows); i++) {
+		char *text = from(rows[i].source, s.port[0]);
+
+		if ((strstr(text, "HTTP/1.1 200 ") != NULL) != rows[i].answered ||
+		    (text[0] != 0) != rows[i].answered)
+			fail_msg("%s: \"%s\"", rows[i].source, text);
+		free(text);
+	}
+	cluster_wait_log(s.c, 0, "event=http_refused from=127.0.0.3:", 1);
+	cluster_wait_log(s.c, 0, "event=http_refused", 2);
+	/* Nobody is warned that everybody is answered. */
+	assert_int_equal(cluster_logged(s.c, 0, "event=unauthenticated http="), 0);
 	cluster_stop(s.c);
 }
 
@@ -475,12 +524,12 @@ static void stuck_loop(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(paths),      cmocka_unit_test(hosts),
-		cmocka_unit_test(policy),     cmocka_unit_test(garbage),
-		cmocka_unit_test(many),       cmocka_unit_test(slow_clients),
-		cmocka_unit_test(figures),    cmocka_unit_test(private_models),
-		cmocka_unit_test(promtool),   cmocka_unit_test(health),
-		cmocka_unit_test(stuck_loop),
+		cmocka_unit_test(paths),          cmocka_unit_test(hosts),
+		cmocka_unit_test(allowed),        cmocka_unit_test(policy),
+		cmocka_unit_test(garbage),        cmocka_unit_test(many),
+		cmocka_unit_test(slow_clients),   cmocka_unit_test(figures),
+		cmocka_unit_test(private_models), cmocka_unit_test(promtool),
+		cmocka_unit_test(health),         cmocka_unit_test(stuck_loop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

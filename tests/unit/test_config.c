@@ -105,10 +105,24 @@ static void secret(void **state)
 	/* HTTP does not ask for the secret, so the secret does not protect it. */
 	refused(HEAD "http = 10.0.0.1:4\n[cluster]\nsecret = /s\n",
 		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not "
-		"authenticated: choose "
-		"127.0.0.1:PORT or off, "
-		"or set allow_unauthenticated = yes if everybody who can reach it may see models "
-		"and nodes");
+		"authenticated: "
+		"choose 127.0.0.1:PORT or off, set http_allow to the networks that may see models "
+		"and nodes, as in 10.0.0.0/8, or set allow_unauthenticated = yes if everybody who "
+		"can reach it may");
+	c = loaded(HEAD "http = 10.0.0.1:4\nhttp_allow = 10.0.0.0/8, fd00::/8\n");
+	assert_string_equal(c.http_allow, "10.0.0.0/8, fd00::/8");
+	assert_false(c.http_beyond_loopback || c.allow_unauthenticated);
+	config_free(&c);
+	c = loaded(HEAD "http = 10.0.0.1:4\nallow_unauthenticated = yes\n");
+	assert_true(c.http_beyond_loopback);
+	config_free(&c);
+	refused(HEAD "http_allow = 10.0.0.0/8\n",
+		"shardd.conf:3: [daemon] http_allow = 10.0.0.0/8: nobody there reaches http = "
+		"127.0.0.1:29701 (default), for it is loopback: set http, as in 0.0.0.0:29701");
+	refused(HEAD "http = 0.0.0.0:4\nhttp_allow = 10.0.0.1/8\n",
+		"shardd.conf:4: [daemon] http_allow = 10.0.0.1/8: choose addresses and networks "
+		"with a comma between them and nothing behind their mask, as in 10.0.0.0/8, "
+		"fd00::/8");
 }
 
 #define OPEN "allow_unauthenticated = yes\n"
@@ -502,11 +516,12 @@ static void contradictions(void **state)
 		"(`shardctl secret new FILE`), choose listen = off, or set allow_unauthenticated = "
 		"yes if everybody who can "
 		"reach it, every user of this machine too, may train");
-	refused(HEAD "http = 10.0.0.1:4\n", "shardd.conf:3: [daemon] http = 10.0.0.1:4: not "
-					    "loopback, and requests are not authenticated: choose "
-					    "127.0.0.1:PORT or off, "
-					    "or set allow_unauthenticated = yes if everybody who "
-					    "can reach it may see models and nodes");
+	refused(HEAD "http = 10.0.0.1:4\n",
+		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not "
+		"loopback, and requests are not authenticated: "
+		"choose 127.0.0.1:PORT or off, set http_allow to the networks that may see models "
+		"and nodes, as in 10.0.0.0/8, or set allow_unauthenticated = yes if everybody who "
+		"can reach it may");
 	refused(HEAD "listen = off\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n",
 		"shardd.conf:3: [daemon] listen = off: the other nodes of [nodes] (shardd.conf:5) "
 		"could not connect: set it");
