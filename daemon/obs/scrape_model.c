@@ -121,6 +121,12 @@ static void last_step_at(FILE *f, const char *name, const struct model *m)
 		metrics_count(f, name, MODEL(m), (uint64_t)m->metrics->progress.decided_at);
 }
 
+static void last_rollback_at(FILE *f, const char *name, const struct model *m)
+{
+	if (m->metrics->progress.back.at != 0)
+		metrics_count(f, name, MODEL(m), (uint64_t)m->metrics->progress.back.at);
+}
+
 static void step_median(FILE *f, const char *name, const struct model *m)
 {
 	uint64_t median = progress_median_ns(m);
@@ -383,6 +389,8 @@ static const struct family families[] = {
 	 "Times that weights of the model were lost or given up for a restore.", losses},
 	{"shardd_rollbacks_total", METRICS_COUNTER,
 	 "Times that the model went on from an older step than it had reached.", rollbacks},
+	{"shardd_last_rollback_timestamp_seconds", METRICS_GAUGE,
+	 "When the last one was; missing: none was since the start.", last_rollback_at},
 	{"shardd_steps_lost_total", METRICS_COUNTER,
 	 "Steps that these rollbacks have to be trained again.", steps_lost},
 	{"shardd_steps_applied_total", METRICS_COUNTER, "Steps that changed weights.", applied},

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# deploy.sh BUILD: checks the files in deploy/. Alert rules, dashboard and deploy/README.md use only
-# metrics that the daemon has (readme.sh has the complete list). Each alert has a heading in
-# deploy/README.md and a fault in alerts.py, and promtool tries the rules where it is there
-# (`make promtool`). systemd accepts the unit and rates its exposure low. shardd.conf names exactly
-# the options that there are, and is accepted. Users, sysctls and limits have the form that their
-# readers expect.
+# deploy.sh BUILD: checks the files in deploy/. Alert rules, dashboard and deploy/README.md use
+# only metrics that the daemon has (readme.sh has the complete list). Each alert has a heading in
+# deploy/README.md and a fault in alerts.py, and promtool tries the rules where it is there (`make
+# promtool`), and reads the dashboard's expressions. systemd accepts the unit and rates its
+# exposure low. shardd.conf names exactly the options that there are, and is accepted. Users,
+# sysctls and limits have the form that their readers expect.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
@@ -23,13 +23,12 @@ for f in deploy/alerts.yml deploy/grafana.json deploy/README.md; do
 	done < <(grep -ohE '\bshardd_[a-z_]+' "$f" | sort -u)
 done
 grep -q '"title": "shardd"' deploy/grafana.json || bad "deploy/grafana.json: no dashboard"
-if command -v python3 >/dev/null; then
-	python3 -c 'import json; json.load(open("deploy/grafana.json"))' || bad "deploy/grafana.json is no JSON"
-fi
 PATH=$PWD/build/promtool:$PATH
 note="; promtool is not here: make promtool"
 rules=$(tests/proc/alerts.py "$dir/alerts.json") || bad "tests/proc/alerts.py: each alert needs a fault there, and a heading in deploy/README.md"
+shown=$(tests/proc/dashboard.py "$dir/dashboard.json") || bad "tests/proc/dashboard.py: the dashboard is not whole"
 if command -v promtool >/dev/null; then
+	read=$(promtool check rules "$dir/dashboard.json" 2>&1) || bad "promtool cannot read the dashboard: $read"
 	promtool check rules deploy/alerts.yml >/dev/null || bad "promtool refuses deploy/alerts.yml"
 	promtool test rules "$dir/alerts.json" || bad "alerts fire where they must not, or do not where they must"
 	note=
@@ -100,5 +99,5 @@ version=$(sed -n 's/^VERSION *:= *//p' Makefile)
 head -1 deploy/debian/changelog | grep -qF "shardd ($version" || bad "deploy/debian/changelog is not of version $version"
 for f in deploy/debian/shardd.{config,postinst,postrm} deploy/debian/tests/train; do sh -n "$f" || bad "$f: wrong"; done
 
-[ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, none made up; $rules$note"
+[ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, none made up; $rules; $shown$note"
 [ $wrong = 0 ]

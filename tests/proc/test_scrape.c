@@ -71,8 +71,8 @@ static void what_set_it_back(void **state)
 	tool_expect(0, "", "shardctl", words);
 	web_await(s.port[0], "/metrics", "shardd_rollbacks_total{model=\"gpt\"} 1\n");
 	WEB_EXPECT(s.port[0], "GET", "/metrics", "shardd_steps_lost_total{model=\"gpt\"} 4\n",
-		   "shardd_model_losses_total{model=\"gpt\"} 1\n",
-		   "shardd_step{model=\"gpt\"} 3\n");
+		   "shardd_model_losses_total{model=\"gpt\"} 1\n", "shardd_step{model=\"gpt\"} 3\n",
+		   "\nshardd_last_rollback_timestamp_seconds{model=\"gpt\"} ");
 	trainer_end(&t);
 	cluster_stop(s.c);
 	snprintf(words, sizeof(words), "rm -r %s", dir);
