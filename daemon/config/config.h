@@ -124,8 +124,7 @@ struct config_args {            /* What a command line and an environment may br
 	const char *cluster;
 };
 
-/* All or nothing: after a failure there is nothing to free, and e names the place (file:line or
- * option), the key, the value and the choices. */
+/* After a failure there is nothing to free, and e names place, key, value and choices. */
 enum shard_status config_load(struct config *c, const struct config_args *args, struct err *e);
 /* The same for a file's text in memory. Texts call it name. */
 enum shard_status config_load_text(struct config *c, const char *name, const char *text,

@@ -359,7 +359,8 @@ static void test_flood(void **state)
  * a unix socket the kernel reports an end, so a tool need not answer there. */
 static void test_silent_tool(void **state)
 {
-	struct inproc_conf conf = {.nodes = 1, .cluster = "heartbeat_timeout = 1s"};
+	struct inproc_conf conf = {
+		.nodes = 1, .daemon = "log_level = debug", .cluster = "heartbeat_timeout = 1s"};
 	struct wire_head pong = {.op = OP_PONG};
 	struct raw silent, answers, local;
 	struct inproc c;
