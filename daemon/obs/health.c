@@ -35,13 +35,19 @@
 #define STANDS_ILL    30
 #define STANDS_ILL_NS (300 * NS_PER_SEC)
 #define FINDING_BYTES 800
-#define FINDINGS_MAX  64u /* That one message may have of a node or of a model. */
-#define MODELS_BYTES                                                                               \
-	(128u << 10) /* Of the models in a message. Nodes judge others by themselves. */
+#define FINDINGS_MAX  64u          /* That one message may have of a node or of a model. */
+#define MESSAGE_BYTES (192u << 10) /* Of what is told. */
+#define TOLD_BYTES    (64u << 10)  /* The least memory for what another node tells. */
+#define TOLD_TIMES    16u          /* Unpacked it takes at most so much more, or is not kept. */
 
-struct health {                                /* Owner: this file. */
-	Shard__Health *told[CONFIG_NODES_MAX]; /* NULL: that node has said nothing yet. */
-	uint64_t sent;                         /* Sum of what was sent last. */
+struct health { /* Owner: this file. */
+	struct told {
+		void *memory;
+		size_t bytes;
+		const Shard__Health *said; /* NULL: the node has said nothing yet. */
+	} told[CONFIG_NODES_MAX];
+	struct arena memory; /* For the message that is sent. */
+	uint64_t sent;       /* Sum of what was sent last. */
 };
 
 const char *health_level_name(enum health_level level)
@@ -122,7 +128,7 @@ static void all_nodes(struct ask *a)
 static void told_node(struct ask *a, uint16_t from)
 {
 	const struct server *s = a->s;
-	const Shard__Health *t = s->health->told[from];
+	const Shard__Health *t = s->health->told[from].said;
 
 	for (size_t i = 0; t != NULL && s->peer[from]->up && i < t->n_found; i++) {
 		const Shard__Finding *f = t->found[i];
@@ -240,7 +246,7 @@ const Shard__Known *health_known(const struct model *m)
 {
 	const struct server *s = m->server;
 	uint16_t lead = server_coordinator(s);
-	const Shard__Health *t = lead < s->nodes_nr ? s->health->told[lead] : NULL;
+	const Shard__Health *t = lead < s->nodes_nr ? s->health->told[lead].said : NULL;
 
 	if (t == NULL || server_leads(s) || !s->peer[lead]->up || lead_known(s, NULL) != SHARD_OK)
 		return NULL;
@@ -375,129 +381,114 @@ void health_ready(const struct server *s, char *why, size_t bytes)
 
 /* --- other nodes --- */
 
+/* A message is made in memory that there is since the start, so that nothing is allocated while
+ * steps are made. What does not fit is left out. */
 struct list_of_findings {
+	struct arena *memory;
 	Shard__Finding *at[FINDINGS_MAX];
 	size_t nr;
 };
 
-static void free_found(Shard__Finding *f)
-{
-	if (f != NULL)
-		shard__finding__free_unpacked(f, NULL);
-}
-
-/* The texts are the message's own, so that protobuf-c frees it whole. */
-static void as_message(struct ask *a, const struct health_finding *f)
-{
-	struct list_of_findings *l = a->arg;
-	Shard__Finding *out = l->nr < FINDINGS_MAX ? malloc(sizeof(*out)) : NULL;
-
-	if (out == NULL)
-		return;
-	shard__finding__init(out);
-	out->level = (uint32_t)f->level;
-	out->kind = strdup(f->kind);
-	out->about = strdup(f->about);
-	out->text = strdup(f->text);
-	if (out->kind != NULL && out->about != NULL && out->text != NULL)
-		l->at[l->nr++] = out;
-	else
-		free_found(out);
-}
-
-static Shard__Finding **taken(const struct list_of_findings *l)
-{
-	Shard__Finding **out = malloc((l->nr + 1) * sizeof(*out));
-
-	if (out != NULL)
-		memcpy(out, l->at, l->nr * sizeof(*out));
-	for (size_t i = 0; out == NULL && i < l->nr; i++)
-		free_found(l->at[i]);
-	return out;
-}
-
 /* A text that may be sent. */
-static char *clean(const char *text)
+static char *copied(struct arena *memory, const char *text)
 {
 	size_t bytes = strlen(text) + 1;
-	char *out = malloc(bytes);
+	char *out = arena_take(memory, bytes);
 
 	if (out != NULL)
 		control_clean(out, bytes, text);
 	return out;
 }
 
-static Shard__Known *known_of(const struct model *m)
+static void as_message(struct ask *a, const struct health_finding *f)
 {
-	struct list_of_findings l = {.nr = 0};
+	struct list_of_findings *l = a->arg;
+	Shard__Finding *out = l->nr < FINDINGS_MAX ? arena_take(l->memory, sizeof(*out)) : NULL;
+
+	if (out == NULL)
+		return;
+	shard__finding__init(out);
+	out->level = (uint32_t)f->level;
+	out->kind = copied(l->memory, f->kind);
+	out->about = copied(l->memory, f->about);
+	out->text = copied(l->memory, f->text);
+	if (out->kind != NULL && out->about != NULL && out->text != NULL)
+		l->at[l->nr++] = out;
+}
+
+static size_t taken(const struct list_of_findings *l, Shard__Finding ***out)
+{
+	*out = arena_take(l->memory, (l->nr + 1) * sizeof(**out));
+	if (*out == NULL)
+		return 0;
+	memcpy(*out, l->at, l->nr * sizeof(**out));
+	return l->nr;
+}
+
+/* NULL: there is no room for it. Other nodes then judge the model by themselves. */
+static Shard__Known *known_of(const struct model *m, struct arena *memory)
+{
+	struct list_of_findings l = {.memory = memory};
 	struct ask a = {.s = m->server, .found = as_message, .arg = &l};
-	Shard__Known *k = malloc(sizeof(*k));
+	Shard__Known *k = arena_take(memory, sizeof(*k));
 
 	if (k == NULL)
 		return NULL;
 	shard__known__init(k);
 	own_model(&a, m);
-	k->found = taken(&l);
-	k->n_found = k->found != NULL ? l.nr : 0;
+	k->n_found = taken(&l, &k->found);
 	k->model = m->id;
-	k->state = strdup(progress_own_state(m));
-	k->path = clean(m->ckpt->last.path);
+	k->state = copied(memory, progress_own_state(m));
+	k->path = copied(memory, m->ckpt->last.path);
 	k->step = m->ckpt->last.step;
 	k->bytes = m->ckpt->last.bytes;
 	k->at = m->ckpt->last.at;
 	k->failures = m->ckpt->failures;
-	k->last_error = clean(m->ckpt->last_error);
-	if (k->found != NULL && k->state != NULL && k->path != NULL && k->last_error != NULL)
-		return k;
-	shard__known__free_unpacked(k, NULL);
-	return NULL;
+	k->last_error = copied(memory, m->ckpt->last_error);
+	return k->state != NULL && k->path != NULL && k->last_error != NULL ? k : NULL;
 }
 
-/* What this node has to tell. The caller frees it with shard__health__free_unpacked(). */
-static Shard__Health *message(const struct server *s)
+/* What this node has to tell. It is in effect until the next call. */
+static void message(const struct server *s, Shard__Health *h)
 {
-	struct list_of_findings l = {.nr = 0};
+	struct arena *memory = &s->health->memory;
+	struct list_of_findings l = {.memory = memory};
 	struct ask a = {.s = s, .found = as_message, .arg = &l};
-	Shard__Health *h = malloc(sizeof(*h));
-	size_t nr = 0, bytes = 0;
+	size_t nr = 0;
 
-	if (h == NULL)
-		return NULL;
+	arena_reset(memory);
 	shard__health__init(h);
 	own_node(&a);
-	h->found = taken(&l);
-	h->n_found = h->found != NULL ? l.nr : 0;
+	h->n_found = taken(&l, &h->found);
 	list_each(it, (struct list *)(uintptr_t)&s->models)
 		nr++;
-	h->models = calloc(nr + 1, sizeof(Shard__Known *));
+	h->models = arena_take(memory, (nr + 1) * sizeof(*h->models));
 	list_each(it, (struct list *)(uintptr_t)&s->models) {
 		const struct model *m = list_of(it, struct model, link);
 		Shard__Known *k = NULL;
 
-		if (server_leads(s) && !m->defining && h->models != NULL && bytes < MODELS_BYTES)
-			k = known_of(m);
+		if (server_leads(s) && !m->defining && h->models != NULL)
+			k = known_of(m, memory);
 		if (k != NULL)
 			h->models[h->n_models++] = k;
-		bytes += k != NULL ? shard__known__get_packed_size(k) : 0;
 	}
-	return h;
 }
 
 static void tell(struct server *s, uint64_t to)
 {
 	struct wire_head h = {.op = OP_HEALTH};
-	Shard__Health *body = NULL;
+	Shard__Health body;
+	bool made = false;
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (!(to >> n & 1) || s->peer[n] == NULL || !s->peer[n]->up ||
 		    !peer_knows(s->peer[n], WIRE_HEALTH))
 			continue;
-		if (body == NULL && (body = message(s)) == NULL)
-			return;
-		peer_tell(s, n, &h, &body->base);
+		if (!made)
+			message(s, &body);
+		made = true;
+		peer_tell(s, n, &h, &body.base);
 	}
-	if (body != NULL)
-		shard__health__free_unpacked(body, NULL);
 }
 
 /* The same findings as message() has, as a sum: a beat allocates nothing while nothing changes. */
@@ -574,25 +565,32 @@ static enum shard_status check(const struct peer *p, const Shard__Health *body, 
 		       members_name(p->server, p->node));
 }
 
+/* The message is of the scratch memory. It is kept in memory that grows and is used again. */
 enum shard_status health_told(struct peer *p, const Shard__Health *body, struct err *e)
 {
-	Shard__Health **told = &p->server->health->told[p->node], *copy;
-	size_t bytes = shard__health__get_packed_size(body);
-	uint8_t *packed;
+	struct told *t = &p->server->health->told[p->node];
+	size_t packed = shard__health__get_packed_size(body), room = TOLD_TIMES * packed + 4096;
+	const ProtobufCMessage *copy;
+	struct arena memory;
 
 	if (check(p, body, e) != SHARD_OK)
 		return SHARD_PROTOCOL;
-	packed = malloc(bytes + 1);
-	if (packed == NULL)
+	t->said = NULL;
+	if (packed + room > t->bytes) {
+		free(t->memory);
+		t->bytes = packed + room > TOLD_BYTES ? packed + room : TOLD_BYTES;
+		t->memory = malloc(t->bytes);
+	}
+	if (t->memory == NULL) {
+		t->bytes = 0;
 		return SHARD_OK;
-	shard__health__pack(body, packed);
-	copy = shard__health__unpack(NULL, bytes, packed);
-	free(packed);
-	if (copy == NULL)
-		return SHARD_OK;
-	if (*told != NULL)
-		shard__health__free_unpacked(*told, NULL);
-	*told = copy;
+	}
+	shard__health__pack(body, (uint8_t *)t->memory + t->bytes - packed);
+	arena_init(&memory, t->memory, t->bytes - packed);
+	if (control_unpack(&copy, &shard__health__descriptor,
+			   (uint8_t *)t->memory + t->bytes - packed, packed, &memory,
+			   e) == SHARD_OK)
+		t->said = (const Shard__Health *)copy;
 	return SHARD_OK;
 }
 
@@ -600,17 +598,19 @@ enum shard_status health_told(struct peer *p, const Shard__Health *body, struct 
 
 enum shard_status health_init(struct server *s, struct err *e)
 {
-	s->health = calloc(1, sizeof(*s->health));
-	return s->health != NULL ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no memory for the health");
+	struct health *h = calloc(1, sizeof(*h) + MESSAGE_BYTES);
+
+	s->health = h;
+	if (h == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the health");
+	arena_init(&h->memory, h + 1, MESSAGE_BYTES);
+	return SHARD_OK;
 }
 
 void health_free(struct server *s)
 {
-	if (s->health == NULL)
-		return;
-	for (uint16_t n = 0; n < CONFIG_NODES_MAX; n++)
-		if (s->health->told[n] != NULL)
-			shard__health__free_unpacked(s->health->told[n], NULL);
+	for (uint16_t n = 0; s->health != NULL && n < CONFIG_NODES_MAX; n++)
+		free(s->health->told[n].memory);
 	free(s->health);
 	s->health = NULL;
 }

@@ -364,8 +364,8 @@ static void test_new(void **state)
 	tool_expect(1, "is there already: --force replaces it", "shardctl", words);
 	snprintf(words, sizeof(words), "secret new %s --force", f.other);
 	tool_expect(0, "", "shardctl", words);
-	tool_expect(1, "cannot be made", "shardctl", "secret new /nowhere/s");
-	tool_expect(2, "write secret new", "shardctl", "secret old");
+	tool_expect(1, "cannot be written", "shardctl", "secret new /nowhere/s");
+	tool_expect(2, "choose new or rotate", "shardctl", "secret old");
 	assert_int_equal(tool_run(&one, "shardctl", "secret new"), 0);
 	assert_int_equal(tool_run(&two, "shardctl", "secret new"), 0);
 	assert_int_equal(strlen(one), 65);

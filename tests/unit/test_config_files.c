@@ -172,14 +172,16 @@ static void test_all_errors(void **state)
 	put(file, "main.conf",
 	    "[daemon]\nnode = a\nhttp = 0.0.0.0:1\n[cluster]\nstep_timeout = 1s\nmembership = "
 	    "etcd\n");
-	all_wrong(&args,
-		  "/main.conf:3: [daemon] http = 0.0.0.0:1: not loopback, and requests are not "
-		  "authenticated: choose 127.0.0.1:PORT or off, or set allow_unauthenticated = yes "
-		  "if everybody who can reach it may see models and nodes\n"
-		  "/main.conf:5: [cluster] step_timeout is shorter than heartbeat_timeout "
-		  "(default): raise it\n"
-		  "/main.conf:6: [cluster] membership = etcd: etcd_endpoints does not say where it "
-		  "is: set it, as in http://10.0.0.1:2379,http://10.0.0.2:2379\n");
+	all_wrong(
+		&args,
+		"/main.conf:3: [daemon] http = 0.0.0.0:1: not loopback, and requests are not "
+		"authenticated: choose 127.0.0.1:PORT or off, set http_allow to the networks that "
+		"may see models and nodes, as in 10.0.0.0/8, or set allow_unauthenticated = yes if "
+		"everybody who can reach it may\n"
+		"/main.conf:5: [cluster] step_timeout is shorter than heartbeat_timeout "
+		"(default): raise it\n"
+		"/main.conf:6: [cluster] membership = etcd: etcd_endpoints does not say where it "
+		"is: set it, as in http://10.0.0.1:2379,http://10.0.0.2:2379\n");
 	/* What is wrong for all models is said once, and not for each of them. */
 	put(file, "main.conf",
 	    "[daemon]\nnode = a\n[model]\nmin_world = 4\nmax_world = 2\n[model \"m\"]\nlr = 1\n"
