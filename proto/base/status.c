@@ -44,7 +44,9 @@ const char *status_name(enum shard_status st)
 }
 // clang-format on
 
-enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) enum shard_status err_setv(struct err *e,
+								 enum shard_status st,
+								 const char *fmt, va_list ap)
 {
 	if (e != NULL) {
 		e->status = st;

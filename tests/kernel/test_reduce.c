@@ -316,7 +316,7 @@ static void changing(void **state)
 	(void)state;
 	assert_true(src != NULL && dst != NULL);
 	memset(src, 0, N * sizeof(float) + 128);
-	w.at = (uint64_t *)src + 8;
+	w.at = (uint64_t *)(void *)src + 8;
 	assert_int_equal(pthread_create(&t, NULL, writes, &w), 0);
 	for (uint32_t i = 0; i < ROUNDS * ISA_NR * 3; i++) {
 		enum isa isa = (enum isa)(i % ISA_NR);

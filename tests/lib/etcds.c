@@ -31,7 +31,7 @@
 
 enum { HEARTBEAT_MS = 50, ELECTION_MS = 500 };
 
-static int run(const char *fmt, ...)
+__attribute__((format(printf, 1, 2))) static int run(const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;

@@ -14,7 +14,8 @@ fi
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-slurm.XXXXXX")
 export SHARDD_SLURM_ENV=$dir/none SHARDD_RUN=$dir/run SHARDD_BIN=$dir/bin SHARDD_MEMORY=64MiB SHARDD_SITE_SECRET=$dir/site
 export SLURM_JOB_ID=4711 SLURM_JOB_UID=65534 SLURMD_NODENAME=localhost SLURM_JOB_NODELIST=localhost SHARDD_TRIES=6000
-trap 'deploy/slurm/epilog.sh; rm -rf "$dir"' EXIT
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$dir"' EXIT
 bad() { echo "slurm: $*" >&2; exit 1; }
 chmod 755 "$dir"
 mkdir "$dir/bin"
@@ -32,6 +33,7 @@ pid=$(cat "$SHARDD_RUN/4711.pid")
 grep -qx 'localhost = localhost:24711' "$SHARDD_RUN/4711/shardd.conf" || bad "the list of nodes is wrong"
 deploy/slurm/epilog.sh || bad "the epilog fails"
 [ ! -e "/proc/$pid/exe" ] || bad "the daemon still runs"
+pid=
 [ -z "$(ls "$SHARDD_RUN")" ] || bad "the epilog leaves $(ls "$SHARDD_RUN")"
 deploy/slurm/epilog.sh || bad "an epilog without a daemon fails"
 echo "ok slurm: a daemon started and ended with its job"

@@ -341,7 +341,7 @@ static void test_other_release(void **state)
 	checkup_machine();
 	proc_beside(from, sizeof(from), "shardd");
 	snprintf(command, sizeof(command), "sed 's/%s/9%s/g' %s > %s/old && chmod 755 %s/old",
-		 SHARD_RELEASE, SHARD_RELEASE + 1, from, checkup_dir(), checkup_dir());
+		 SHARD_RELEASE, &SHARD_RELEASE[1], from, checkup_dir(), checkup_dir());
 	assert_int_equal(system(command), 0);
 	snprintf(command, sizeof(command), "exec %s/old --config %s 2>%s", checkup_dir(),
 		 c->node[1].conf, c->node[1].log);

@@ -52,32 +52,32 @@ static const struct {
 	enum need need;
 	const ProtobufCMessage *body;
 } asks[OP_NR] = {
-	[OP_HELLO] = {NONE},
-	[OP_ERROR] = {NONE},
-	[OP_PING] = {NONE},
-	[OP_PONG] = {NONE},
-	[OP_AUTH] = {NONE},
-	[OP_DEFINE] = {READS, &define_body.base},
-	[OP_WRITE] = {WRITES},
-	[OP_SEAL] = {WRITES},
-	[OP_READ] = {READS, &read_body.base},
-	[OP_JOIN] = {WRITES},
-	[OP_LEAVE] = {NONE},
-	[OP_STATUS] = {NONE}, /* It is tested below. */
-	[OP_WAITS] = {READS},
-	[OP_ATTACH] = {READS, &attach_body.base},
-	[OP_MANAGE] = {WRITES, &manage_body.base},
-	[OP_SAVE] = {WRITES, &save_body.base},
-	[OP_RESTORE] = {WRITES, &restore_body.base},
-	[OP_VERIFY] = {WRITES, &verify_body.base},
-	[OP_HISTORY] = {READS, &history_body.base},
-	[OP_MOVE] = {NONE}, /* Only root may, whatever the model: test_moves. */
-	[OP_BLOB] = {READS},
-	[OP_PUSH_DATA] = {NONE},
-	[OP_PUSH] = {NONE},
-	[OP_READY] = {NONE},
-	[OP_ABANDON] = {NONE},
-	[OP_IMAGE_ASK] = {NONE},
+	[OP_HELLO] = {.need = NONE},
+	[OP_ERROR] = {.need = NONE},
+	[OP_PING] = {.need = NONE},
+	[OP_PONG] = {.need = NONE},
+	[OP_AUTH] = {.need = NONE},
+	[OP_DEFINE] = {.need = READS, .body = &define_body.base},
+	[OP_WRITE] = {.need = WRITES},
+	[OP_SEAL] = {.need = WRITES},
+	[OP_READ] = {.need = READS, .body = &read_body.base},
+	[OP_JOIN] = {.need = WRITES},
+	[OP_LEAVE] = {.need = NONE},
+	[OP_STATUS] = {.need = NONE}, /* It is tested below. */
+	[OP_WAITS] = {.need = READS},
+	[OP_ATTACH] = {.need = READS, .body = &attach_body.base},
+	[OP_MANAGE] = {.need = WRITES, .body = &manage_body.base},
+	[OP_SAVE] = {.need = WRITES, .body = &save_body.base},
+	[OP_RESTORE] = {.need = WRITES, .body = &restore_body.base},
+	[OP_VERIFY] = {.need = WRITES, .body = &verify_body.base},
+	[OP_HISTORY] = {.need = READS, .body = &history_body.base},
+	[OP_MOVE] = {.need = NONE}, /* Only root may, whatever the model: test_moves. */
+	[OP_BLOB] = {.need = READS},
+	[OP_PUSH_DATA] = {.need = NONE},
+	[OP_PUSH] = {.need = NONE},
+	[OP_READY] = {.need = NONE},
+	[OP_ABANDON] = {.need = NONE},
+	[OP_IMAGE_ASK] = {.need = NONE},
 };
 
 static void fill_bodies(void)

@@ -366,8 +366,9 @@ static void asked_closed(void *owner, struct conn *c, const struct err *why)
  * below the limit, and all are answered, whether the peer reads the answers at once or late. */
 static void test_limit(void **state)
 {
-	static const struct conn_handler handler = {.frames = {asked_head, asked_frame},
-						    .on_close = asked_closed};
+	static const struct conn_handler handler = {
+		.frames = {.on_head = asked_head, .on_frame = asked_frame},
+		.on_close = asked_closed};
 	struct stream_account account = {.most = UINT64_MAX};
 	struct wire_head ping = {.op = OP_PING}, with_body = {.op = OP_ABANDON};
 	struct loopnet *t = *state;

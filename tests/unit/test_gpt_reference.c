@@ -248,11 +248,10 @@ static void settings_equal_the_products(void **state)
 		"optimizer=adam clip=0.5 weight_decay=0.1 betas=0.8,0.95 eps=1e-6",
 		"optimizer=sgd momentum=0.9 nesterov=yes lr=0.25 chunk_elems=4096 max_skips=3",
 		"optimizer=adagrad loss_scale=128 nonfinite=pause",
-		"optimizer=lion beta2=0.9 loss_scale=dynamic initial_scale_power=8 "
-		"loss_scale_window=7 hysteresis=3 "
-		"min_loss_scale=4",
-		"min_world=2 max_world=4 local_world=2 replicas=1 timeout=20s "
-		"consecutive_hysteresis=yes lr=1e-3",
+		("optimizer=lion beta2=0.9 loss_scale=dynamic initial_scale_power=8 "
+		 "loss_scale_window=7 hysteresis=3 min_loss_scale=4"),
+		("min_world=2 max_world=4 local_world=2 replicas=1 timeout=20s "
+		 "consecutive_hysteresis=yes lr=1e-3"),
 	};
 	struct err e;
 

@@ -100,7 +100,7 @@ static void choice(void **state)
 			 {"10.0.0.1", IBV_GID_TYPE_ROCE_V2},
 			 {"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}},
 		{.name = "b",
-		 .gid = {{NULL},
+		 .gid = {{.address = NULL},
 			 {"fd00::7", IBV_GID_TYPE_ROCE_V2},
 			 {"10.0.0.3", IBV_GID_TYPE_ROCE_V2}}},
 	};
