@@ -196,7 +196,12 @@ void ckpt_op_note_failure(struct ckpt_op *op)
 const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX + 64])
 {
 	const char *path = op->path[0] != 0 ? op->path : op->dir;
+	char whole[CHECKPOINT_PATH_MAX];
 
+	/* While it is written its folder has another name, which says nothing to a user. */
+	if (op->kind == CKPT_SAVE && op->tag[0] != 0 &&
+	    checkpoint_path(whole, op->dir, op->tag, NULL) == SHARD_OK)
+		path = whole;
 	if (op->kind == CKPT_VERIFY)
 		snprintf(out, CHECKPOINT_PATH_MAX + 64, "has its copies compared");
 	else
