@@ -26,7 +26,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define WAIT_S 40
+#define WAIT_S     40
+#define SAID_BYTES 4096
 
 static struct cluster *cluster;
 static uint16_t http_port[2];
@@ -71,48 +72,46 @@ static bool has_line(const char *text, const char *begin, const char *part)
 	return false;
 }
 
-/* level NULL: nothing is wrong. *why gets the tool that says something else. */
-static bool all_say(int node, const char *level, const char *part, const char **why)
+/* level NULL: nothing is wrong. Takes the text of a tool, and keeps it in `why` if it is not ok. */
+static bool judged(bool ok, char *text, char why[SAID_BYTES])
 {
+	if (!ok)
+		snprintf(why, SAID_BYTES, "%s", text);
+	free(text);
+	return ok;
+}
+
+static bool all_say(int node, const char *level, const char *part, char why[SAID_BYTES])
+{
+	bool ill = level != NULL && strcmp(level, "ill") == 0;
 	char line[16], doctor[300], *out = NULL;
-	bool ill = level != NULL && strcmp(level, "ill") == 0, ok;
-	const char *text;
 	int rc;
 
 	snprintf(line, sizeof(line), "%s: ", level != NULL ? level : "");
 	out = moved_said(cluster, node, "status --timeout 30", &rc);
-	ok = rc == ill &&
-	     (level != NULL ? has_line(out, line, part) : strncmp(out, "ok\n", 3) == 0);
-	*why = ok ? NULL : out;
-	if (!ok)
-		return false; /* The text of a failure is not freed. */
-	free(out);
-	text = moved_http(http_port[node], "/healthz");
-	ok = strstr(text, ill ? " 503 " : " 200 OK") != NULL &&
-	     (level != NULL ? has_line(text, line, part) : strstr(text, "\r\n\r\nok\n") != NULL);
-	*why = ok ? NULL : text;
-	if (!ok)
+	if (!judged(rc == ill && (level != NULL ? has_line(out, line, part)
+						: strncmp(out, "ok\n", 3) == 0),
+		    out, why))
+		return false;
+	out = strdup(moved_http(http_port[node], "/healthz"));
+	if (!judged(strstr(out, ill ? " 503 " : " 200 OK") != NULL &&
+			    (level != NULL ? has_line(out, line, part)
+					   : strstr(out, "\r\n\r\nok\n") != NULL),
+		    out, why))
 		return false;
 	snprintf(doctor, sizeof(doctor), "doctor --timeout 30 --config %s --address %s",
 		 cluster->node[node].conf, cluster->node[node].unix_address);
 	rc = tool_run(&out, "shardctl", doctor);
-	ok = (!ill || rc == 1) && has_line(out,
-					   ill             ? "fail  cluster"
-					   : level != NULL ? "warn  cluster"
-							   : "ok    cluster",
-					   part);
-	*why = ok ? NULL : out;
-	if (ok)
-		free(out);
-	return ok;
+	snprintf(line, sizeof(line), "%s  cluster", ill ? "fail" : level != NULL ? "warn" : "ok  ");
+	return judged((!ill || rc == 1) && has_line(out, line, part), out, why);
 }
 
 static void seen_at(int node, const char *level, const char *part)
 {
 	uint64_t until = pace_by(WAIT_S);
-	const char *why;
+	char why[SAID_BYTES];
 
-	while (!all_say(node, level, part, &why)) {
+	while (!all_say(node, level, part, why)) {
 		if (clock_ns() > until)
 			fail_msg("node %c does not say \"%s: %s\": %s", 'a' + node,
 				 level != NULL ? level : "ok", part, why);
