@@ -154,7 +154,7 @@ enum shard_status everywhere_request(struct session *t, const struct wire_head *
 	char *own;
 
 	access_cred(t, &who, groups);
-	own = status_json(t->server, &who);
+	own = status_json(t->server, &who, STATUS_WHOLE);
 	if (own == NULL || !look->all) {
 		st = answer(t, h->attempt, own, e);
 		free(own);
@@ -184,7 +184,7 @@ enum shard_status everywhere_node_request(struct peer *p, const struct wire_head
 	struct wire_head reply = {.op = OP_STATUS, .flags = WIRE_REPLY, .attempt = h->attempt};
 	Shard__Text body = SHARD__TEXT__INIT;
 
-	body.text = status_json(p->server, ((const Shard__Look *)msg)->cred);
+	body.text = status_json(p->server, ((const Shard__Look *)msg)->cred, STATUS_OWN);
 	if (body.text == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the status");
 	peer_tell(p->server, p->node, &reply, &body.base);

@@ -416,14 +416,9 @@ static const Shard__Cred *reader(const struct server *s, Shard__Cred *all)
 	return s->conf->http_private_models ? all : NULL;
 }
 
-static void health(FILE *f, const struct server *s)
-{
-	Shard__Cred all;
-
-	(void)health_lines(f, s, reader(s, &all));
-}
-
-static char *written(void (*write)(FILE *f, const struct server *s), const struct server *s)
+/* Fills one text of the snapshot in. It stays NULL without memory. */
+static void written(char **out, struct http_snapshot *to, const struct server *s,
+		    void (*write)(FILE *f, const struct server *s, struct http_snapshot *to))
 {
 	char *text = NULL;
 	size_t bytes;
@@ -431,17 +426,25 @@ static char *written(void (*write)(FILE *f, const struct server *s), const struc
 	bool ok;
 
 	if (f == NULL)
-		return NULL;
-	write(f, s);
+		return;
+	write(f, s, to);
 	ok = !ferror(f);
 	if (fclose(f) == 0 && ok)
-		return text;
-	free(text);
-	return NULL;
+		*out = text;
+	else
+		free(text);
 }
 
-static void all_metrics(FILE *f, const struct server *s)
+static void health(FILE *f, const struct server *s, struct http_snapshot *to)
 {
+	Shard__Cred all;
+
+	to->ill = health_lines(f, s, reader(s, &all)) == HEALTH_ILL;
+}
+
+static void all_metrics(FILE *f, const struct server *s, struct http_snapshot *to)
+{
+	(void)to;
 	server_metrics(f, s);
 	scrape_models(f, s);
 }
@@ -468,14 +471,13 @@ void scrape_render(void *server, struct http_snapshot *out)
 	json_t *events = events_json(s, reader(s, &all)),
 	       *samples = out->due ? all_samples(s) : NULL;
 
-	out->metrics = written(all_metrics, server);
-	out->status = status_json(s, reader(s, &all));
+	written(&out->metrics, out, s, all_metrics);
+	out->status = status_json(s, reader(s, &all), STATUS_WHOLE);
 	out->events = json_dumps(events, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	json_decref(events);
 	if (out->due)
 		out->samples = json_dumps(samples, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	json_decref(samples);
-	out->health = written(health, server);
-	out->ill = health_lines(NULL, s, reader(s, &all)) == HEALTH_ILL;
+	written(&out->health, out, s, health);
 	health_ready(s, out->unready, sizeof(out->unready));
 }

@@ -504,7 +504,7 @@ static void models_json(json_t *models, const struct list *list, const Shard__Cr
 	}
 }
 
-char *status_json(const struct server *s, const Shard__Cred *who)
+char *status_json(const struct server *s, const Shard__Cred *who, enum status_what what)
 {
 	json_t *models = json_array(), *o;
 	uint64_t refused, copied;
@@ -526,10 +526,10 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
-	if (o != NULL)
+	if (o != NULL && what == STATUS_WHOLE) {
 		json_object_set_new(o, "health", health_json(s, who));
-	if (o != NULL)
 		json_object_set_new(o, "events", events_json(s, who));
+	}
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;

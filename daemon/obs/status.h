@@ -13,9 +13,12 @@
 struct server;
 struct model;
 
+/* STATUS_OWN leaves out what every node says: what is wrong, and its events. */
+enum status_what { STATUS_WHOLE, STATUS_OWN };
+
 /* The status as this user may see it. A model that the user may not read has only its name, owner
  * and mode. who NULL: somebody over TCP. The text is from malloc(); NULL: no memory. */
-char *status_json(const struct server *s, const Shard__Cred *who);
+char *status_json(const struct server *s, const Shard__Cred *who, enum status_what what);
 /* "nodes 2 of 2, models gpt (step 812, world 4)" */
 void status_line(const struct server *s, char *out, size_t bytes);
 /* Since the start. */

@@ -44,9 +44,7 @@ const char *status_name(enum shard_status st)
 }
 // clang-format on
 
-__attribute__((format(printf, 3, 0))) enum shard_status err_setv(struct err *e,
-								 enum shard_status st,
-								 const char *fmt, va_list ap)
+enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt, va_list ap)
 {
 	if (e != NULL) {
 		e->status = st;

@@ -21,7 +21,9 @@ struct err {
 /* These functions return st. A text that does not fit is cut. */
 __attribute__((format(printf, 3, 4))) enum shard_status err_set(struct err *e, enum shard_status st,
 								const char *fmt, ...);
-enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt, va_list ap);
+__attribute__((format(printf, 3, 0))) enum shard_status err_setv(struct err *e,
+								 enum shard_status st,
+								 const char *fmt, va_list ap);
 /* Sets SHARD_SYSTEM with this errno. */
 __attribute__((format(printf, 3, 4))) enum shard_status err_sys(struct err *e, int error,
 								const char *fmt, ...);

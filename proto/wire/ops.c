@@ -20,6 +20,7 @@ enum {
 	BLOB = (64 << 10) + SMALL, /* SMALL and what one trainer keeps with a step. */
 	LIST = 1 << 20,            /* Tensors of a chunk, or runs of chunks. */
 	PART = WIRE_PART_BYTES,    /* Tensor bytes. */
+	HEALTH = 256 << 10,        /* What is wrong with a node and with all models. */
 	REGIONS = 16 << 10,        /* The memory regions of one model. */
 	RANKS = 64 << 10,          /* What all ranks of a node gave with a step. */
 	WHOLE = WIRE_CONTROL_MAX,
@@ -86,7 +87,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_CAPACITY] = {"capacity", CTRL, N, 0, SMALL},
 	[OP_NODES] = {"nodes", CTRL, N, 2, WIRE_HELLO_MAX},
 	[OP_NODE_ADD] = {"node_add", CTRL, N, 2, SMALL},
-	[OP_HEALTH] = {"health", CTRL, N, 0, LIST},
+	[OP_HEALTH] = {"health", CTRL, N, 0, HEALTH},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

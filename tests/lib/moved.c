@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "lib/pace.h"
-#include "lib/ports.h"
 #include "lib/tool.h"
+#include "lib/web.h"
 
 #include <arpa/inet.h>
 #include <jansson.h>
@@ -18,22 +18,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
-
-/* The variable overrides the file, where HTTP is off. */
-static void up_with_http(struct cluster *c, uint16_t *port)
-{
-	char address[32];
-
-	for (int n = 0; n < c->nodes_nr; n++) {
-		port[n] = ports_take();
-		snprintf(address, sizeof(address), "127.0.0.1:%u", port[n]);
-		setenv("SHARD_HTTP", address, 1);
-		cluster_spawn(c, n);
-		unsetenv("SHARD_HTTP");
-	}
-	for (int n = 0; n < c->nodes_nr; n++)
-		cluster_ready(c, n);
-}
 
 void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan *p)
 {
@@ -51,7 +35,7 @@ void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan
 	if (p->warm)
 		cluster_warm(*c, CLUSTER_TMPFS);
 	if (p->http_port != NULL)
-		up_with_http(*c, p->http_port);
+		web_spawn_all(*c, p->http_port);
 	else
 		cluster_up(*c);
 	for (int n = 0; n < p->nodes && strstr(p->conf, "membership = quorum") != NULL; n++)

@@ -20,20 +20,32 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+void web_spawn(struct cluster *c, int node, uint16_t *port)
+{
+	char address[32];
+
+	if (*port == 0)
+		*port = ports_take();
+	snprintf(address, sizeof(address), "127.0.0.1:%u", *port);
+	setenv("SHARD_HTTP", address, 1); /* It overrides the file, where HTTP is off. */
+	cluster_spawn(c, node);
+	unsetenv("SHARD_HTTP");
+}
+
+void web_spawn_all(struct cluster *c, uint16_t *port)
+{
+	for (int n = 0; n < c->nodes_nr; n++) {
+		port[n] = 0;
+		web_spawn(c, n, &port[n]);
+	}
+	for (int n = 0; n < c->nodes_nr; n++)
+		cluster_ready(c, n);
+}
+
 void web_serve(struct web *s, int nodes)
 {
 	s->c = cluster_make(nodes, NULL, NULL);
-	for (int i = 0; i < nodes; i++) {
-		char address[32];
-
-		s->port[i] = ports_take();
-		snprintf(address, sizeof(address), "127.0.0.1:%u", s->port[i]);
-		setenv("SHARD_HTTP", address, 1); /* It overrides the file, where HTTP is off. */
-		cluster_spawn(s->c, i);
-		unsetenv("SHARD_HTTP");
-	}
-	for (int i = 0; i < nodes; i++)
-		cluster_ready(s->c, i);
+	web_spawn_all(s->c, s->port);
 }
 
 /* --- a client on a plain socket --- */

@@ -14,6 +14,9 @@ struct web { /* Daemons with HTTP. */
 
 /* Starts so many daemons, each with HTTP on a port of its own. */
 void web_serve(struct web *s, int nodes);
+/* Starts one of them, which has HTTP at that port of 127.0.0.1. *port 0: it gets a free one. */
+void web_spawn(struct cluster *c, int node, uint16_t *port);
+void web_spawn_all(struct cluster *c, uint16_t *port); /* All nodes, until they answer. */
 
 /* --- one request at a time --- */
 

@@ -8,11 +8,11 @@
 #include "lib/keep.h"
 #include "lib/moved.h"
 #include "lib/pace.h"
-#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/secrets.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
+#include "lib/web.h"
 
 #include <jansson.h>
 #include <poll.h>
@@ -34,24 +34,13 @@ static uint16_t http_port[2];
 
 static void spawn(int node)
 {
-	char address[32];
-
-	http_port[node] = http_port[node] != 0 ? http_port[node] : ports_take();
-	snprintf(address, sizeof(address), "127.0.0.1:%u", http_port[node]);
-	setenv("SHARD_HTTP", address, 1); /* It overrides the file, where HTTP is off. */
-	cluster_spawn(cluster, node);
-	unsetenv("SHARD_HTTP");
+	web_spawn(cluster, node, &http_port[node]);
 }
 
 static void serve(const char *extra)
 {
 	cluster = cluster_make(2, "chunk_elems = 1Ki\n", extra);
-	for (int n = 0; n < 2; n++) {
-		http_port[n] = 0;
-		spawn(n);
-	}
-	for (int n = 0; n < 2; n++)
-		cluster_ready(cluster, n);
+	web_spawn_all(cluster, http_port);
 }
 
 /* --- what each of the tools says --- */
@@ -327,6 +316,48 @@ static void test_everywhere(void **state)
 	cluster_done(&cluster);
 }
 
+/* Who asks over HTTP may not read the model: that it is ill is said, and not why, and its events
+ * are not there. Another model at the same daemons is shown as ever. */
+static void test_private(void **state)
+{
+	static const char *const paths[] = {"/status", "/events", "/healthz", "/samples"};
+	struct shard_spec spec;
+	struct trainer t, open;
+
+	(void)state;
+	serve(NULL);
+	trainer_connect(&t, cluster->node[0].unix_address);
+	trainer_spec(&spec, SHARD_F32, SHARD_F32);
+	spec.name = "mine";
+	spec.settings = "optimizer=sgd lr=1 mode=0600";
+	trainer_define_as(&t, cluster->node[0].unix_address, &spec);
+	trainer_join(&open, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	train(&open, 2);
+	cluster_kill(cluster, 1);
+	spawn(1); /* Both models are lost. */
+	cluster_ready(cluster, 1);
+	for (int n = 0; n < 2; n++) {
+		web_await(http_port[n], "/healthz",
+			  "ill: \"mine\" is ill (lost): its owner may ask");
+		web_await(http_port[n], "/healthz", "ill: \"gpt\" is lost: node b started again");
+		web_await(http_port[n], "/events", "\"event\":\"lost\",\"model\":\"gpt\"");
+		for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+			char *text = web_fetch(http_port[n], "GET", paths[i]);
+
+			assert_null(strstr(text, "\"mine\" is lost"));
+			assert_null(strstr(text, "model=mine"));
+			assert_null(strstr(text, "\"model\":\"mine\",\"text\":\"generation"));
+			free(text);
+		}
+		says(n, "status", 1,
+		     "ill: \"mine\" is lost: node b started again"); /* Root asks. */
+		says(n, "events", 0, "model=mine");
+	}
+	shard_disconnect(&t.client);
+	shard_disconnect(&open.client);
+	cluster_done(&cluster);
+}
+
 /* --- faults of a start: one command on either node finds each --- */
 
 static void test_other_secret(void **state)
@@ -404,6 +435,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_checkpoint_fails, cleanup),
 		cmocka_unit_test_teardown(test_paused, cleanup),
 		cmocka_unit_test_teardown(test_everywhere, cleanup),
+		cmocka_unit_test_teardown(test_private, cleanup),
 		cmocka_unit_test_teardown(test_other_secret, cleanup),
 		cmocka_unit_test_teardown(test_other_settings, cleanup),
 		cmocka_unit_test_teardown(test_small_budget, cleanup),
