@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # deps.sh: installs the Debian packages that building and testing need and that are missing. Beside
-# arm.sh it is the only script that calls apt. With NO_APT=1 it prints what is missing and fails.
+# arm.sh and promtool.sh it is the only script that calls apt. With NO_APT=1 it prints what is
+# missing and fails.
 set -eu
 packages=(
 	build-essential pkg-config                                  # compiler, make, the installed library's test

@@ -11,6 +11,7 @@ if has=$(command -v promtool); then
 	ln -sf "$has" "$folder/promtool"
 	exit 0
 fi
+[ "${NO_APT:-0}" = 0 ] || { echo "promtool: NO_APT is set: install promtool" >&2; exit 1; }
 command -v apt-get dpkg-deb >/dev/null || { echo "promtool: there is no apt-get here: install promtool" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
