@@ -73,6 +73,11 @@ bool step_is_lost(struct members *m, int n)
 	return m->node[n].lost_nr > 0 && m->node[n].leads == 0;
 }
 
+bool step_was_lost(struct members *m, int n)
+{
+	return m->node[n].lost_nr > 0;
+}
+
 bool step_another_leads(struct members *m, int n)
 {
 	for (int i = 0; i < m->nodes_nr; i++)

@@ -32,6 +32,7 @@ int step_read(struct members *m, int n);
 /* For members_wait(). */
 bool step_is_ready(struct members *m, int n);
 bool step_is_lost(struct members *m, int n);
+bool step_was_lost(struct members *m, int n); /* It may lead again by now. */
 bool step_another_leads(struct members *m, int n);
 /* Prints how long something took until somebody else led. */
 void step_say(const char *what, uint64_t *ns, size_t nr);

@@ -63,7 +63,7 @@ static void test_revoked(void **state)
 		if (round == 1)
 			assert_int_equal(etcds_ask(&b.etcd, 0, "/v3/kv/deleterange", body, NULL, 0),
 					 200);
-		members_wait(m, step_is_lost, n, 10, "a lead that was taken away to be lost");
+		members_wait(m, step_was_lost, n, 10, "a lead that was taken away to be lost");
 		step_progress(m);
 	}
 	step_end(&b);
