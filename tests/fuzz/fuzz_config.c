@@ -5,7 +5,7 @@
  * tried as --set. After "&" come keys and values that another node says of the cluster. */
 // clang-format off
 // covers: daemon/config/config.c daemon/config/cluster.c daemon/config/file.c
-// covers: daemon/config/finish.c daemon/config/keys.c
+// covers: daemon/config/finish.c daemon/config/foreign.c daemon/config/keys.c
 // covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
 // covers: daemon/config/show.c daemon/config/table.c daemon/config/value.c
 // needs: daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
