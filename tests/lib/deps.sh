@@ -16,7 +16,7 @@ packages=(
 	libcurl4-openssl-dev                                        # the membership source etcd: HTTP on the daemon's loop
 	libcmocka-dev procps                                        # tests
 	etcd-server etcd-client                                     # the clusters of tests/proc/test_source_etcd
-	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
+	clang llvm libclang-rt-dev clang-format                     # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
 	iperf3 fio                                                  # figures beside ours in make bench
 )
