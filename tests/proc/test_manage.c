@@ -124,6 +124,23 @@ static void test_set_refused(void **state)
 	pair_finish(&p);
 }
 
+/* No node takes a view with such a rate: the model would never train again. */
+static void test_lr_out_of_range(void **state)
+{
+	struct pair p;
+	shard_model *m;
+
+	pair_start(&p, state, NULL);
+	pair_join(&p, PAIR_TWO);
+	BOTH(&p, .op = DRILL_TRAIN, .step = 2);
+	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK);
+	pair_fails(shard_set(m, "lr", "-1"), SHARD_BAD_ARG,
+		   "lr = -1: choose a finite number of at least 0");
+	pair_fails(shard_set(m, "lr", "1e39"), SHARD_BAD_ARG, "lr = 1e+39: choose a finite number");
+	BOTH(&p, .op = DRILL_TRAIN, .step = 4);
+	pair_finish(&p);
+}
+
 static void test_pause(void **state)
 {
 	char words[256];
@@ -376,7 +393,7 @@ int main(void)
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
 	const struct CMUnitTest tests[] = {
 		TEST(test_set),         TEST(test_pause),
-		TEST(test_set_refused), TEST(test_diverged),
+		TEST(test_set_refused), TEST(test_lr_out_of_range), TEST(test_diverged),
 		TEST(test_kick),        TEST(test_kick_process),
 		TEST(test_denied),      TEST(test_owner_elsewhere),
 	};
