@@ -244,6 +244,9 @@ static void own_state(struct ask *a, const struct model *m)
 
 static void own_model(struct ask *a, const struct model *m)
 {
+	if (server_leads(m->server) && m->memory.unled && m->memory.unled_why[0] != 0)
+		found(a, HEALTH_ILL, "coordinator", m->name, m, "nobody coordinates \"%s\": %s",
+		      m->name, m->memory.unled_why);
 	own_state(a, m);
 	if (m->defining)
 		return;

@@ -79,7 +79,8 @@ const char *progress_state(const struct model *m)
 	if (!goes(own))
 		return own; /* What this node lacks it knows best. */
 	known = health_known_state(m);
-	return known != NULL && goes(known) ? known : own;
+	/* The coordinator's own image says nothing of the model. */
+	return known != NULL && strcmp(known, "resuming") != 0 ? known : own;
 }
 
 static void progress_decided(struct model *m, const struct record *r)

@@ -392,10 +392,15 @@ int main(void)
 {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_set),         TEST(test_pause),
-		TEST(test_set_refused), TEST(test_lr_out_of_range), TEST(test_diverged),
-		TEST(test_kick),        TEST(test_kick_process),
-		TEST(test_denied),      TEST(test_owner_elsewhere),
+		TEST(test_set),
+		TEST(test_pause),
+		TEST(test_set_refused),
+		TEST(test_lr_out_of_range),
+		TEST(test_diverged),
+		TEST(test_kick),
+		TEST(test_kick_process),
+		TEST(test_denied),
+		TEST(test_owner_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
