@@ -234,8 +234,9 @@ static void parse_own(struct parsed *p, struct argp_state *state)
 	const struct ctl_page *page = ctl_page(whole_name(c, name));
 
 	/* argp puts what stands behind \v below the list of options. */
-	snprintf(doc, sizeof(doc), "%s: %s.\n\n%s\vExample:\n%s", name, c->help,
-		 page ? page->about : "", page ? page->example : "");
+	snprintf(doc, sizeof(doc), "%s: %s%s\n\n%s\vExample:\n%s", name, c->help,
+		 strchr(c->help, '?') != NULL ? "" : ".", page ? page->about : "",
+		 page ? page->example : "");
 	parse_rest(
 		&(const struct argp){c->options, on_own,
 				     c->words + sub_bytes(c) + strspn(c->words + sub_bytes(c), " "),
