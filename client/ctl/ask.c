@@ -313,6 +313,8 @@ enum ctl_exit ctl_exit_of(enum shard_status st)
 		return CTL_UNREACHABLE;
 	case SHARD_BAD_ARG:
 		return CTL_USAGE;
+	case SHARD_INTERRUPTED:
+		return CTL_INTERRUPTED;
 	case SHARD_SYSTEM:
 		return CTL_FAILED;
 	default:

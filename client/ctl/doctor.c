@@ -6,17 +6,16 @@
  * and 4 where the configuration is wrong. The checks that do not need the configuration run in that
  * case, too. */
 #include "ctl/doctor.h"
+#include "ctl/child.h"
 #include "ctl/json.h"
 
 #include "base/check.h"
 #include "wire/ops.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { CONFIG, ROOT };
@@ -104,54 +103,17 @@ static int as_systemctl(const char *const *args)
 	return 1;
 }
 
-static int as_shardd(const char *const *args)
-{
-	return (int)ctl_shardd(args);
-}
-
-/* Runs a program with these arguments and returns its exit code, or -1 if it cannot be run. *text
- * gets what it prints on stdout and stderr. */
-static int says(int (*become)(const char *const *), const char *const *args, char **text)
-{
-	size_t bytes = 0;
-	int ends[2], status = -1;
-	FILE *f;
-	pid_t pid;
-
-	*text = NULL;
-	fflush(NULL);
-	if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
-		return -1;
-	if (pid == 0) {
-		if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
-			_exit(1);
-		_exit(become(args));
-	}
-	close(ends[1]);
-	f = fdopen(ends[0], "re");
-	if (!f || getdelim(text, &bytes, 0, f) < 0) {
-		free(*text);
-		*text = strdup("");
-	}
-	if (f)
-		fclose(f);
-	CHECK(*text);
-	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		return -1;
-	return WEXITSTATUS(status);
-}
-
 static void ask_shardd(struct doctor *d, const char *file)
 {
 	char *text, *colon;
 
-	if (says(as_shardd, (const char *[]){"--version", NULL}, &text) == 0)
+	if (child_run(child_shardd, (const char *[]){"--version", NULL}, &text, NULL) == 0)
 		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s",
 			 (int)strcspn(text, "\n"), text);
 	free(text);
-	if (says(as_shardd,
-		 (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
-		 &text) == 0)
+	if (child_run(child_shardd,
+		      (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
+		      &text, NULL) == 0)
 		d->config = json_loads(text, 0, NULL);
 	colon = strstr(text, "shardctl: ");
 	if (!d->config)
@@ -167,10 +129,10 @@ static void ask_kept(struct doctor *d, const char *file)
 
 	if (d->root[0] || !d->config)
 		return;
-	if (says(as_shardd,
-		 (const char *[]){"--forget-memory", "--list", "--json", file ? "--config" : NULL,
-				  file, NULL},
-		 &text) == 0)
+	if (child_run(child_shardd,
+		      (const char *[]){"--forget-memory", "--list", "--json",
+				       file ? "--config" : NULL, file, NULL},
+		      &text, NULL) == 0)
 		d->kept = json_loads(text, 0, NULL);
 	free(text);
 }
@@ -198,7 +160,7 @@ static void ask_systemd(struct doctor *d)
 	size_t bytes = 0;
 
 	if (!d->root[0] && access("/run/systemd/system", F_OK) == 0) {
-		if (says(as_systemctl, show, &d->unit) != 0 && d->unit)
+		if (child_run(as_systemctl, show, &d->unit, NULL) != 0 && d->unit)
 			d->unit[0] = 0;
 	} else if (f && getdelim(&d->unit, &bytes, 0, f) < 0) {
 		free(d->unit);
@@ -247,8 +209,7 @@ static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
 			 count[DOCTOR_WARN], "fail", count[DOCTOR_FAIL]);
 	CHECK(root);
 	if (d->options->json) {
-		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-		printf("\n");
+		ctl_print(json_incref(root));
 	} else {
 		printf("%d ok, %d warn, %d fail\n", count[DOCTOR_OK], count[DOCTOR_WARN],
 		       count[DOCTOR_FAIL]);

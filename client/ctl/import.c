@@ -8,6 +8,7 @@
  * names the fault, and nothing is left behind. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 #include "ctl/source.h"
 
 #include "base/check.h"
@@ -43,6 +44,7 @@ const struct argp_option ctl_import_options[] = {
 };
 
 struct job {
+	const struct ctl_options *o;
 	const char *dir;
 	char tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
 	struct source *source;
@@ -70,7 +72,7 @@ static bool take_settings(struct job *j, const char *text)
 		size_t word = strcspn(at, " \t");
 
 		if (!memchr(at, '=', word) || *at == '=') {
-			ctl_fail(CTL_USAGE, "import: --settings: \"%.*s\": write key=value",
+			ctl_fail(j->o, CTL_USAGE, "import: --settings: \"%.*s\": write key=value",
 				 (int)word, at);
 			return false;
 		}
@@ -80,7 +82,7 @@ static bool take_settings(struct job *j, const char *text)
 		}
 	}
 	if (strlen(text) > MANIFEST_SETTINGS_MAX || n > 64) {
-		ctl_fail(CTL_USAGE, "import: --settings: is too long");
+		ctl_fail(j->o, CTL_USAGE, "import: --settings: is too long");
 		return false;
 	}
 	return text_of(&j->m.settings, text, strlen(text)) &&
@@ -91,7 +93,7 @@ static bool take_dtype(const struct ctl_options *o, int option, enum shard_dtype
 {
 	if (!o->value[option] || dtype_parse(o->value[option], to))
 		return true;
-	ctl_fail(CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32",
+	ctl_fail(o, CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32",
 		 ctl_import_options[option].name, o->value[option]);
 	return false;
 }
@@ -102,12 +104,12 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	char *end;
 
 	if (!o->value[NAME]) {
-		ctl_fail(CTL_USAGE, "import: how is the model called? write --name NAME");
+		ctl_fail(o, CTL_USAGE, "import: how is the model called? write --name NAME");
 		return false;
 	}
 	if (strlen(name) < 1 || strlen(name) > 64 ||
 	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
-		ctl_fail(CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
+		ctl_fail(o, CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
 		return false;
 	}
 	strcpy(j->m.name, name);
@@ -115,13 +117,13 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 		errno = 0;
 		j->m.step = strtoull(step, &end, 10);
 		if (*step < '0' || *step > '9' || *end || errno || j->m.step > 1ull << 62) {
-			ctl_fail(CTL_USAGE, "import: --step %s: choose a whole number", step);
+			ctl_fail(o, CTL_USAGE, "import: --step %s: choose a whole number", step);
 			return false;
 		}
 	}
 	checkpoint_tag(j->tag, j->m.step);
 	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG])) {
-		ctl_fail(CTL_USAGE,
+		ctl_fail(o, CTL_USAGE,
 			 "import: --tag %s: 1 to 64 of [A-Za-z0-9._-], not starting with a dot",
 			 o->value[TAG]);
 		return false;
@@ -247,7 +249,7 @@ static bool put_parts(struct job *j, struct part_run *runs)
 	return put_part(j, runs, nr);
 }
 
-static enum ctl_exit run(struct job *j, bool json)
+static enum ctl_exit run(struct job *j)
 {
 	struct part_run *runs = calloc((size_t)j->source->tensors_nr + 1, sizeof(*runs));
 	enum shard_status st;
@@ -256,12 +258,12 @@ static enum ctl_exit run(struct job *j, bool json)
 
 	if (!runs || !make_manifest(j)) {
 		free(runs);
-		return ctl_fail(CTL_FAILED, "import: no memory");
+		return ctl_fail(j->o, CTL_FAILED, "import: no memory");
 	}
 	st = checkpoint_begin(j->path, j->dir, j->tag, j->m.name, &held, &j->e);
 	if (st != SHARD_OK) {
 		free(runs);
-		return ctl_fail(st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s",
+		return ctl_fail(j->o, st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s",
 				j->e.text);
 	}
 	bar_init(&j->bar, "import", j->source->bytes, isatty(2));
@@ -274,14 +276,13 @@ static enum ctl_exit run(struct job *j, bool json)
 	if (held >= 0)
 		close(held);
 	if (!ok)
-		return ctl_fail(CTL_FAILED, "import: %s", j->e.text);
-	if (json)
-		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, "
-		       "\"elements\": %llu, \"files\": %u, "
-		       "\"nonfinite\": %llu}\n",
-		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr,
-		       (unsigned long long)j->elems, j->m.files_nr,
-		       (unsigned long long)j->nonfinite);
+		return ctl_fail(j->o, CTL_FAILED, "import: %s", j->e.text);
+	if (j->o->json)
+		ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "model", j->m.name,
+				    "tag", j->tag, "step", (json_int_t)j->m.step, "tensors",
+				    (json_int_t)j->m.tensors_nr, "elements", (json_int_t)j->elems,
+				    "files", (json_int_t)j->m.files_nr, "nonfinite",
+				    (json_int_t)j->nonfinite));
 	else
 		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name,
 		       (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
@@ -294,13 +295,13 @@ static enum ctl_exit run(struct job *j, bool json)
 
 enum ctl_exit ctl_import(const struct ctl_options *o)
 {
-	struct job j = {.dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
+	struct job j = {.o = o, .dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
 	enum ctl_exit rc = CTL_USAGE;
 
 	if (take_options(&j, o)) {
 		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK
-			     ? run(&j, o->json)
-			     : ctl_fail(CTL_FAILED, "import: %s", j.e.text);
+			     ? run(&j)
+			     : ctl_fail(o, CTL_FAILED, "import: %s", j.e.text);
 	}
 	source_close(&j.source);
 	for (uint32_t i = 0; i < j.m.files_nr; i++)

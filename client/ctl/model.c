@@ -45,9 +45,9 @@ struct subcommand {
 	const char *done; /* What is printed after "NAME is". */
 };
 
-static enum ctl_exit failed(enum shard_status st)
+static enum ctl_exit failed(const struct ctl_options *o, enum shard_status st)
 {
-	return ctl_fail(ctl_exit_of(st), "%s: %s", shard_name(st), shard_error());
+	return ctl_fail_as(o, st, "", shard_error());
 }
 
 /* --- what the daemon says --- */
@@ -102,15 +102,6 @@ static json_t *brief(const json_t *m)
 	return o;
 }
 
-static void print_json(json_t *o)
-{
-	char *out = o ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-
-	printf("%s\n", out ? out : "{}");
-	free(out);
-	json_decref(o);
-}
-
 static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
 			  const struct subcommand *sub)
 {
@@ -136,10 +127,10 @@ static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
 	}
 	json_decref(root);
 	if (st == SHARD_OK && o->json)
-		print_json(all);
+		ctl_print(json_pack("{s:o}", "models", all));
 	else
 		json_decref(all);
-	return st == SHARD_OK ? CTL_OK : failed(st);
+	return st == SHARD_OK ? CTL_OK : failed(o, st);
 }
 
 /* --- show --- */
@@ -264,7 +255,7 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 		json_object_set(found, "run_id", json_object_get(root, "run_id"));
 		if (listed)
 			json_object_set(found, "tensor_list", listed);
-		print_json(json_incref(found));
+		ctl_print(json_incref(found));
 	} else if (st == SHARD_OK) {
 		print_model(found, root);
 		if (listed)
@@ -272,7 +263,7 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 	}
 	json_decref(listed);
 	json_decref(root);
-	return st == SHARD_OK ? CTL_OK : failed(st);
+	return st == SHARD_OK ? CTL_OK : failed(o, st);
 }
 
 /* --- what changes something --- */
@@ -316,15 +307,15 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 	}
 	if (sub->action == MANAGE_KICK && !whom(o->words[2], &m, node))
 		return ctl_fail(
-			CTL_USAGE,
+			o, CTL_USAGE,
 			"kick: \"%s\": choose a rank, or a node and the number of a process "
 			"as in b:4411",
 			o->words[2]);
 	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
 	if (st != SHARD_OK)
-		return failed(st);
+		return failed(o, st);
 	if (o->json)
-		print_json(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
+		ctl_print(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
 	else
 		printf("%s is %s\n", m.name,
 		       m.action == MANAGE_KICK_PROCESS ? "rid of that trainer" : sub->done);
@@ -369,7 +360,7 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 	opts.secret = o->secret;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);
 	if ((st = shard_connect(&c, &opts)) != SHARD_OK)
-		return failed(st);
+		return failed(o, st);
 	c->timeout_ms = opts.timeout_ms;
 	rc = s->run(o, c, s);
 	shard_disconnect(&c);

@@ -8,11 +8,8 @@
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 
-#include "wire/ops.h"
-
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -297,28 +294,19 @@ enum ctl_exit ctl_status(const struct ctl_options *options)
 	struct ctl_options copy = *options, *o = &copy;
 	const json_t *models;
 	enum shard_status st;
-	char *answer = NULL;
 	json_t *root = NULL, *m;
 	struct err e;
 	bool ill;
 	size_t i;
 
 	copy.all = o->value[ALL] != NULL;
-	st = ctl_ask(o, OP_STATUS, &answer, &e);
-	root = st == SHARD_OK ? json_loads(answer, 0, NULL) : NULL;
-	if (st == SHARD_OK && root == NULL)
-		st = err_set(&e, SHARD_PROTOCOL, "the daemon's answer is no JSON");
-	if (st != SHARD_OK)
-		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
-	if (o->json)
-		printf("%s\n", answer);
-	free(answer);
-	ill = o->json ? strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0
-		      : print_health(root);
+	if ((st = ctl_ask_status(o, &root, &e)) != SHARD_OK)
+		return ctl_fail_as(o, st, "", e.text);
 	if (o->json) {
-		json_decref(root);
-		return ill ? CTL_FAILED : CTL_OK;
+		ill = strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0;
+		return ctl_print(root) != CTL_OK || ill ? CTL_FAILED : CTL_OK;
 	}
+	ill = print_health(root);
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));
 	print_everywhere(json_object_get(root, "everywhere"));

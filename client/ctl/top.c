@@ -102,7 +102,7 @@ static enum ctl_exit on_screen(struct top *t, uint64_t interval_ns)
 	struct err e;
 
 	if (term_enter(&term, STDIN_FILENO, STDOUT_FILENO, &e) != SHARD_OK)
-		return ctl_fail(CTL_USAGE, "top: %s", e.text);
+		return ctl_fail(&t->options, CTL_USAGE, "top: %s", e.text);
 	if (t->options.timeout_ns > NS_PER_SEC)
 		/* A key must not wait long for a daemon that hangs. */
 		t->options.timeout_ns = NS_PER_SEC;
@@ -126,10 +126,9 @@ static enum ctl_exit as_lines(struct top *t, uint64_t interval_ns, bool once)
 	do {
 		(void)poll(NULL, 0, (int)(interval_ns / NS_PER_MS));
 		if ((st = look(t, &e)) != SHARD_OK)
-			return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
+			return ctl_fail_as(&t->options, st, "", e.text);
 		if (t->options.json) {
-			json_dumpf(t->figures, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
-			printf("\n");
+			ctl_print(json_incref(t->figures));
 		} else {
 			figures_print(t->figures, stdout);
 		}
@@ -152,16 +151,17 @@ enum ctl_exit ctl_top(const struct ctl_options *o)
 	if (o->value[INTERVAL]) {
 		seconds = strtod(o->value[INTERVAL], &end);
 		if (end == o->value[INTERVAL] || *end || !(seconds >= 0.05 && seconds <= 3600))
-			return ctl_fail(CTL_USAGE,
+			return ctl_fail(o, CTL_USAGE,
 					"top: --interval %s: choose seconds from 0.05 to 3600",
 					o->value[INTERVAL]);
 	}
 	if (!once && !o->json && !isatty(STDOUT_FILENO))
-		return ctl_fail(CTL_USAGE, "top: the output is no terminal: write --once, or "
-					   "--json for a line per interval");
+		return ctl_fail(o, CTL_USAGE,
+				"top: the output is no terminal: write --once, or "
+				"--json for a line per interval");
 	t.options.all = o->value[ALL] != NULL;
 	if ((st = look(&t, &e)) != SHARD_OK)
-		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
+		return ctl_fail_as(o, st, "", e.text);
 	if (once || o->json)
 		rc = as_lines(&t, (uint64_t)(seconds * 1e9), once);
 	else

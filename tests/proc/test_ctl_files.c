@@ -63,11 +63,11 @@ static void test_nonfinite(void **state)
 		snprintf(words, sizeof(words),
 			 "import %s %s/some --name gpt --step %zu --allow-nonfinite --json", source,
 			 dir, i);
-		tool_expect(0, "\"nonfinite\": 1", "shardctl", words);
+		tool_expect(0, "\"nonfinite\":1", "shardctl", words);
 	}
 	write_source(source, 0);
 	snprintf(words, sizeof(words), "import %s %s/all --name gpt --json", source, dir);
-	tool_expect(0, "\"nonfinite\": 0", "shardctl", words);
+	tool_expect(0, "\"nonfinite\":0", "shardctl", words);
 	ckpts_remove(dir);
 }
 
@@ -110,7 +110,7 @@ static void test_export_again(void **state)
 		if (i > 0)
 			tool_expect(5, "or --force", "shardctl", words);
 		strcat(words, " --force --json");
-		snprintf(other, sizeof(other), "\"files\": %d", rows[i].shards);
+		snprintf(other, sizeof(other), "\"files\":%d", rows[i].shards);
 		tool_expect(0, other, "shardctl", words);
 		has(out, rows[i].shards);
 		snprintf(other, sizeof(other), "%s/model-00001-of-00009.safetensors.keep", out);
@@ -168,7 +168,7 @@ static void test_export_own_types(void **state)
 	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
 	snprintf(out, sizeof(out), "%s/out", dir);
 	snprintf(words, sizeof(words), "export %s %s --json", dir, out);
-	tool_expect(0, "\"dtype\": \"mixed\"", "shardctl", words);
+	tool_expect(0, "\"dtype\":\"mixed\"", "shardctl", words);
 	snprintf(path, sizeof(path), "%s/model.safetensors", out);
 	assert_int_equal(own_types(path), CKPTS_TENSORS);
 	snprintf(words, sizeof(words), "export %s %s --max-shard-size 3KB --force", dir, out);

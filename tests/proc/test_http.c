@@ -58,7 +58,7 @@ static void paths(void **state)
 	WEB_EXPECT(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
 		   "# TYPE shardd_build_info gauge\n");
 	WEB_EXPECT(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json",
-		   "{\"node\":\"a\"");
+		   "{\"format\":1,\"node\":\"a\"");
 	WEB_EXPECT(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	WEB_EXPECT(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
 	WEB_EXPECT(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
