@@ -8,6 +8,7 @@
 #include "ctl/doctor.h"
 #include "ctl/child.h"
 #include "ctl/json.h"
+#include "ctl/palette.h"
 
 #include "base/check.h"
 #include "wire/ops.h"
@@ -18,11 +19,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CONFIG, ROOT };
+enum { CONFIG, ROOT, COLOR };
 
 const struct argp_option ctl_doctor_options[] = {
 	{"config", CTL_KEY + CONFIG, "FILE", 0,
 	 "for this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	PALETTE_OPTION(COLOR),
 	{"root", CTL_KEY + ROOT, "DIR", OPTION_HIDDEN, "read DIR/proc and DIR/sys", 0},
 	{0},
 };
@@ -175,9 +177,11 @@ static void ask_systemd(struct doctor *d)
 
 /* --- results --- */
 
-static void print_finding(const char *name, const struct finding *f)
+static void print_finding(const char *name, const struct finding *f, const struct palette *p)
 {
-	printf("%-4s  %-12s  %s\n", result_words[f->result], name, f->found);
+	const char *word = result_words[f->result];
+
+	printf("%s%-4s%s  %-12s  %s\n", palette_of(p, word), word, p->end, name, f->found);
 	if (f->result != DOCTOR_OK && f->remedy[0])
 		printf("%20s%s\n", "-> ", f->remedy);
 }
@@ -188,7 +192,7 @@ static json_t *finding_json(const char *name, const struct finding *f)
 			 "found", f->found, "remedy", f->result == DOCTOR_OK ? "" : f->remedy);
 }
 
-static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
+static void examine(const struct doctor *d, const struct palette *p, int count[DOCTOR_RESULTS])
 {
 	json_t *list = json_array(), *root;
 
@@ -203,7 +207,7 @@ static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
 		if (d->options->json)
 			json_array_append_new(list, finding_json(doctor_checks[i].name, &f));
 		else
-			print_finding(doctor_checks[i].name, &f);
+			print_finding(doctor_checks[i].name, &f, p);
 	}
 	root = json_pack("{s:o, s:i, s:i, s:i}", "checks", list, "ok", count[DOCTOR_OK], "warn",
 			 count[DOCTOR_WARN], "fail", count[DOCTOR_FAIL]);
@@ -224,12 +228,15 @@ enum ctl_exit ctl_doctor(const struct ctl_options *o)
 			   .default_config = o->value[CONFIG] == NULL};
 	int count[DOCTOR_RESULTS] = {0};
 	enum ctl_exit rc;
+	bool colour;
 
+	if (!palette_wanted(o->value[COLOR], stdout, &colour))
+		return ctl_fail(o, CTL_USAGE, PALETTE_WRONG, o->value[COLOR]);
 	ask_shardd(&d, o->value[CONFIG]);
 	ask_kept(&d, o->value[CONFIG]);
 	ask_daemon(&d);
 	ask_systemd(&d);
-	examine(&d, count);
+	examine(&d, colour ? &palette_colour : &palette_plain, count);
 	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG
 	     : count[DOCTOR_FAIL] > 0         ? CTL_FAILED
 					      : CTL_OK;

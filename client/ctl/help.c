@@ -31,9 +31,13 @@ static const struct ctl_page pages[] = {
 	 "  shardctl events --json"},
 	{"top",
 	 "Shows the same as status in place, and for each rank the chunks that it has pushed, its "
-	 "wait and its bytes per second. The key q ends it. Without a terminal only --once "
-	 "works. " LOOKS,
-	 "  shardctl top --interval 2\n"
+	 "wait and its bytes per second. What is worst comes first: nodes that are down, models "
+	 "that "
+	 "do not train, ranks that others wait for. Keys scroll, sort and filter, and ? names "
+	 "them; "
+	 "q ends it. Without a terminal only --once works. " LOOKS,
+	 "  shardctl top --all\n"
+	 "  shardctl top --interval 2 --sort rate --filter b\n"
 	 "  shardctl top --once"},
 	{"plan",
 	 "Computes the bytes per device and per node of a training job: data parallel, ZeRO 1 to "

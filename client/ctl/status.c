@@ -7,6 +7,7 @@
  * daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
 #include "ctl/json.h"
+#include "ctl/palette.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static void print_bytes(const char *what, double bytes)
 }
 
 /* The verdict comes first. Returns whether something is ill. */
-static bool print_health(const json_t *o)
+static bool print_health(const json_t *o, const struct palette *p)
 {
 	const json_t *health = json_object_get(o, "health");
 	const char *level = ctl_text(health, "level");
@@ -34,9 +35,10 @@ static bool print_health(const json_t *o)
 	if (health == NULL)
 		return false; /* An older daemon. */
 	if (strcmp(level, "ok") == 0)
-		printf("ok\n");
+		printf("%sok%s\n", p->good, p->end);
 	json_array_foreach(json_object_get(health, "findings"), i, f)
-		printf("%s: %s\n", ctl_text(f, "level"), ctl_text(f, "text"));
+		printf("%s%s%s: %s\n", palette_of(p, ctl_text(f, "level")), ctl_text(f, "level"),
+		       p->end, ctl_text(f, "text"));
 	printf("\n");
 	return strcmp(level, "ill") == 0;
 }
@@ -55,15 +57,16 @@ static void print_daemon(const json_t *o)
 	       ctl_whole(o, "refused_frames"), ctl_whole(o, "copied_bytes"));
 }
 
-static void print_nodes(const json_t *list)
+static void print_nodes(const json_t *list, const struct palette *p)
 {
 	size_t i;
 	json_t *n;
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
 	json_array_foreach(list, i, n) {
-		printf("%-16s %-24s %-6s %11lld  %.0f s%s", ctl_text(n, "name"),
-		       ctl_text(n, "address"), ctl_text(n, "state"), ctl_whole(n, "incarnation"),
+		printf("%-16s %-24s %s%-6s%s %11lld  %.0f s%s", ctl_text(n, "name"),
+		       ctl_text(n, "address"), palette_of(p, ctl_text(n, "state")),
+		       ctl_text(n, "state"), p->end, ctl_whole(n, "incarnation"),
 		       json_number_value(json_object_get(n, "since_s")),
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (ctl_text(n, "why")[0])
@@ -73,7 +76,7 @@ static void print_nodes(const json_t *list)
 			       ctl_text(n, "tcp_why")[0] ? ": " : "", ctl_text(n, "tcp_why"));
 		printf("\n");
 		if (ctl_text(n, "ill")[0] != 0)
-			printf("  ill: %s\n", ctl_text(n, "ill"));
+			printf("  %sill%s: %s\n", p->bad, p->end, ctl_text(n, "ill"));
 	}
 }
 
@@ -166,7 +169,7 @@ static void print_moving(const json_t *m)
 	printf("\n");
 }
 
-static void print_checkpoint(const json_t *m)
+static void print_checkpoint(const json_t *m, const struct palette *p)
 {
 	const json_t *c = json_object_get(m, "checkpoint"), *last = json_object_get(c, "last");
 	const char *path = ctl_text(last, "path"), *tag = strrchr(path, '/');
@@ -181,7 +184,7 @@ static void print_checkpoint(const json_t *m)
 	else
 		printf("  checkpoint: none");
 	if (ctl_text(c, "last_error")[0] != 0)
-		printf("; FAILED: %s", ctl_text(c, "last_error"));
+		printf("; %sFAILED%s: %s", p->bad, p->end, ctl_text(c, "last_error"));
 	printf("\n");
 }
 
@@ -206,7 +209,7 @@ static void print_set_back(const json_t *m)
 	       when, ctl_whole(b, "from_step"), ctl_whole(b, "to_step"), ctl_text(b, "why"));
 }
 
-static void print_model(const json_t *m)
+static void print_model(const json_t *m, const struct palette *p)
 {
 	const json_t *chunks = json_object_get(m, "chunks"),
 		     *per = json_object_get(chunks, "per_node");
@@ -221,8 +224,9 @@ static void print_model(const json_t *m)
 		       ctl_whole(json_object_get(m, "owner"), "uid"));
 		return;
 	}
-	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped)", ctl_text(m, "name"),
-	       ctl_text(m, "state"), ctl_whole(m, "step"), ctl_whole(m, "applied"),
+	printf("\n%smodel \"%s\"%s: %s%s%s, step %lld (%lld applied, %lld skipped)", p->head,
+	       ctl_text(m, "name"), p->end, palette_of(p, ctl_text(m, "state")),
+	       ctl_text(m, "state"), p->end, ctl_whole(m, "step"), ctl_whole(m, "applied"),
 	       ctl_whole(m, "skipped"));
 	if (step > 0 && strcmp(ctl_text(m, "state"), "training") == 0)
 		printf(", %.3g steps/s", 1 / step);
@@ -243,11 +247,11 @@ static void print_model(const json_t *m)
 		printf(" on this node%s%s\n", ctl_text(m, "pages")[0] ? ", pages: " : "",
 		       ctl_text(m, "pages"));
 	}
-	print_checkpoint(m);
+	print_checkpoint(m, p);
 	print_set_back(m);
 	print_world(json_object_get(m, "world"), ctl_whole(chunks, "nr"));
 	if (ctl_text(m, "lost")[0])
-		printf("  lost: %s\n", ctl_text(m, "lost"));
+		printf("  %slost%s: %s\n", p->bad, p->end, ctl_text(m, "lost"));
 	/* While steps come as always, whom the next one waits for is no news. */
 	if (ctl_text(m, "waits")[0] && (strcmp(ctl_text(m, "state"), "training") != 0 ||
 					!json_is_false(json_object_get(m, "late"))))
@@ -282,10 +286,11 @@ static void print_everywhere(const json_t *all)
 	}
 }
 
-enum { ALL };
+enum { ALL, COLOR };
 
 const struct argp_option ctl_status_options[] = {
 	{"all", CTL_KEY + ALL, NULL, 0, "also ask every other node, through this one", 0},
+	PALETTE_OPTION(COLOR),
 	{0},
 };
 
@@ -296,9 +301,13 @@ enum ctl_exit ctl_status(const struct ctl_options *options)
 	enum shard_status st;
 	json_t *root = NULL, *m;
 	struct err e;
-	bool ill;
+	const struct palette *p;
+	bool ill, colour;
 	size_t i;
 
+	if (!palette_wanted(o->value[COLOR], stdout, &colour))
+		return ctl_fail(o, CTL_USAGE, PALETTE_WRONG, o->value[COLOR]);
+	p = colour ? &palette_colour : &palette_plain;
 	copy.all = o->value[ALL] != NULL;
 	if ((st = ctl_ask_status(o, &root, &e)) != SHARD_OK)
 		return ctl_fail_as(o, st, "", e.text);
@@ -306,15 +315,15 @@ enum ctl_exit ctl_status(const struct ctl_options *options)
 		ill = strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0;
 		return ctl_print(root) != CTL_OK || ill ? CTL_FAILED : CTL_OK;
 	}
-	ill = print_health(root);
+	ill = print_health(root, p);
 	print_daemon(root);
-	print_nodes(json_object_get(root, "nodes"));
+	print_nodes(json_object_get(root, "nodes"), p);
 	print_everywhere(json_object_get(root, "everywhere"));
 	if (ctl_text(root, "no_coordinator")[0] != 0)
 		printf("%s\n", ctl_text(root, "no_coordinator"));
 	models = json_object_get(root, "models");
 	json_array_foreach((json_t *)(uintptr_t)models, i, m)
-		print_model(m);
+		print_model(m, p);
 	json_decref(root);
 	return ill ? CTL_FAILED : CTL_OK;
 }
