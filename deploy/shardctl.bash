@@ -93,7 +93,7 @@ _shardctl()
 			restore) words="--tag --name --force $common" ;;
 			checkpoints) words="--model --verify $common" ;;
 			export) words="--tag --dtype --max-shard-size --force $common" ;;
-			import) words="--name --settings --image --grad --step --tag --allow-nonfinite $common" ;;
+			import) words="--name --settings --image --grad --step --tag --allow-nonfinite --force $common" ;;
 			esac
 			if [[ $cur != -* ]]; then
 				mapfile -t COMPREPLY < <(compgen -f -- "$cur")

@@ -49,7 +49,7 @@ static bool beside(char *path, size_t bytes)
 enum ctl_exit ctl_shardd(const struct ctl_options *o, const char *const *args)
 {
 	/* execv() wants the arguments writable. */
-	char path[PATH_MAX], *copy[32], name[] = "shardctl";
+	char path[PATH_MAX], *copy[CTL_SHARDD_WORDS], name[] = "shardctl";
 	int n = 0;
 
 	copy[n++] = name;

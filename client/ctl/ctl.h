@@ -76,6 +76,8 @@ extern const struct argp_option ctl_status_options[], ctl_plan_options[], ctl_to
 enum ctl_exit ctl_secret(const struct ctl_options *o);
 extern const struct argp_option ctl_bench_options[], ctl_new_options[], ctl_rotate_options[];
 
+/* The most arguments of ctl_shardd(), with the NULL behind them. */
+enum { CTL_SHARDD_WORDS = 256 };
 /* Replaces this process by shardd with these arguments. It returns only where that fails. */
 enum ctl_exit ctl_shardd(const struct ctl_options *o, const char *const *args);
 /* Runs shardd, and prints the JSON object that it writes, or the object of an error. */

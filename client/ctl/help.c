@@ -112,8 +112,12 @@ static const struct ctl_page pages[] = {
 	 "  shardctl export /srv/checkpoints /srv/checkpoints/hf --dtype bf16"},
 	{"import",
 	 "Makes a checkpoint in folder DIR of the weights in SRC: a safetensors file, an index, or "
-	 "a folder with one of them. Moments begin at zero. It asks no daemon. `shardctl restore` "
-	 "then makes a model of it.",
+	 "a folder with one of them. Moments begin at zero. It asks no daemon, but shardd has to "
+	 "be "
+	 "installed here to check the settings. A checkpoint of that tag is replaced only if you "
+	 "agree, or with --force. `shardctl restore` then makes a model of it. Of the settings, "
+	 "checkpoint_dir, checkpoint_every, keep_latest and restore_at_start give way to what "
+	 "shardd.conf says.",
 	 "  shardctl import hf/model.safetensors /srv/checkpoints --name gpt \\\n"
 	 "      --settings \"optimizer=adamw lr=3e-4\"\n"
 	 "  shardctl restore /srv/checkpoints"},

@@ -5,8 +5,11 @@
  * bounded size. At the end comes the manifest with the layout. It has the master weights alone, so
  * the moments begin at zero. It fails (exit 1) where a dtype is not one of weights, a weight is inf
  * or nan, a name comes twice, a shard is missing, or the index contradicts its files. The text
- * names the fault, and nothing is left behind. */
+ * names the fault, and nothing is left behind. A checkpoint that is there already is replaced only
+ * with --force, or if whoever sits at the terminal agrees. Settings that the daemon would refuse
+ * are refused here. */
 #include "ctl/bar.h"
+#include "ctl/child.h"
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 #include "ctl/source.h"
@@ -21,9 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE };
+enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE, FORCE };
 
 #define PART_ELEMS                                                                                 \
 	(64ull << 20) /* 256 MiB are in memory at a time, and more only where there would be too   \
@@ -40,6 +44,7 @@ const struct argp_option ctl_import_options[] = {
 	{"tag", CTL_KEY + TAG, "TAG", 0, "of the checkpoint (default: global_step{N})", 0},
 	{"allow-nonfinite", CTL_KEY + NONFINITE, NULL, 0,
 	 "take weights that are inf or nan as they are", 0},
+	{"force", CTL_KEY + FORCE, NULL, 0, "replace a checkpoint of that tag without asking", 0},
 	{0},
 };
 
@@ -87,6 +92,77 @@ static bool take_settings(struct job *j, const char *text)
 	}
 	return text_of(&j->m.settings, text, strlen(text)) &&
 	       text_of(&j->m.optimizer, optimizer, n);
+}
+
+/* --- what the daemon would say of the settings --- */
+
+/* The daemon's own parser reads them. Where it is not installed, they are taken as they are. */
+static enum ctl_exit check_settings(const struct job *j)
+{
+	/* The daemon keeps what its own file says of these when it restores a model. */
+	static const char *const kept[] = {
+		"checkpoint_dir=", "checkpoint_every=", "keep_latest=", "restore_at_start="};
+	const char *args[CTL_SHARDD_WORDS] = {"--config", "/dev/null", "--check"}, *at;
+	char *copy = strdup(j->m.settings), *out, *said, *rest = copy, *word;
+	enum ctl_exit rc = CTL_OK;
+	static const char set[] = "--set";
+	char *sets[CTL_SHARDD_WORDS];
+	int n = 3, sets_nr = 0, code;
+
+	while (copy && (word = strtok_r(rest, " \t", &rest)) != NULL) {
+		for (size_t i = 0; i < NR(kept); i++)
+			if (strncmp(word, kept[i], strlen(kept[i])) == 0)
+				fprintf(stderr,
+					"shardctl: import: %s holds only where shardd.conf does "
+					"not set it\n",
+					word);
+		if (n + 3 > CTL_SHARDD_WORDS || asprintf(&sets[sets_nr], "model.%s", word) < 0)
+			break;
+		args[n++] = set;
+		args[n++] = sets[sets_nr++];
+	}
+	code = child_run(child_shardd, args, &out, &said);
+	at = strstr(said, "command line: ");
+	at = at != NULL ? at + strlen("command line: ") : said;
+	if (code == CTL_CONFIG)
+		rc = ctl_fail(j->o, CTL_CONFIG, "import: --settings: %.*s", (int)strcspn(at, "\n"),
+			      at);
+	else if (code != 0)
+		fprintf(stderr, "shardctl: import: the settings are not checked: %.*s\n",
+			(int)strcspn(at, "\n"), at);
+	while (sets_nr > 0)
+		free(sets[--sets_nr]);
+	free(copy);
+	free(out);
+	free(said);
+	return rc;
+}
+
+/* --- what is there already --- */
+
+/* Asks whoever sits at the terminal. */
+static bool agreed(const char *path)
+{
+	char line[16] = "";
+
+	fprintf(stderr, "%s is there already: replace it? [y/N] ", path);
+	return fgets(line, sizeof(line), stdin) != NULL && (line[0] == 'y' || line[0] == 'Y');
+}
+
+static enum ctl_exit may_replace(struct job *j)
+{
+	struct stat info;
+
+	if (checkpoint_path(j->path, j->dir, j->tag, &j->e) != SHARD_OK)
+		return ctl_fail(j->o, CTL_FAILED, "import: %s", j->e.text);
+	if (j->o->value[FORCE] != NULL || lstat(j->path, &info) != 0)
+		return CTL_OK;
+	if (!j->o->json && isatty(STDIN_FILENO) && agreed(j->path))
+		return CTL_OK;
+	return ctl_fail(j->o, CTL_REFUSED,
+			"import: %s is there already: choose another --tag or folder, or --force "
+			"replaces it",
+			j->path);
 }
 
 static bool take_dtype(const struct ctl_options *o, int option, enum shard_dtype *to)
@@ -298,7 +374,8 @@ enum ctl_exit ctl_import(const struct ctl_options *o)
 	struct job j = {.o = o, .dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
 	enum ctl_exit rc = CTL_USAGE;
 
-	if (take_options(&j, o)) {
+	if (take_options(&j, o) && (rc = may_replace(&j)) == CTL_OK &&
+	    (rc = check_settings(&j)) == CTL_OK) {
 		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK
 			     ? run(&j)
 			     : ctl_fail(o, CTL_FAILED, "import: %s", j.e.text);
