@@ -324,6 +324,7 @@ help:
 	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
 	  'make promtool' 'fetch the program that tests the alert rules into build/promtool' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
+	  'make page-shots' 'pictures of it in every state, into build/page-shots, and axe-core; skipped without chromium' \
 	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
 	  'make tidy' 'include rules, sizes, links, format; format: formats; tidy-ratchet: records sizes that shrank' \
 	  'make config-readme' 'writes daemon/config/README.md from the tables of options and settings' \

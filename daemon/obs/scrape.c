@@ -15,6 +15,7 @@
 #include "model/lead.h"
 #include "model/model.h"
 #include "model/watch.h"
+#include "obs/cluster.h"
 #include "obs/events.h"
 #include "obs/health.h"
 #include "obs/metrics.h"
@@ -466,7 +467,7 @@ static json_t *all_samples(const struct server *s)
 
 void scrape_render(void *server, struct http_snapshot *out)
 {
-	const struct server *s = server;
+	struct server *s = server;
 	Shard__Cred all;
 	json_t *events = json_pack("{s:i, s:o}", "format", STATUS_FORMAT, "events",
 				   events_json(s, reader(s, &all))),
@@ -474,6 +475,10 @@ void scrape_render(void *server, struct http_snapshot *out)
 
 	written(&out->metrics, out, s, all_metrics);
 	out->status = status_json(s, reader(s, &all), STATUS_WHOLE);
+	if (out->whole) {
+		cluster_ask(s, (Shard__Cred *)(uintptr_t)reader(s, &all));
+		out->cluster = cluster_json(s, reader(s, &all));
+	}
 	out->events = json_dumps(events, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	json_decref(events);
 	if (out->due)

@@ -8,6 +8,7 @@
 #include "obs/events.h"
 #include "obs/health.h"
 #include "obs/history.h"
+#include "obs/http.h"
 #include "obs/metrics.h"
 #include "obs/progress.h"
 #include "ckpt/ckpt.h"
@@ -495,6 +496,17 @@ static json_t *warm_json(const struct server *s)
 			 (json_int_t)warm_bytes(s->warm));
 }
 
+/* Where the page of this node is. */
+static json_t *http_json(const struct server *s)
+{
+	const char *host = s->conf->http.host;
+	bool v6 = strchr(host, ':') != NULL;
+
+	if (s->http == NULL)
+		return json_null();
+	return json_sprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", http_port(s->http));
+}
+
 static void models_json(json_t *models, const struct list *list, const Shard__Cred *who)
 {
 	struct err e;
@@ -529,6 +541,8 @@ char *status_json(const struct server *s, const Shard__Cred *who, enum status_wh
 		      "connections", (int)(s->conns.sessions_nr + s->conns.openings_nr),
 		      "refused_frames", (json_int_t)refused, "copied_bytes", (json_int_t)copied,
 		      "models", models);
+	if (o != NULL)
+		json_object_set_new(o, "http", http_json(s));
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
 	if (o != NULL && what == STATUS_WHOLE) {

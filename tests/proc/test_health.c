@@ -354,10 +354,20 @@ static void test_everywhere(void **state)
 		says(n, "top --all --once", 0, " b                ");
 	}
 	says(0, "status", 0, "node b            pid");
+	/* /cluster has what the rank's own node knows of it, and what went over that node's links.
+	 */
+	web_await(http_port[0], "/cluster", "\"everywhere\":{\"b\":{\"release\"");
+	web_await(http_port[0], "/cluster", "\"links\":{\"a\":{\"in_bytes\":");
+	web_await(http_port[0], "/cluster", "\"state\":\"computing\",\"chunks_pushed\":0");
+	out = web_fetch(http_port[0], "GET", "/status");
+	assert_null(strstr(out, "chunks_pushed"));
+	assert_null(strstr(out, "everywhere"));
+	free(out);
 	cluster_kill(cluster, 1);
 	seen_at(0, "ill", "node b is down: ");
 	says(0, "status --all", 1, "\nb                did not answer: ");
 	says(0, "status --all --json", 1, "\"everywhere\":{\"b\":{\"error\":");
+	web_await(http_port[0], "/cluster", "\"everywhere\":{\"b\":{\"error\":");
 	shard_detach(&t.model);
 	shard_disconnect(&t.client);
 	cluster_done(&cluster);
@@ -367,7 +377,8 @@ static void test_everywhere(void **state)
  * are not there. Another model at the same daemons is shown as ever. */
 static void test_private(void **state)
 {
-	static const char *const paths[] = {"/status", "/events", "/healthz", "/samples"};
+	static const char *const paths[] = {"/status", "/cluster", "/events", "/healthz",
+					    "/samples"};
 	struct shard_spec spec;
 	struct trainer t, open;
 
