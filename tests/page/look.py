@@ -22,7 +22,7 @@ class Browser:
 
     def __init__(self, program, limit):
         self.limit, self.nr, self.wrong = limit, 0, []
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              "--remote-debugging-port=0", f"--user-data-dir={self.folder.name}", "about:blank"],

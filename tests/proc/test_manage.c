@@ -104,6 +104,7 @@ static void test_set(void **state)
 
 static void test_set_refused(void **state)
 {
+	char words[256];
 	struct pair p;
 	shard_model *m;
 
@@ -121,6 +122,12 @@ static void test_set_refused(void **state)
 	assert_int_equal(shard_set(m, "clip", "0.5"),
 			 SHARD_OK); /* Nobody trains, so it is in force at once. */
 	assert_int_equal(shard_set(m, "clip", "0.5"), SHARD_OK);
+	tool_expect(0, "m: clip 0.5 -> 2 from the next step on; it is at step ", "shardctl",
+		    pair_model(&p, words, "set m clip 2"));
+	tool_expect(0, "m: clip 2 -> 0 from", "shardctl",
+		    pair_model(&p, words, "set m clip default"));
+	tool_expect(0, "\"key\":\"clip\",\"from\":\"0\",\"to\":\"7\",\"step\":", "shardctl",
+		    pair_model(&p, words, "set m clip 7 --json"));
 	pair_finish(&p);
 }
 
@@ -163,10 +170,11 @@ static void test_pause(void **state)
 		    pair_model(&p, words, "pause m")); /* It is paused already. */
 	assert_true(p.t[0]->out && p.t[1]->out);
 	tool_expect(0, "\"paused\":true", "shardctl", pair_model(&p, words, "show m --json"));
-	tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
+	tool_expect(0, "m resumed at step ", "shardctl", pair_model(&p, words, "resume m"));
 	for (int i = 0; i < 2; i++)
 		drill_get(p.t[i], SHARD_OK);
 	drill_replay(p.t[0], 6, 2);
+	tool_expect(0, "m was not paused at step 6", "shardctl", pair_model(&p, words, "resume m"));
 	pair_finish(&p);
 }
 
@@ -199,7 +207,7 @@ static void test_diverged(void **state)
 		drill_text(p.t[0]->last.error, "the model is paused since step ");
 		drill_text(p.t[0]->last.error, "then `shardctl model resume` lets it go on");
 		tool_expect(0, "diverged", "shardctl", pair_model(&p, words, "list"));
-		tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
+		tool_expect(0, "m resumed at step ", "shardctl", pair_model(&p, words, "resume m"));
 		BOTH(&p, .op = DRILL_TRAIN, .step = (uint64_t)round * 4 + 4);
 	}
 	drill_replay(p.t[1], 8, 2);
