@@ -59,12 +59,12 @@ static void fuzz_settings(char *text)
 	layers[0] = (struct settings_layer){.text = one, .origin = "again"};
 	CHECK(settings_make(&t, layers, 1, groups, groups_nr, SHARD_BF16, &e) == SHARD_OK);
 	two = settings_text(&t, groups);
-	CHECK(settings_compare(one, "one", two, "two", "", &e) == SHARD_OK);
+	CHECK(settings_compare(one, "one", two, "two", "", NULL, &e) == SHARD_OK);
 	layers[0].text = "lr=2 optimizer=sgd";
 	CHECK(settings_make(&t, layers, 1, NULL, 0, SHARD_BF16, &e) == SHARD_OK);
 	free(two);
 	two = settings_text(&t, NULL);
-	settings_compare(one, "one", two, "two", one, &e);
+	settings_compare(one, "one", two, "two", one, NULL, &e);
 	free(one);
 	free(two);
 }
