@@ -340,16 +340,17 @@ static void print_model(const json_t *m, const struct palette *p, FILE *out)
 void figures_print(const json_t *f, const struct palette *p, FILE *out)
 {
 	const json_t *nodes = json_object_get(f, "nodes"), *models = json_object_get(f, "models");
-	char used[CTL_NUMBER_BYTES], total[CTL_NUMBER_BYTES];
+	char used[CTL_NUMBER_BYTES], total[CTL_NUMBER_BYTES], age[CTL_NUMBER_BYTES];
 	size_t i;
 	json_t *x;
 
 	json_array_foreach(json_object_get(json_object_get(f, "health"), "findings"), i, x)
 		fprintf(out, "%s%s%s%s: %s\n", p->sentence, palette_of(p, ctl_text(x, "level")),
 			ctl_text(x, "level"), p->end, ctl_text(x, "text"));
-	fprintf(out, "%s%snode %s%s: pid %lld, up %.0f s, %lld connections, %s of %s promised\n",
+	fprintf(out, "%s%snode %s%s: pid %lld, up %s, %lld connection%s, %s of %s promised\n",
 		p->sentence, p->head, ctl_text(f, "node"), p->end, ctl_whole(f, "pid"),
-		real(f, "uptime_s"), ctl_whole(f, "connections"),
+		ctl_age(age, real(f, "uptime_s")), ctl_whole(f, "connections"),
+		ctl_whole(f, "connections") == 1 ? "" : "s",
 		ctl_bytes(used, real(f, "memory_used")), ctl_bytes(total, real(f, "memory_total")));
 	fprintf(out, "\n%s%-16s %-6s %12s %12s  %s%s\n", p->soft, "NODE", "STATE", "IN/S", "OUT/S",
 		"SINCE", p->end);
@@ -358,7 +359,7 @@ void figures_print(const json_t *f, const struct palette *p, FILE *out)
 			palette_of(p, ctl_text(x, "state")), ctl_text(x, "state"), p->end);
 		print_rate(out, x, "in_bytes_per_s");
 		print_rate(out, x, "out_bytes_per_s");
-		fprintf(out, "  %.0f s%s\n", real(x, "since_s"),
+		fprintf(out, "  %s%s\n", ctl_age(age, real(x, "since_s")),
 			json_is_true(json_object_get(x, "coordinator")) ? ", coordinates" : "");
 	}
 	json_array_foreach((json_t *)(uintptr_t)models, i, x)

@@ -16,12 +16,9 @@
 
 static void print_bytes(const char *what, double bytes)
 {
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	int u = 0;
+	char text[CTL_NUMBER_BYTES];
 
-	for (; bytes >= 1024 && u < 4; u++)
-		bytes /= 1024;
-	printf("%s%.1f %s", what, bytes, units[u]);
+	printf("%s%s", what, ctl_bytes(text, bytes));
 }
 
 /* The verdict comes first. Returns whether something is ill. */
@@ -46,28 +43,33 @@ static bool print_health(const json_t *o, const struct palette *p)
 static void print_daemon(const json_t *o)
 {
 	const json_t *budget = json_object_get(o, "budget");
+	char up[CTL_NUMBER_BYTES];
 
-	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n",
+	printf("node %s: shardd %s, pid %lld, up %s, incarnation %lld, %lld connection%s\n",
 	       ctl_text(o, "node"), ctl_text(o, "release"), ctl_whole(o, "pid"),
-	       json_number_value(json_object_get(o, "uptime_s")), ctl_whole(o, "incarnation"),
-	       ctl_whole(o, "connections"));
+	       ctl_age(up, json_number_value(json_object_get(o, "uptime_s"))),
+	       ctl_whole(o, "incarnation"), ctl_whole(o, "connections"),
+	       ctl_whole(o, "connections") == 1 ? "" : "s");
 	print_bytes("memory: ", (double)ctl_whole(budget, "used"));
 	print_bytes(" of ", (double)ctl_whole(budget, "total"));
-	printf(" promised to models and queues; %lld frames refused, %lld bytes copied\n",
-	       ctl_whole(o, "refused_frames"), ctl_whole(o, "copied_bytes"));
+	printf(" promised to models and queues; %lld frame%s refused, %s "
+	       "copied\n",
+	       ctl_whole(o, "refused_frames"), ctl_whole(o, "refused_frames") == 1 ? "" : "s",
+	       ctl_bytes(up, (double)ctl_whole(o, "copied_bytes")));
 }
 
 static void print_nodes(const json_t *list, const struct palette *p)
 {
+	char since[CTL_NUMBER_BYTES];
 	size_t i;
 	json_t *n;
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
 	json_array_foreach(list, i, n) {
-		printf("%-16s %-24s %s%-6s%s %11lld  %.0f s%s", ctl_text(n, "name"),
+		printf("%-16s %-24s %s%-6s%s %11lld  %s%s", ctl_text(n, "name"),
 		       ctl_text(n, "address"), palette_of(p, ctl_text(n, "state")),
 		       ctl_text(n, "state"), p->end, ctl_whole(n, "incarnation"),
-		       json_number_value(json_object_get(n, "since_s")),
+		       ctl_age(since, json_number_value(json_object_get(n, "since_s"))),
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (ctl_text(n, "why")[0])
 			printf(": %s", ctl_text(n, "why"));
