@@ -179,10 +179,9 @@ bool figures_sort_parse(const char *name, enum figures_sort *out)
 /* Lower is worse. */
 static int grade(const json_t *o)
 {
-	const char *state = ctl_text(o, "state"), *tone = palette_of(&palette_marks, state);
+	const char *tone = palette_of_model(&palette_marks, ctl_text(o, "state"),
+					    json_is_true(json_object_get(o, "late")));
 
-	if (strcmp(state, "training") == 0 && json_is_true(json_object_get(o, "late")))
-		tone = palette_marks.warn;
 	return tone == palette_marks.bad    ? 0
 	       : tone == palette_marks.warn ? 1
 	       : tone == palette_marks.good ? 3
@@ -323,9 +322,9 @@ static void print_model(const json_t *m, const struct palette *p, FILE *out)
 	fprintf(out,
 		"\n%s%smodel \"%s\"%s: %s%s%s, step %lld, %.2f step/s, last step %.3f s, waits "
 		"%.3f s\n",
-		p->sentence, p->head, ctl_text(m, "name"), p->end, palette_of(p, state), state,
-		p->end, ctl_whole(m, "step"), real(m, "steps_per_s"), real(m, "step_s"),
-		real(m, "wait_s"));
+		p->sentence, p->head, ctl_text(m, "name"), p->end,
+		palette_of_model(p, state, json_is_true(json_object_get(m, "late"))), state, p->end,
+		ctl_whole(m, "step"), real(m, "steps_per_s"), real(m, "step_s"), real(m, "wait_s"));
 	if (ctl_text(m, "lost")[0])
 		fprintf(out, "%s%slost%s: %s\n", p->sentence, p->bad, p->end, ctl_text(m, "lost"));
 	if (ctl_text(m, "waits")[0] && !json_is_false(json_object_get(m, "late")))

@@ -49,3 +49,8 @@ const char *palette_of(const struct palette *p, const char *word)
 						     : p->soft;
 	return "";
 }
+
+const char *palette_of_model(const struct palette *p, const char *state, bool late)
+{
+	return late && strcmp(state, "training") == 0 ? p->warn : palette_of(p, state);
+}

@@ -28,6 +28,8 @@ extern const struct palette palette_plain, palette_colour, palette_marks;
  * three words, which PALETTE_WRONG says. */
 bool palette_wanted(const char *when, FILE *out, bool *wanted);
 #define PALETTE_WRONG "--color %s: choose auto, always or never"
+/* The colour of a model's state. A training that stands is not good. */
+const char *palette_of_model(const struct palette *p, const char *state, bool late);
 /* The colour of a word of a daemon: a state, a level or the result of a check. "" of others. */
 const char *palette_of(const struct palette *p, const char *word);
 

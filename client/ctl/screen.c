@@ -15,15 +15,15 @@
 static const char keys_text[] =
 	"\5Keys of shardctl top\6\n"
 	"\n"
-	"  up, down, j, k      a line up or down\n"
+	"  up, down, j, k        a line up or down\n"
 	"  space, b, PgDn, PgUp  a page\n"
-	"  g, G, Home, End     the beginning, the end\n"
-	"  s, S                sort ranks by the next, or the one before:\n"
-	"                      wait, rank, node, rate, chunks\n"
-	"  r                   the other way round\n"
-	"  /                   only lines with a text; Enter takes it, Esc does not\n"
-	"  ?                   this, and away with it\n"
-	"  q, ^C               the end\n";
+	"  g, G, Home, End       the beginning, the end\n"
+	"  s, S                  sort ranks by the next, or the one before:\n"
+	"                        wait, rank, node, rate, chunks\n"
+	"  r                     the other way round\n"
+	"  /                     only lines with a text; Enter takes it, Esc does not\n"
+	"  ?                     this, and away with it\n"
+	"  q, ^C                 the end\n";
 
 void screen_init(struct screen *s, const struct figures_view *view)
 {

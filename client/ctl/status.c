@@ -89,7 +89,9 @@ static void print_world(const json_t *world, long long chunks)
 
 	json_array_foreach(world, i, r) {
 		printf("  rank %-3lld node %-12s pid %-8lld %s", ctl_whole(r, "rank"),
-		       ctl_text(r, "node"), ctl_whole(r, "pid"), ctl_text(r, "state"));
+		       ctl_text(r, "node"), ctl_whole(r, "pid"),
+		       ctl_text(r, "state")[0] != 0 ? ctl_text(r, "state")
+						    : "its node knows: --all");
 		if (json_object_get(r, "chunks_pushed"))
 			printf(", %lld of %lld chunks pushed", ctl_whole(r, "chunks_pushed"),
 			       chunks);
@@ -227,7 +229,8 @@ static void print_model(const json_t *m, const struct palette *p)
 		return;
 	}
 	printf("\n%smodel \"%s\"%s: %s%s%s, step %lld (%lld applied, %lld skipped)", p->head,
-	       ctl_text(m, "name"), p->end, palette_of(p, ctl_text(m, "state")),
+	       ctl_text(m, "name"), p->end,
+	       palette_of_model(p, ctl_text(m, "state"), json_is_true(json_object_get(m, "late"))),
 	       ctl_text(m, "state"), p->end, ctl_whole(m, "step"), ctl_whole(m, "applied"),
 	       ctl_whole(m, "skipped"));
 	if (step > 0 && strcmp(ctl_text(m, "state"), "training") == 0)
