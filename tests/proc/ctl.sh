@@ -77,6 +77,11 @@ echo nonsense >"$dir/bad"
 exits 4 config check "$dir/bad"
 exits 4 config explain "$dir/bad"
 exits 4 doctor --config "$dir/bad" -a "$at"
+exits 3 status -a "127.0.0.1:$http" --timeout 1
+check "the port of the page: not said" grep -qF "is that the port of its page" "$dir/out"
+mkdir "$dir/nothing"
+exits 5 restore "$dir/nothing" -a "$at"
+check "restore of nothing: not said" grep -qF "nothing: there is no file \`latest\`" "$dir/out"
 coproc other { python3 -c '
 import socket
 s = socket.create_server(("127.0.0.1", 0))
