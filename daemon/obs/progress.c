@@ -77,8 +77,11 @@ const char *progress_state(const struct model *m)
 {
 	const char *own = progress_own_state(m), *known;
 
-	if (!goes(own))
-		return own; /* What this node lacks it knows best. */
+	/* What this node lacks it knows best, and what it has heard of the core is newer than what
+	 * the coordinator says once a second. */
+	if (!goes(own) || m->attempt.on || strcmp(own, "paused") == 0 ||
+	    strcmp(own, "diverged") == 0)
+		return own;
 	known = health_known_state(m);
 	/* The coordinator's own image says nothing of the model. */
 	return known != NULL && strcmp(known, "resuming") != 0 ? known : own;
