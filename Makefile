@@ -68,6 +68,9 @@ NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
 PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
+# libshard has TLS in a library of its own, which it loads when a trainer asks for TLS.
+TLS_LOAD_C := client/tls/load.c
+TLS_C    := client/tls/library.c
 CTL_C    := $(wildcard client/ctl/*.c)
 GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
 TESTLIB_C:= $(wildcard tests/lib/*.c)
@@ -117,7 +120,7 @@ $(B)/with-systemd: systemd-look # It is always looked at, but only newer if it d
 systemd-look:
 
 # The programs and the library are made anew if the flags above change.
-$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
+$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(TLS_LOAD_C) $(TLS_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
 $(B)/hardening: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
@@ -133,7 +136,7 @@ $(B)/with-cuda: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_CUDA),yes,no)' ] || echo '$(if $(HAVE_CUDA),yes,no)' >$@
 parts: $(B)/with-cuda
 
-all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
+all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
 $(B)/gen/shard.pb-c.h: $(PB)
 $(PB): proto/wire/shard.proto
@@ -180,9 +183,13 @@ $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -ljansson -linih -lm
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -lm
-$(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
+$(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
+
+$(B)/libshard-tls.so.0: client/tls/libshard-tls.map $(call objs,$(TLS_C)) $(PROTO_A)
+	$(link) -shared -Wl,-soname,libshard-tls.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
+	  $(filter-out $<,$^)
 
 $(B)/libshard-cuda.so.0: client/cuda/libshard-cuda.map $(call objs,$(CUDA_C)) $(PROTO_A) $(B)/libshard.so.0
 	$(link) -shared -Wl,-soname,libshard-cuda.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
@@ -190,7 +197,7 @@ $(B)/libshard-cuda.so.0: client/cuda/libshard-cuda.map $(call objs,$(CUDA_C)) $(
 
 # For static linking: the client and what it needs of proto/ are one object, whose only global names
 # are those of shard.h.
-$(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
+$(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
@@ -261,7 +268,7 @@ install: all $(B)/libshard.pc $(if $(HAVE_CUDA),install-cuda)
 	install -m 755 $(B)/shardd $(B)/shardctl $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/shard.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libshard-whole.a $(DESTDIR)$(LIBDIR)/libshard.a
-	install -m 755 $(B)/libshard.so.0 $(DESTDIR)$(LIBDIR)
+	install -m 755 $(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(DESTDIR)$(LIBDIR)
 	ln -sf libshard.so.0 $(DESTDIR)$(LIBDIR)/libshard.so
 	install -m 644 $(B)/libshard.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 deploy/shardd.conf deploy/alerts.yml deploy/grafana.json $(DESTDIR)$(PREFIX)/share/shardd
@@ -275,7 +282,7 @@ install-cuda: all $(B)/libshard-cuda.pc
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/include/shard_cuda.h $(addprefix $(DESTDIR)$(LIBDIR)/,libshard-cuda.a libshard-cuda.so libshard-cuda.so.0 pkgconfig/libshard-cuda.pc)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf share/shardd/alerts.yml share/shardd/grafana.json)
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 pkgconfig/libshard.pc)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 libshard-tls.so.0 pkgconfig/libshard.pc)
 	-rmdir $(DESTDIR)$(PREFIX)/share/shardd 2>/dev/null
 
 # --- what people type ---

@@ -7,11 +7,10 @@
  * has none. */
 #include "define.h"
 #include "push.h"
+#include "secure.h"
 #include "spawn/spawn.h"
 #include "ticket.h"
 #include "world.h"
-
-#include "net/auth.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -153,7 +152,7 @@ static enum shard_status watch(struct shard_client *c, int fd)
 		       : no_system("cannot watch a descriptor");
 }
 
-static enum shard_status open_stream(struct shard_client *c, int fd)
+static enum shard_status open_stream(struct shard_client *c, struct tls *tls, int fd)
 {
 	struct stream_conf conf = {.fd = fd,
 				   .queue_max = CLIENT_QUEUE_MAX,
@@ -162,42 +161,42 @@ static enum shard_status open_stream(struct shard_client *c, int fd)
 				   .owner = c};
 	struct err e;
 
-	if (stream_open(&c->stream, &conf, &e) != SHARD_OK) {
-		close(fd);
+	if (secure_stream(&c->stream, tls, &conf, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	}
 	if (watch(c, c->event_fd) != SHARD_OK)
 		return SHARD_SYSTEM;
 	return c->tcp ? SHARD_OK : watch(c, fd); /* Only the thread reads a tcp socket. */
 }
 
+struct connecting {
+	const struct shard_connect_opts *o;
+	struct auth *auth; /* NULL: no secret. */
+	struct tls *tls;   /* NULL: no TLS. */
+	bool tcp;
+	uint64_t deadline_ns;
+	struct shard_client *c; /* NULL after a failure. */
+};
+
 /* Dials, says HELLO and starts the thread. */
-static enum shard_status introduce(struct shard_client *c, const struct auth *auth, struct wait *w)
+static enum shard_status introduce(struct shard_client *c, const struct connecting *a,
+				   struct wait *w)
 {
 	enum shard_status rc;
 	int fd;
 
 	if ((rc = dial(c->address, w->deadline_ns, &fd)) != SHARD_OK)
 		return rc;
-	if ((rc = open_stream(c, fd)) != SHARD_OK)
+	if ((rc = open_stream(c, a->tls, fd)) != SHARD_OK)
 		return rc;
 	bool tcp = c->tcp;
 
 	c->tcp = false; /* Until the thread runs, this call pumps. */
 	pthread_mutex_lock(&c->lock);
-	rc = hello_say(c, auth, w);
+	rc = hello_say(c, a->auth, a->tls, w);
 	c->tcp = tcp;
 	pthread_mutex_unlock(&c->lock);
 	return rc == SHARD_OK ? pump_start(c) : rc;
 }
-
-struct connecting {
-	const struct shard_connect_opts *o;
-	struct auth *auth; /* NULL: no secret. */
-	bool tcp;
-	uint64_t deadline_ns;
-	struct shard_client *c; /* NULL after a failure. */
-};
 
 static enum shard_status connect_once(void *arg)
 {
@@ -211,7 +210,7 @@ static enum shard_status connect_once(void *arg)
 		wait_begin(a->c, &w,
 			   a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1
 						: 1);
-		rc = introduce(a->c, a->auth, &w);
+		rc = introduce(a->c, a, &w);
 	}
 	if (rc != SHARD_OK && a->c != NULL) {
 		client_free(a->c);
@@ -261,11 +260,18 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 	if (a.tcp && o.secret != NULL && o.secret[0] != 0 &&
 	    auth_open(&a.auth, o.secret, &e) != SHARD_OK)
 		return text_fail_err(&e);
+	if (o.tls == NULL)
+		o.tls = secure_getenv("SHARD_TLS");
+	if (a.tcp && secure_open(&a.tls, o.tls, a.auth, &e) != SHARD_OK) {
+		auth_close(&a.auth);
+		return text_fail_err(&e);
+	}
 	a.deadline_ns = clock_ns() +
 			(uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
 	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a)
 				 : connect_tries(&a);
 	auth_close(&a.auth);
+	tls_close(&a.tls);
 	if (rc != SHARD_OK)
 		return rc;
 	client_log(a.c, 6, "connected", shard_version());

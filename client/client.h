@@ -95,9 +95,11 @@ enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd);
 
 /* --- hello.c --- */
 struct auth;
+struct tls;
 struct wait;
-/* auth NULL: there is no secret. */
-enum shard_status hello_say(struct shard_client *c, const struct auth *auth, struct wait *w);
+/* auth NULL: there is no secret. tls NULL: nor TLS. */
+enum shard_status hello_say(struct shard_client *c, const struct auth *auth, const struct tls *tls,
+			    struct wait *w);
 
 /* --- pump.c: who reads the socket, and how a call waits --- */
 /* The waiting of one call. */

@@ -316,12 +316,13 @@ static void init_lists(struct server *s)
 }
 
 /* Reserves room in the budget for data that waits to be sent: a common amount, and beyond it one
- * answer for each connection. A small budget reserves only a share of itself. A peer that does not
- * take its answers is then stopped sooner. */
+ * answer for each connection, and the buffers of TLS. A small budget reserves only a share of
+ * itself. A peer that does not take its answers is then stopped sooner. */
 static void reserve_queues(struct server *s)
 {
 	uint64_t places = s->conf->connections_max + s->nodes_nr - 1u;
-	uint64_t all = SERVER_QUEUED_MAX + places * WIRE_PART_BYTES;
+	uint64_t each = WIRE_PART_BYTES + (s->conf->tls != TLS_OFF ? TLS_CONN_BYTES : 0);
+	uint64_t all = SERVER_QUEUED_MAX + places * each;
 	uint64_t share = s->budget.total / SERVER_QUEUED_SHARE;
 
 	s->budget.queues = share < all ? share : all;

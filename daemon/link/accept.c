@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "link/channel.h"
 #include "link/hello.h"
 #include "link/intake.h"
 #include "link/session.h"
@@ -99,6 +100,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 	struct conn *c = g->conn;
 	enum shard_status st = hello_check(s, hello, c, e);
 
+	if (st == SHARD_OK && hello->role == ROLE_NODE)
+		st = channel_is_node(s->conf, c, hello->node, e);
 	if (st != SHARD_OK && hello->role == ROLE_NODE)
 		peer_turned_away(s, hello->node, e);
 	if (st != SHARD_OK)
@@ -290,13 +293,14 @@ void accept_one(void *server, int fd)
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
 				 .account = &s->conns.queued,
+				 .tls = s->secret.tls,
 				 .silence_ns = 0,
 				 .frame_ns = SERVER_HELLO_NS};
 	struct guest *guest;
 	struct opening *g;
 	struct err e;
 
-	CHECK(fd >= 0);
+	CHECK(fd >= 0 && (s->secret.tls != NULL) == (s->conf->tls != TLS_OFF));
 	if (!limits_spare(fd, 0)) {
 		refuse(s, fd);
 		return;

@@ -662,10 +662,13 @@ static void dial(struct peer *p, struct peer_conn *pc)
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
 				 .account = &s->conns.queued,
+				 .tls = s->secret.tls,
+				 .tls_peer = members_name(s, p->node),
 				 .silence_ns = s->conf->heartbeat_timeout_ns,
 				 .connect_ns = s->conf->heartbeat_timeout_ns};
 	struct err e;
 
+	CHECK((s->secret.tls != NULL) == (s->conf->tls != TLS_OFF));
 	if (conn_connect(&pc->conn, s->loop, &s->node[p->node].address, &conf, &e) == SHARD_OK)
 		return;
 	pc->conn = NULL;
