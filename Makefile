@@ -210,7 +210,9 @@ $(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/base/status.c proto/base
 
 # Tests, benchmarks and the simulator may use everything.
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
-TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
+# Certificates of tests are made by libcrypto.
+CRYPTO    = -Wl$(comma)--push-state$(comma)--as-needed -lcrypto -Wl$(comma)--pop-state
+TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT) $(CRYPTO)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $(filter-out %/shardd,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
