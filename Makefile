@@ -51,7 +51,7 @@ inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclien
 LIBS_PROTO  := -lprotobuf-c
 # A program that does not use the source etcd does not load libcurl.
 CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---

@@ -11,6 +11,14 @@
 
 #define FILE_BYTES 4096
 
+/* "certificate,key,ca". */
+static bool split(char *cert, char *key, char *ca, const char *how)
+{
+	char end;
+
+	return sscanf(how, "%4000[^,],%4000[^,],%4000[^,]%c", cert, key, ca, &end) == 3;
+}
+
 enum shard_status secure_open(struct tls **out, const char *how, const struct auth *auth,
 			      struct err *e)
 {
@@ -27,7 +35,9 @@ enum shard_status secure_open(struct tls **out, const char *how, const struct au
 		return SHARD_OK;
 	if (strcmp(how, "psk") == 0)
 		conf.mode = TLS_PSK;
-	else if (!strchr(how, '/') || strlen(how) + 16 > FILE_BYTES)
+	if (conf.mode == TLS_PSK || split(cert, key, ca, how))
+		return tls_open(out, &conf, e);
+	if (!strchr(how, '/') || strlen(how) + 16 > FILE_BYTES)
 		return err_set(e, SHARD_BAD_ARG,
 			       "tls = %.100s: off, psk, or the path of a folder with tls.crt, "
 			       "tls.key and ca.crt",

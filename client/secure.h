@@ -7,9 +7,9 @@
 #include "net/stream.h"
 #include "net/tls.h"
 
-/* how: "off" or "psk", or a folder with tls.crt, tls.key and ca.crt. NULL and "" are off, and *out
- * is NULL then. auth: the secret, or NULL. SHARD_BAD_ARG: there is no such choice, a file is wrong,
- * or psk has no secret. */
+/* how: "off" or "psk", a folder with tls.crt, tls.key and ca.crt, or these three files with commas
+ * between. NULL and "" are off, and *out is NULL then. auth: the secret, or NULL. SHARD_BAD_ARG:
+ * there is no such choice, a file is wrong, or psk has no secret. */
 enum shard_status secure_open(struct tls **out, const char *how, const struct auth *auth,
 			      struct err *e);
 /* The stream over fd, and over TLS if there is any. After a failure fd is closed. */

@@ -188,8 +188,7 @@ static enum shard_status listen_all(struct server *s, struct err *e)
 static enum shard_status start_http(struct server *s, struct err *e)
 {
 	struct http_conf conf = {
-		.at = &s->conf->http,
-		.allow = s->conf->http_allow,
+		.config = s->conf,
 		.log = s->log,
 		.loop = s->loop,
 		.stall_ns = s->conf->heartbeat_timeout_ns,
@@ -338,6 +337,14 @@ static void init_timers(struct server *s)
 	uv_timer_init(s->loop, &s->clock.beat);
 	uv_timer_init(s->loop, &s->clock.history_timer);
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
+}
+
+/* With mtls both read the same files, and what is wrong with them the first one finds. */
+enum shard_status server_reload_secret(struct server *s, struct err *e)
+{
+	enum shard_status st = secret_open(s, e);
+
+	return st == SHARD_OK && s->http != NULL ? http_reload(s->http, e) : st;
 }
 
 void server_reloaded(struct server *s, bool ok)

@@ -292,9 +292,10 @@ struct shard_connect_opts {
 	void (*log)(void *arg, int level, const char *line);
 	/* Passed to log. */
 	void *log_arg;
-	/* Over TCP only, as [net] tls of the daemon: "off"; "psk", which needs the secret; or the
-	 * path of a folder with tls.crt, tls.key and ca.crt in PEM, for a daemon with mtls. NULL
-	 * takes $SHARD_TLS, and without that it is off. */
+	/* Over TCP only, as [net] tls of the daemon: "off"; "psk", which needs the secret; or, for
+	 * a daemon with mtls, the path of a folder with tls.crt, tls.key and ca.crt in PEM, or the
+	 * paths of these three with commas between. NULL takes $SHARD_TLS, and without that it is
+	 * off. */
 	const char *tls;
 };
 

@@ -23,7 +23,7 @@ fail()
 		"virtual environment"
 "${MAKE:-make}" --no-print-directory B=$build RDMA=0 ETCD=0 SYSTEMD=0 \
 	LIBS_PROTO=-l:libprotobuf-c.a LIBS_CLIENT='-l:libprotobuf-c.a -Wl,--exclude-libs,ALL' \
-	LIBS_DAEMON='-l:libuv_a.a -l:libinih.a -l:libjansson.a -lmicrohttpd -lm' \
+	LIBS_DAEMON='-l:libuv_a.a -l:libinih.a -l:libjansson.a -lmicrohttpd -lgnutls -lm' \
 	$build/shardd $build/libshard.so.0 $build/libshard-tls.so.0 $build/libshard-cuda.so.0 >&2
 stage=$(mktemp -d "${TMPDIR:-/tmp}/shardd-wheel.XXXXXX")
 trap 'rm -rf "$stage"' EXIT

@@ -103,9 +103,9 @@ struct config {
 	uint32_t models_nr;
 	struct config_model *model;
 	/* What the daemon has to warn of when it starts. */
-	bool listen_open;          /* Trainers and tools over TCP prove nothing. */
-	bool nodes_open;           /* Other nodes prove nothing. */
-	bool http_beyond_loopback; /* HTTP answers everybody who reaches it from elsewhere. */
+	bool listen_open, nodes_open; /* Trainers and tools, or other nodes prove nothing. */
+	bool http_beyond_loopback;    /* HTTP answers everybody who reaches it from elsewhere. */
+	bool http_tls, http_certs;    /* HTTP speaks TLS, and wants a certificate from elsewhere. */
 	/* SHARD_* variables that nothing reads, as in "SHARD_WORKER, SHARD_X". */
 	char unknown[CONFIG_UNKNOWN_BYTES];
 };

@@ -234,7 +234,18 @@ static enum shard_status finish_http(struct config_loader *l, struct err *e)
 	bool beyond = c->http.host[0] != 0 && !conn_address_loopback(&c->http);
 
 	CHECK(c->http.text[0]);
-	c->http_beyond_loopback = beyond && !c->http_allow[0];
+	c->http_tls = c->tls != TLS_OFF && c->tls_cert[0] && c->tls_key[0];
+	c->http_certs =
+		c->http_tls && c->tls_ca[0] && !c->http_allow[0] && !c->allow_unauthenticated;
+	if (beyond && c->tls != TLS_OFF && !c->http_tls)
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [daemon] http = %s: beyond loopback beside [net] tls = psk, and "
+			"browsers speak no psk, so that it would not be encrypted: set "
+			"tls_cert and tls_key, by which HTTP speaks TLS, or choose "
+			"127.0.0.1:PORT or off",
+			place(l, "daemon", "http"), c->http.text);
+	c->http_beyond_loopback = beyond && !c->http_allow[0] && !c->http_certs;
 	if (c->http_beyond_loopback && !c->allow_unauthenticated)
 		return err_set(
 			e, SHARD_BAD_ARG,

@@ -340,7 +340,9 @@ void accept_beat(struct server *s, uint64_t now_ns)
 		if (now_ns - g->since_ns < SERVER_HELLO_NS)
 			continue;
 		err_set(&e, SHARD_TIMEOUT, "no %s within %.0f s",
-			g->prove.asked ? "proof of the secret" : "hello",
+			g->prove.asked                         ? "proof of the secret"
+			: stream_blocked(conn_stream(g->conn)) ? "end of the handshake of TLS"
+							       : "hello",
 			(double)SERVER_HELLO_NS / NS_PER_SEC);
 		conn_close(g->conn, &e, 0);
 	}

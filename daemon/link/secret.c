@@ -64,11 +64,6 @@ enum shard_status secret_open(struct server *s, struct err *e)
 	return st;
 }
 
-enum shard_status server_reload_secret(struct server *s, struct err *e)
-{
-	return secret_open(s, e);
-}
-
 void secret_close(struct server *s)
 {
 	for (int i = 0; i < AUTH_FOR_NR; i++)

@@ -616,6 +616,7 @@ enum shard_status tls_io(struct stream_io **out, struct tls *tls, enum tls_side 
 	t->ssl = o;
 	t->side = side;
 	t->seen.tls = tls_use(tls);
+	t->wants_read = side == TLS_LISTENER;
 	t->in = malloc(IN_BYTES);
 	t->out = malloc(OUT_BYTES);
 	t->conn = o->SSL_new(tls->ctx);

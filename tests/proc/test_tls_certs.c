@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tests [net] tls = mtls: nodes, trainers and tools that show a certificate of one CA train without
- * any secret. A certificate that is of another CA, expired, not valid yet, or without the right name
- * is refused with a sentence, whichever end has it, and one that names no node is no node's. */
+ * any secret. A certificate that is of another CA, expired, not valid yet, or without the right
+ * name is refused with a sentence, whichever end has it, and one that names no node is no node's.
+ */
 #include "lib/certs.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
@@ -112,7 +113,8 @@ static void meet(enum shard_status want, const char *address, const char *secret
 
 static void train(const char *cluster, const char *secret)
 {
-	struct inproc_conf conf = {.nodes = 3, .net = net, .cluster = cluster};
+	struct inproc_conf conf = {
+		.nodes = 3, .net = net, .cluster = cluster, .daemon = "allow_unauthenticated = no"};
 	struct inproc c;
 	struct crew crew;
 	char words[200];
@@ -153,7 +155,7 @@ static void test_train_with_secrets(void **state)
 
 static void test_clients(void **state)
 {
-	struct inproc_conf conf = {.nodes = 1, .net = net},
+	struct inproc_conf conf = {.nodes = 1, .net = net, .daemon = "allow_unauthenticated = no"},
 			   psk = {.nodes = 1, .net = "tls = psk", .cluster = f.line},
 			   both = {.nodes = 1, .net = net, .cluster = f.line};
 	struct inproc c, d, g;
@@ -169,8 +171,7 @@ static void test_clients(void **state)
 	meet(SHARD_OK, c.node[0].unix_address, NULL, NULL, "");
 	meet(SHARD_DENIED, at, NULL, NULL, "it speaks no TLS, and [net] tls = mtls at this node");
 	meet(SHARD_DENIED, at, NULL, folder("foreign"), "is signed by another CA");
-	meet(SHARD_DENIED, at, f.right, "psk",
-	     "it shows a certificate, and tls = psk at this end");
+	meet(SHARD_DENIED, at, f.right, "psk", "it shows a certificate, and tls = psk at this end");
 	meet(SHARD_DENIED, d.node[0].tcp_address, f.right, folder("trainer"),
 	     "it speaks no TLS with this end: is [net] tls = mtls there, too?");
 	inproc_wait_log(&d.node[0], "it names no secret, and [net] tls = psk at this node", 1);
@@ -294,7 +295,7 @@ static void claim(uint16_t port, const char *how, struct heard *heard)
 	hello.wire_min = hello.wire_max = WIRE_VERSION;
 	hello.features = FEATURE_BODY_SUM;
 	hello.role = ROLE_NODE;
-	hello.node = (char *)(uintptr_t)"b";
+	hello.node = (char *)(uintptr_t) "b";
 	assert_int_equal(stream_send_control(s, &h, &hello.base), SHARD_OK);
 	heard->status = SHARD_OK;
 	while (heard->status == SHARD_OK) {
@@ -387,13 +388,13 @@ static void test_outside_client(void **state)
 	inproc_wait_log(&c.node[0], "it shows no certificate, and [net] tls = mtls at this node",
 			1);
 	snprintf(words, sizeof(words),
-		 "s_client -connect 127.0.0.1:%u -cert %s/tls.crt -key %s/tls.key",
-		 c.node[0].port, folder("expired"), folder("expired"));
+		 "s_client -connect 127.0.0.1:%u -cert %s/tls.crt -key %s/tls.key", c.node[0].port,
+		 folder("expired"), folder("expired"));
 	free(openssl(words));
 	inproc_wait_log(&c.node[0], "its certificate has expired: put a new one there", 1);
 	snprintf(words, sizeof(words),
-		 "s_client -connect 127.0.0.1:%u -cert %s/tls.crt -key %s/tls.key",
-		 c.node[0].port, folder("foreign"), folder("foreign"));
+		 "s_client -connect 127.0.0.1:%u -cert %s/tls.crt -key %s/tls.key", c.node[0].port,
+		 folder("foreign"), folder("foreign"));
 	free(openssl(words));
 	inproc_wait_log(&c.node[0], "its certificate is not signed by the CA of this end", 1);
 	inproc_stop(&c);
