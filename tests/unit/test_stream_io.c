@@ -5,6 +5,7 @@
 #include "lib/frames.h"
 
 #include "base/check.h"
+#include "bench/limit_tcp.h"
 #include "base/rng.h"
 #include "net/auth.h"
 #include "net/tls.h"
@@ -26,7 +27,7 @@
 #define KEY_1 "aa00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n"
 #define KEY_2 "bb00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n"
 
-enum { FRAMES = 60, BODY = WIRE_PART_BYTES };
+enum { FRAMES = 60, BODY = WIRE_PART_BYTES, OVER_TCP = -1 };
 
 /* --- a row that moves one byte a call --- */
 
@@ -152,7 +153,8 @@ static void sockets(int fds[2], int buffer)
 				 0);
 }
 
-static void tls_ends(struct two *t, const char *dials, const char *takes, uint64_t rekey)
+static void tls_ends(struct two *t, const char *dials, const char *takes, uint64_t rekey,
+		     bool kernel)
 {
 	const char *texts[2] = {dials, takes};
 
@@ -160,7 +162,8 @@ static void tls_ends(struct two *t, const char *dials, const char *takes, uint64
 	assert_non_null(mkdtemp(t->dir));
 	for (int i = 0; i < 2; i++) {
 		struct auth *a = keys(t, texts[i]);
-		struct tls_conf conf = {.mode = TLS_PSK, .dials = a, .rekey_bytes = rekey};
+		struct tls_conf conf = {
+			.mode = TLS_PSK, .dials = a, .rekey_bytes = rekey, .kernel = kernel};
 		struct err e;
 
 		if (tls_open(&t->tls[i], &conf, &e) != SHARD_OK)
@@ -176,8 +179,11 @@ static struct two *tls_two(const char *dials, const char *takes, int buffer, uin
 	struct stream_io *io;
 	int fds[2];
 
-	tls_ends(t, dials, takes, rekey);
-	sockets(fds, buffer);
+	tls_ends(t, dials, takes, rekey, buffer == OVER_TCP);
+	if (buffer != OVER_TCP)
+		sockets(fds, buffer);
+	else
+		assert_int_equal(limit_tcp_pair(fds), 0);
 	assert_int_equal(tls_io(&io, t->tls[0], TLS_DIALLER, fds[0], NULL, NULL), SHARD_OK);
 	open_end(&t->a, io, fds[0]);
 	assert_int_equal(tls_io(&io, t->tls[1], TLS_LISTENER, fds[1], NULL, NULL), SHARD_OK);
@@ -283,6 +289,51 @@ static void test_tls_new_keys(void **state)
 	free_two(t);
 }
 
+static bool kernel_has_tls(void)
+{
+	char text[200] = "";
+	FILE *f = fopen("/proc/sys/net/ipv4/tcp_available_ulp", "re");
+	bool has = f && fgets(text, sizeof(text), f) && strstr(text, "tls");
+
+	if (f)
+		fclose(f);
+	return has;
+}
+
+/* Over TCP the kernel encrypts what is sent, where it can, and else this process does. A key of the
+ * kernel is not exchanged: the connection ends. */
+static void test_tls_kernel(void **state)
+{
+	struct two *t = tls_two(KEY_1, KEY_1, OVER_TCP, 0);
+	char said[TLS_SAID_BYTES];
+	struct err e;
+
+	(void)state;
+	exchange(&t->a, &t->b, FRAMES, BODY, 1 << 20);
+	for (int i = 0; i < 2; i++)
+		assert_string_equal(tls_said(stream_io(i ? t->b.s : t->a.s), said),
+				    kernel_has_tls() ? "TLSv1.3 TLS_AES_128_GCM_SHA256 psk kernel"
+						     : "TLSv1.3 TLS_AES_128_GCM_SHA256 psk");
+	stream_finish(t->a.s);
+	while (stream_read(t->b.s, 1 << 20, &e) == SHARD_OK)
+		;
+	assert_int_equal(e.status, SHARD_CLOSED);
+	free_two(t);
+	if (!kernel_has_tls())
+		return;
+	t = tls_two(KEY_1, KEY_1, OVER_TCP, 3000);
+	exchange(&t->a, &t->b, 2, 100, 1000);
+	for (int i = 0; i < 100; i++) {
+		struct wire_head ping = {.op = OP_PING};
+
+		if (stream_send(t->a.s, &ping, NULL, 0, NULL, NULL) != SHARD_OK ||
+		    stream_write(t->a.s, &e) > SHARD_AGAIN)
+			break;
+	}
+	assert_non_null(strstr(e.text, "the kernel has sent as much with one key as is safe"));
+	free_two(t);
+}
+
 /* The last words of an end that closes are read, and then its end. */
 static void test_tls_end(void **state)
 {
@@ -345,7 +396,7 @@ static void test_tls_on_one_side(void **state)
 	int fds[2];
 
 	(void)state;
-	tls_ends(t, KEY_1, KEY_1, 0);
+	tls_ends(t, KEY_1, KEY_1, 0, false);
 	sockets(fds, 0);
 	open_end(&t->a, NULL, fds[0]);
 	assert_int_equal(tls_io(&io, t->tls[1], TLS_LISTENER, fds[1], NULL, NULL), SHARD_OK);
@@ -397,7 +448,7 @@ static void test_tls_garbage(void **state)
 		int fds[2];
 		size_t n = 1 + rng_below(&r, sizeof(text) - 1);
 
-		tls_ends(t, KEY_1, KEY_1, 0);
+		tls_ends(t, KEY_1, KEY_1, 0, false);
 		sockets(fds, 0);
 		open_end(&t->a, NULL, fds[0]);
 		assert_int_equal(tls_io(&io, t->tls[1], TLS_LISTENER, fds[1], NULL, NULL),
@@ -448,10 +499,11 @@ static void test_tls_changed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_byte_by_byte),     cmocka_unit_test(test_tls_sizes),
-		cmocka_unit_test(test_tls_new_keys),     cmocka_unit_test(test_tls_end),
-		cmocka_unit_test(test_tls_wrong_secret), cmocka_unit_test(test_tls_on_one_side),
-		cmocka_unit_test(test_tls_garbage),      cmocka_unit_test(test_tls_changed),
+		cmocka_unit_test(test_byte_by_byte),    cmocka_unit_test(test_tls_sizes),
+		cmocka_unit_test(test_tls_new_keys),    cmocka_unit_test(test_tls_kernel),
+		cmocka_unit_test(test_tls_end),         cmocka_unit_test(test_tls_wrong_secret),
+		cmocka_unit_test(test_tls_on_one_side), cmocka_unit_test(test_tls_garbage),
+		cmocka_unit_test(test_tls_changed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
