@@ -34,8 +34,10 @@ COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noa
 SIZE    := -Os -fno-asynchronous-unwind-tables $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
 # Tests are most of the code, and what they compute is little, but for some that try all cases.
 ALL_CASES := $(addprefix tests/unit/test_,verdict.c quorum%.c core_plan.c)
+# What a connection does once is built for size, too.
+ONCE    := $(addprefix proto/net/,address.c auth.c prove.c secret_file.c stream_plain.c tls.c openssl.c)
 quick   = $(if $(filter-out $(ALL_CASES),$(filter tests/unit/% tests/proc/% tests/lib/%,$1)),$(if $(SAN),-O0,-O1))
-small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
+small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/% $(ONCE),$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 # A null pointer ends in a signal anyway, and to look for it takes a quarter of the compiler's time.
 SANF   := $(if $(SAN),-fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize=null) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)

@@ -187,6 +187,7 @@ static void link_down(struct peer *p, const struct err *why)
 static void link_up(struct peer *p)
 {
 	struct server *s = p->server;
+	char said[TLS_SAID_BYTES];
 
 	CHECK(!p->up);
 	for (uint32_t i = 0; i < p->conns_nr; i++)
@@ -202,8 +203,10 @@ static void link_up(struct peer *p)
 	p->since_ns = clock_ns();
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
 	p->why[0] = 0;
-	log_line(s->log, LOG_LEVEL_INFO, "event=link_up peer=%s incarnation=%lu connections=%u",
-		 members_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr);
+	log_line(s->log, LOG_LEVEL_INFO,
+		 "event=link_up peer=%s incarnation=%lu connections=%u tls=%s",
+		 members_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr,
+		 tls_said(stream_io(conn_stream(p->conns[0].conn)), said));
 	s->events->node_up(s, p->node);
 	rdma_link_link_up(p);
 }

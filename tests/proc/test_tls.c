@@ -74,6 +74,7 @@ static void test_train(void **state)
 	crew_start(&crew, 6);
 	crew_finish(&crew);
 	crew_check(&crew, c.node[1].tcp_address, 6);
+	inproc_wait_log(&c.node[0], "tls=\"TLSv1.3 TLS_AES_128_GCM_SHA256 psk", 2);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(inproc_count(&c.node[i], "refused_frames"), 0);
 		assert_int_equal(inproc_logged(&c.node[i], "event=auth_refused"), 0);

@@ -111,6 +111,21 @@ static void meet(enum shard_status want, const char *address, const char *secret
 
 /* --- all is right --- */
 
+/* It reads the files of the node's configuration, and asks the others with them. */
+static void doctor(struct inproc *c)
+{
+	char path[100], words[200], *out;
+
+	snprintf(path, sizeof(path), "%s/a.conf", c->dir);
+	secrets_put(path, c->node[0].text);
+	snprintf(words, sizeof(words), "doctor --config %s", path);
+	tool_run(&out, "shardctl", words);
+	assert_non_null(strstr(out, "warn  tls           mtls: the certificate expires on "));
+	if (!strstr(out, "2 of 2 others answer, with the same shared options"))
+		fail_msg("%s", out);
+	free(out);
+}
+
 static void train(const char *cluster, const char *secret)
 {
 	struct inproc_conf conf = {
@@ -132,7 +147,8 @@ static void train(const char *cluster, const char *secret)
 	crew_finish(&crew);
 	crew_check(&crew, c.node[1].tcp_address, 6);
 	snprintf(words, sizeof(words), "-a 127.0.0.1:%u status", c.node[2].port);
-	tool_expect(0, "node c", "shardctl", words);
+	tool_expect(0, "TLSv1.3 TLS_AES_128_GCM_SHA256 mtls", "shardctl", words);
+	doctor(&c);
 	unsetenv("SHARD_SECRET");
 	unsetenv("SHARD_TLS");
 	inproc_stop(&c);
