@@ -263,8 +263,19 @@ static bool make_room(struct server *s)
 	return most != NULL && evict_of(s, most);
 }
 
+/* Does whoever has connected read frames before a handshake? */
+static bool reads_frames(const struct server *s, int fd)
+{
+	struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+	socklen_t bytes = sizeof(at);
+
+	return s->conf->tls == TLS_OFF ||
+	       (getsockname(fd, (struct sockaddr *)&at, &bytes) == 0 && at.ss_family == AF_UNIX);
+}
+
 /* Refuses a connection that would take one of the last descriptors. The error is sent only as far
- * as the socket takes it at once, so that the descriptor can be closed here. */
+ * as the socket takes it at once, so that the descriptor can be closed here. Where a handshake of
+ * TLS would come first, nothing is sent. */
 static void refuse(struct server *s, int fd)
 {
 	unsigned char frame[sizeof(struct wire_head) + sizeof(struct err) + 32], *body;
@@ -279,7 +290,8 @@ static void refuse(struct server *s, int fd)
 	h.body_bytes = (uint32_t)shard__error__pack(&error, body);
 	wire_seal(&h, body, 0, true);
 	memcpy(frame, &h, sizeof(h));
-	(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (reads_frames(s, fd))
+		(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
 	s->conns.refused++;
 	log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,

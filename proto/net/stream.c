@@ -220,7 +220,8 @@ bool stream_blocked(const struct stream *s)
 
 bool stream_wants_out(const struct stream *s)
 {
-	return out(s)->row->unsent(out(s)) || (s->queued > 0 && !stream_blocked(s));
+	return !s->out_over &&
+	       (out(s)->row->unsent(out(s)) || (s->queued > 0 && !stream_blocked(s)));
 }
 
 void stream_finish(struct stream *s)

@@ -124,6 +124,35 @@ static void test_certificates(void **state)
 	test_free(crew);
 }
 
+/* A node that is in no list joins, over TLS of either kind. */
+static void joins(const char *lines)
+{
+	char words[160];
+	int node;
+
+	c = cluster_make(2, NULL, lines);
+	cluster_up(c);
+	node = cluster_joiner(c, 0, lines);
+	cluster_spawn(c, node);
+	cluster_wait_log(c, node, "event=enrolled", 1);
+	for (int n = 0; n < 2; n++)
+		cluster_wait_log(c, n, "event=link_up peer=c", 1);
+	snprintf(words, sizeof(words), "-a %s status", c->node[node].unix_address);
+	tool_expect(0, "TLSv1.3", "shardctl", words);
+	cluster_done(&c);
+}
+
+static void test_joins(void **state)
+{
+	char net[500];
+
+	(void)state;
+	certs_put(&k, "nodes", "DNS:a,DNS:b,DNS:c", CERTS_GOOD);
+	joins(extra);
+	snprintf(net, sizeof(net), "[net]\ntls = psk\n[cluster]\n%s\n", f.line);
+	joins(net);
+}
+
 static void meet(enum shard_status want, const char *secret)
 {
 	for (int n = 0; n < 2; n++)
@@ -190,6 +219,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_certificates, files, no_files),
+		cmocka_unit_test_setup_teardown(test_joins, files, no_files),
 		cmocka_unit_test_setup_teardown(test_rotation, files, no_files),
 	};
 
