@@ -73,6 +73,7 @@ static const struct tls_io *of_const(const struct stream_io *io)
 /* Returns 0, or -1 with errno. */
 static int push_out(struct tls_io *t)
 {
+	CHECK(t->out_at + t->out_nr <= OUT_BYTES);
 	while (t->out_nr > 0) {
 		ssize_t n =
 			send(t->io.fd, t->out + t->out_at, t->out_nr, MSG_NOSIGNAL | MSG_DONTWAIT);
