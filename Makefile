@@ -314,7 +314,7 @@ help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
 	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process' \
-	  'make demo-kill' 'the same while trainers die at random moments: KILLS=n SEED=k; the replayed history must agree' \
+	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
@@ -335,6 +335,7 @@ help:
 	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
 	  'make promtool' 'fetch the program that tests the alert rules into build/promtool' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
+	  'make page-shots' 'pictures of it in every state, into build/page-shots, and axe-core; skipped without chromium' \
 	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
 	  'make tidy' 'include rules, sizes, links, format; format: formats; tidy-ratchet: records sizes that shrank' \
 	  'make config-readme' 'writes daemon/config/README.md from the tables of options and settings' \

@@ -8,6 +8,7 @@
 
 #include "shard.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 enum {
@@ -15,7 +16,7 @@ enum {
 	MODEL_VERDICTS = 4,   /* Attempts that shard_result() remembers. */
 	MODEL_TICKETS = 1024, /* Tickets that may wait at one time. */
 	MODEL_SAVES = 160,    /* Saves that are under way, or ended and remembered. */
-	MODEL_VOIDS = 16,     /* Rollbacks whose tickets are told apart. */
+	MODEL_VOIDS = 16,     /* Ranges of void tickets that are told apart. */
 	MODEL_IMAGES = 2,     /* Most images of a model: max_staleness + 1. */
 };
 
@@ -52,15 +53,30 @@ struct verdict {
 	char why[MODEL_WHY_BYTES];
 };
 
+/* How a trainer stands to the daemon, over connections that break. */
+enum {
+	PRESENCE_HERE, /* In the model. */
+	PRESENCE_AWAY, /* The connection broke. Memory and pointers stay as they were. */
+	PRESENCE_BACK, /* Joined again, and waits for its first ATTEMPT. */
+};
+struct presence {
+	int is;         /* One of these. */
+	int rank_hint;  /* Of shard_join(), for each JOIN. */
+	uint64_t step;  /* The daemon's, when it took this trainer. */
+	uint64_t guess; /* What shard_world_get() said without an ATTEMPT. 0: it had one. */
+	_Atomic uint64_t mapped; /* How often arena and image were mapped. */
+};
+
 struct shard_model;
 struct ticket;
 /* Returns whether the ticket is done. If not, and a pull waits for a chunk, *chunk is that chunk.
  * chunk may be NULL. */
 typedef bool (*ticket_ready_fn)(struct shard_model *m, const struct ticket *t, uint32_t *chunk);
 
-/* Tickets that waited when the model was rolled back. */
+/* Tickets that waited when the model was rolled back, or when the connection broke. */
 struct void_range {
 	shard_ticket first, last;
+	enum shard_status status; /* What they end as. */
 };
 
 enum ticket_kind { TICKET_PULL, TICKET_COMMIT };

@@ -7,10 +7,13 @@
  * caller has no room for it. */
 #include "blob.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BLOB_BYTES_MAX = 64 << 10 };
+
+#define STALE_NS (2 * NS_PER_SEC)
 
 void blob_ready(struct shard_model *m, Shard__Ready *r)
 {
@@ -96,6 +99,22 @@ static enum shard_status blob_take(struct shard_model *m, const struct request *
 	return rc;
 }
 
+/* Another node knew of a rollback before this trainer was told. LOST tells it in a moment, and an
+ * observer by the next answer. */
+static enum shard_status stale(struct shard_model *m, struct wait *w)
+{
+	struct err e = {.status = SHARD_STALE};
+	enum shard_status rc = SHARD_OK;
+
+	snprintf(e.text, sizeof(e.text), "%s", shard_error());
+	w->deadline_ns = clock_ns() + STALE_NS;
+	while (m->introduced && !m->changed && rc == SHARD_OK)
+		rc = handle_wait(m, w);
+	return m->changed                              ? handle_changed(m)
+	       : rc == SHARD_OK || rc == SHARD_TIMEOUT ? text_fail_err(&e)
+						       : rc;
+}
+
 enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *bytes,
 			     uint64_t *step)
 {
@@ -110,6 +129,11 @@ enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *
 		return text_fail(SHARD_BAD_ARG, "shard_blob(): room for %zu bytes at NULL", *bytes);
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
+	if (m->rolled_back) {
+		rc = handle_changed(m);
+		client_leave(m->client);
+		return rc;
+	}
 	r = request_new(m->client, OP_BLOB, 0);
 	rc = r ? SHARD_OK : SHARD_SYSTEM;
 	wait_begin(m->client, &w, m->timeout_ms);
@@ -118,6 +142,8 @@ enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *
 		rc = request_wait(r, &w);
 	if (rc == SHARD_OK)
 		rc = blob_take(m, r, rank, data, bytes, step);
+	else if (rc == SHARD_STALE)
+		rc = stale(m, &w);
 	else if (rc == SHARD_TIMEOUT)
 		text_fail(rc, "the blob of rank %u of \"%s\" waited %.1f s for shardd at %s", rank,
 			  m->spec.name, wait_seconds(&w), m->client->address);

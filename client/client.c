@@ -5,6 +5,7 @@
  * with the daemon's own refusal of HELLO. In a forked child the parent's connection is only
  * dropped. Nothing is sent, the socket is not shut down, and no map is removed, because the child
  * has none. */
+#include "again.h"
 #include "define.h"
 #include "push.h"
 #include "secure.h"
@@ -13,6 +14,7 @@
 #include "world.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +45,7 @@ static void client_log(struct shard_client *c, int level, const char *event, con
 
 static const struct client_events events = {
 	.flush = push_flush_all,
+	.heals = again_heals,
 	.over = world_over,
 	.turned = handle_reap,
 };
@@ -71,6 +74,7 @@ static enum shard_status client_new(struct shard_client **out, const char *addre
 	c->wake_fd = c->event_fd = c->epoll_fd = -1;
 	snprintf(c->address, sizeof(c->address), "%s", address);
 	c->events = &events;
+	c->interrupts = &c->own_interrupts;
 	c->log = o->log;
 	c->log_arg = o->log_arg;
 	c->timeout_ms = CLIENT_REQUEST_MS;
@@ -140,6 +144,8 @@ static void client_free(struct shard_client *c)
 	pthread_cond_destroy(&c->moved);
 	pthread_mutex_destroy(&c->lock);
 	close_all(c);
+	free(c->secret);
+	free(c->tls);
 	free(c);
 }
 
@@ -163,15 +169,20 @@ static enum shard_status open_stream(struct shard_client *c, struct tls *tls, in
 
 	if (secure_stream(&c->stream, tls, &conf, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	if (watch(c, c->event_fd) != SHARD_OK)
-		return SHARD_SYSTEM;
-	return c->tcp ? SHARD_OK : watch(c, fd); /* Only the thread reads a tcp socket. */
+	return watch(c, c->event_fd) == SHARD_OK ? client_watch(c) : SHARD_SYSTEM;
+}
+
+/* Only the thread reads a tcp socket. */
+enum shard_status client_watch(struct shard_client *c)
+{
+	return c->tcp ? SHARD_OK : watch(c, stream_fd(c->stream));
 }
 
 struct connecting {
 	const struct shard_connect_opts *o;
-	struct auth *auth; /* NULL: no secret. */
-	struct tls *tls;   /* NULL: no TLS. */
+	struct shard_client *parent; /* Of client_connect(). */
+	struct auth *auth;           /* NULL: no secret. */
+	struct tls *tls;             /* NULL: no TLS. */
 	bool tcp;
 	uint64_t deadline_ns;
 	struct shard_client *c; /* NULL after a failure. */
@@ -198,6 +209,27 @@ static enum shard_status introduce(struct shard_client *c, const struct connecti
 	return rc == SHARD_OK ? pump_start(c) : rc;
 }
 
+/* What again.c needs. One that it makes itself is interrupted with its parent, and has no thread.
+ */
+static enum shard_status keep_way(const struct connecting *a)
+{
+	struct shard_client *c = a->c, *p = a->parent;
+
+	c->tcp = a->tcp && p == NULL;
+	if (p != NULL) {
+		c->interrupts = p->interrupts;
+		close(c->wake_fd);
+		c->wake_fd = fcntl(p->wake_fd, F_DUPFD_CLOEXEC, 0);
+		return c->wake_fd >= 0 ? SHARD_OK : no_system("cannot make a descriptor");
+	}
+	c->look_ns = again_look_ns(a->o->look_ms);
+	if (a->o->secret != NULL && (c->secret = strdup(a->o->secret)) == NULL)
+		return text_no_memory("a connection");
+	if (a->o->tls != NULL && (c->tls = strdup(a->o->tls)) == NULL)
+		return text_no_memory("a connection");
+	return SHARD_OK;
+}
+
 static enum shard_status connect_once(void *arg)
 {
 	struct connecting *a = arg;
@@ -205,8 +237,7 @@ static enum shard_status connect_once(void *arg)
 	enum shard_status rc = client_new(&a->c, a->o->address, a->o);
 	struct wait w;
 
-	if (rc == SHARD_OK) {
-		a->c->tcp = a->tcp;
+	if (rc == SHARD_OK && (rc = keep_way(a)) == SHARD_OK) {
 		wait_begin(a->c, &w,
 			   a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1
 						: 1);
@@ -234,12 +265,37 @@ static enum shard_status connect_tries(struct connecting *a)
 	return rc;
 }
 
+enum shard_status client_connect(const struct shard_connect_opts *o, struct shard_client *parent,
+				 uint64_t deadline_ns, struct shard_client **out)
+{
+	struct connecting a = {.o = o, .parent = parent, .deadline_ns = deadline_ns};
+	enum shard_status rc = dial_check(o->address, &a.tcp);
+	struct err e;
+	int error;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (a.tcp && o->secret != NULL && o->secret[0] != 0 &&
+	    auth_open(&a.auth, o->secret, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	if (a.tcp && secure_open(&a.tls, o->tls, a.auth, &e) != SHARD_OK) {
+		auth_close(&a.auth);
+		return text_fail_err(&e);
+	}
+	rc = spawn_is(o->address) ? spawn_connect(o->address, deadline_ns, connect_once, &a)
+				  : connect_tries(&a);
+	error = errno;
+	auth_close(&a.auth);
+	tls_close(&a.tls);
+	errno = error;
+	*out = a.c;
+	return rc;
+}
+
 enum shard_status shard_connect(shard_client **out, const struct shard_connect_opts *opts)
 {
 	struct shard_connect_opts o = {.size = sizeof(o)};
-	struct connecting a = {.o = &o};
 	enum shard_status rc;
-	struct err e;
 
 	text_begin();
 	if (out == NULL)
@@ -253,30 +309,13 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 		o.address = secure_getenv("SHARD_ADDRESS");
 	if (o.address == NULL || o.address[0] == 0)
 		o.address = DEFAULT_ADDRESS;
-	if ((rc = dial_check(o.address, &a.tcp)) != SHARD_OK)
-		return rc;
 	if (o.secret == NULL)
 		o.secret = secure_getenv("SHARD_SECRET");
-	if (a.tcp && o.secret != NULL && o.secret[0] != 0 &&
-	    auth_open(&a.auth, o.secret, &e) != SHARD_OK)
-		return text_fail_err(&e);
 	if (o.tls == NULL)
 		o.tls = secure_getenv("SHARD_TLS");
-	if (a.tcp && secure_open(&a.tls, o.tls, a.auth, &e) != SHARD_OK) {
-		auth_close(&a.auth);
-		return text_fail_err(&e);
-	}
-	a.deadline_ns = clock_ns() +
-			(uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
-	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a)
-				 : connect_tries(&a);
-	auth_close(&a.auth);
-	tls_close(&a.tls);
-	if (rc != SHARD_OK)
-		return rc;
-	client_log(a.c, 6, "connected", shard_version());
-	*out = a.c;
-	return SHARD_OK;
+	if ((rc = again_first(&o, out)) == SHARD_OK)
+		client_log(*out, 6, "connected", shard_version());
+	return rc;
 }
 
 void shard_disconnect(shard_client **cp)

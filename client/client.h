@@ -21,12 +21,15 @@ enum {
 	CLIENT_REQUEST_MS = 300000,  /* Requests before the model's own `timeout` is known. */
 	CLIENT_WAITS_MS = 500,       /* How long a call that timed out asks what it waited for. */
 	CLIENT_READ_BYTES = 1 << 20, /* Received in one turn, so that others get the lock. */
+	WIRE_RUN_MAX = 80,           /* Room for a run_id. */
 };
 
 /* What pump.c tells the layers above it, with the lock held. */
 struct client_events {
 	/* Queues what waits in the models. True: the stream had no room for all of it. */
 	bool (*flush)(struct shard_client *c);
+	/* The connection is ending. True: it will be made again. */
+	bool (*heals)(const struct shard_client *c);
 	/* The connection has just ended. ->over says why. */
 	void (*over)(struct shard_client *c);
 	/* Frames were read and written, and bodies given back. */
@@ -48,13 +51,22 @@ struct shard_client {
 	int wake_fd;  /* eventfd: interrupts, and news for the thread in poll(2). */
 	int event_fd; /* eventfd: a call other than shard_progress() handled a frame. */
 	int epoll_fd; /* Returned by shard_fd(): event_fd, and on unix the socket. */
-	_Atomic uint64_t interrupts; /* How often shard_interrupt() was called. */
-	atomic_flag progress_busy;   /* A thread is in shard_progress(). */
+	/* How often shard_interrupt() was called. It points to own_interrupts, or to those of the
+	 * connection that this one takes the place of. */
+	_Atomic uint64_t *interrupts;
+	_Atomic uint64_t own_interrupts;
+	atomic_flag progress_busy; /* A thread is in shard_progress(). */
+
+	uint64_t look_ns;          /* How long again.c looks for the daemon. 0: not at all. */
+	char *secret, *tls;        /* The caller's, for again.c. */
+	char run_id[WIRE_RUN_MAX]; /* Of the daemon's cluster. Empty: it did not say. */
 
 	pthread_mutex_t lock;
 	pthread_cond_t moved; /* Something changed, and all waiting calls look again. */
 	struct stream *stream;
 	bool pumping;     /* A thread sits in poll(2) for all. */
+	bool healing;     /* A call makes the connection again. */
+	uint32_t waiting; /* Calls that wait in pump.c. */
 	bool event_set;   /* event_fd is readable. */
 	bool news;        /* A frame was handled since this was cleared. */
 	bool stop;        /* The thread has to end. */
@@ -66,8 +78,10 @@ struct shard_client {
 	struct list models;          /* Attached models. */
 	struct list zombies;         /* Detached models whose memory the stream still uses. */
 	struct shard_model *landing; /* A bulk body is being received into its image. */
-	struct err over;             /* Once it has a status, the connection is over. */
-	struct err last_words;       /* An ERROR that announced the end. */
+	/* Once it has a status, the connection is over: for ever, or with SHARD_WORLD_CHANGED until
+	 * again.c has made it again. */
+	struct err over;
+	struct err last_words; /* An ERROR that announced the end. */
 };
 
 /* --- text.c: the calling thread's sentence --- */
@@ -126,6 +140,12 @@ enum shard_status pump_wait(struct shard_client *c, struct wait *w);
 enum shard_status pump_pause(struct shard_client *c, const struct wait *w, uint64_t ns);
 /* Something changed by other means than a frame. All waiting calls look again. */
 void pump_moved(struct shard_client *c);
+/* Waits until that is called, or until the deadline, and reads nothing. */
+void pump_moves(struct shard_client *c, uint64_t deadline_ns);
+/* The connection is over. Waits until every call that waits has seen that. */
+void pump_drain(struct shard_client *c);
+/* Without the lock, while nobody pumps. Sleeps, until shard_interrupt() at most. c may be NULL. */
+void pump_nap(struct shard_client *c, uint64_t ns);
 /* Something was queued. Writes it now, or has another thread do that. */
 void pump_kick(struct shard_client *c);
 /* Reads and writes what is possible now. */

@@ -322,7 +322,8 @@ static void say_goodbye(struct shard_model *m)
 	struct request *r;
 	struct wait w;
 
-	if (!m->joined || m->lost.status != SHARD_OK || m->client->over.status != SHARD_OK)
+	if (!m->joined || m->presence.is == PRESENCE_AWAY || m->lost.status != SHARD_OK ||
+	    m->client->over.status != SHARD_OK)
 		return;
 	why.why = (char *)(uintptr_t) "the trainer detached the model";
 	if (m->offered.no != 0) {

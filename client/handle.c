@@ -4,12 +4,26 @@
  * leaves. handle_find() finds the model of a frame. Entering fails in a forked child, when the
  * connection is over, when the model is lost, and on a second call where only one may be made at a
  * time. define.c makes and frees the handle. */
-#include "handle.h"
+#include "world.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef unsigned long long ull;
+
+/* The connection broke. A rollback that the caller was not told of comes first. */
+static enum shard_status broken(struct shard_model *m)
+{
+	enum shard_status rc = SHARD_WORLD_CHANGED; /* Its sentence is there already. */
+
+	pthread_mutex_lock(&m->client->lock);
+	if (m->lost.status != SHARD_OK)
+		rc = text_fail_err(&m->lost);
+	else if (m->rolled_back)
+		rc = handle_changed(m);
+	client_leave(m->client);
+	return rc;
+}
 
 enum shard_status handle_enter(struct shard_model *m)
 {
@@ -17,13 +31,22 @@ enum shard_status handle_enter(struct shard_model *m)
 
 	if (m == NULL)
 		return text_fail(SHARD_BAD_ARG, "the model is NULL");
-	if ((rc = client_enter(m->client)) != SHARD_OK)
+	if ((rc = client_enter(m->client)) == SHARD_WORLD_CHANGED)
+		return broken(m);
+	if (rc != SHARD_OK)
 		return rc;
 	if (m->lost.status == SHARD_OK)
 		return SHARD_OK;
 	rc = text_fail_err(&m->lost);
 	client_leave(m->client);
 	return rc;
+}
+
+static enum shard_status busy(const struct shard_model *m)
+{
+	return text_fail(SHARD_BUSY,
+			 "another thread is in a call on \"%s\" that only one may make at a time",
+			 m->spec.name);
 }
 
 enum shard_status handle_enter_one(struct shard_model *m)
@@ -33,9 +56,27 @@ enum shard_status handle_enter_one(struct shard_model *m)
 	if (rc != SHARD_OK || !atomic_flag_test_and_set(&m->busy))
 		return rc;
 	client_leave(m->client);
-	return text_fail(SHARD_BUSY,
-			 "another thread is in a call on \"%s\" that only one may make at a time",
-			 m->spec.name);
+	return busy(m);
+}
+
+enum shard_status handle_enter_broken(struct shard_model *m)
+{
+	struct shard_client *c = m != NULL ? m->client : NULL;
+	enum shard_status rc = SHARD_OK;
+
+	if (c == NULL || client_forked(c))
+		return handle_enter(m); /* It fails and sets the text. */
+	text_begin();
+	pthread_mutex_lock(&c->lock);
+	if (c->over.status != SHARD_OK && c->over.status != SHARD_WORLD_CHANGED)
+		rc = text_fail_err(&c->over);
+	else if (m->lost.status != SHARD_OK)
+		rc = text_fail_err(&m->lost);
+	else if (atomic_flag_test_and_set(&m->busy))
+		rc = busy(m);
+	if (rc != SHARD_OK)
+		client_leave(c);
+	return rc;
 }
 
 enum shard_status handle_enter_joined(struct shard_model *m, const char *what)
@@ -75,6 +116,8 @@ enum shard_status handle_changed(struct shard_model *m)
 				 "%s; \"%s\" is rolled back to step %llu, step %llu begins next",
 				 why, m->spec.name, (ull)m->offered.id.step - 1,
 				 (ull)m->offered.id.step);
+	if (m->presence.is == PRESENCE_AWAY)
+		return text_fail(SHARD_WORLD_CHANGED, "%s; shard_world_get() joins again", why);
 	if (handle_offered(m))
 		return text_fail(SHARD_WORLD_CHANGED,
 				 "%s; world is now %u, this is rank %u, step %llu is next", why,
@@ -256,6 +299,7 @@ enum shard_status shard_tensor_info(const shard_model *m, uint32_t tensor, struc
 	i.image = t->image;
 	i.grad = m->spec.grad;
 	i.image_offset = layout_image_at(m->layout, t->offset);
+	i.mapped = atomic_load(&m->presence.mapped);
 	i.ndim = t->ndim;
 	memcpy(i.shape, t->shape, sizeof(i.shape));
 	text_struct_out(info, &i, sizeof(i));

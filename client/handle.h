@@ -37,6 +37,7 @@ struct shard_model {
 	/* world.c */
 	struct request *join_request;  /* It outlives a shard_join() that timed out. */
 	struct request *leave_request; /* It outlives a shard_leave() that timed out. */
+	struct presence presence;      /* Of a trainer that has joined. */
 	bool joined;                   /* The daemon has taken this trainer into the model. */
 	bool introduced;               /* shard_join() has returned a world to the caller. */
 	uint64_t attempts;             /* Attempts that were numbered so far. */
@@ -75,8 +76,7 @@ struct shard_model {
 	uint32_t queue_first, queue_nr;
 	uint32_t queue_part;   /* tcp: parts of the first one that are sent. */
 	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
-	unsigned char
-		*holes; /* [segments_nr] shard_push_none_range() covered it: it is not sent. */
+	unsigned char *holes;  /* [segments_nr] shard_push_none_range() covered it: not sent. */
 	bool has_holes;
 	uint32_t *absent;                /* [tensors_nr] room for one PUSH. */
 	bool guard;                      /* SHARD_GUARD=1: pushed gradients are write-protected. */
@@ -105,7 +105,7 @@ struct shard_model {
 	_Atomic uint64_t ticket_last;         /* The last number that was given. */
 	_Atomic uint64_t ticket_done;         /* All tickets up to this one are done. */
 	_Atomic uint64_t void_last;           /* The newest void ticket. 0: there is none. */
-	struct void_range voids[MODEL_VOIDS]; /* One for each rollback, in their order. */
+	struct void_range voids[MODEL_VOIDS]; /* In their order. */
 	uint32_t voids_nr;
 	/* blob.c */
 	unsigned char *blob; /* Made at the first use. */

@@ -9,6 +9,7 @@
 #include "net/prove.h"
 #include "secure.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 /* Sends msg as op and waits for the answer. A failure's text says how long it waited, or what the
@@ -58,6 +59,13 @@ static enum shard_status check(const struct shard_client *c, const Shard__Hello 
 	return SHARD_OK;
 }
 
+/* Over TCP with a secret only a hello that was proved says it. */
+static void note_run(struct shard_client *c, const Shard__Hello *h)
+{
+	if (h != NULL && h->run_id[0] != 0)
+		snprintf(c->run_id, sizeof(c->run_id), "%s", h->run_id);
+}
+
 static enum shard_status proofs(struct shard_client *c, struct prove *p, const struct auth *auth,
 				const Shard__Hello *whole, struct wait *w)
 {
@@ -78,6 +86,13 @@ static enum shard_status proofs(struct shard_client *c, struct prove *p, const s
 			       "else answers there, or HELLO was changed "
 			       "on the way",
 			       c->address);
+	if (rc == SHARD_OK) {
+		Shard__Hello *h = shard__hello__unpack(NULL, theirs->hello.len, theirs->hello.data);
+
+		note_run(c, h);
+		if (h != NULL)
+			shard__hello__free_unpacked(h, NULL);
+	}
 	if (theirs != NULL)
 		shard__auth__free_unpacked(theirs, NULL);
 	request_free(r);
@@ -119,6 +134,7 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 	}
 	if (rc == SHARD_OK) {
 		c->wire_minor = theirs->wire_minor;
+		note_run(c, theirs);
 		stream_features(
 			c->stream,
 			theirs->features |

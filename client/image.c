@@ -361,7 +361,8 @@ static bool copy_stable(struct shard_model *m, uint64_t version, uint64_t *open)
 {
 	const struct image_head *h = m->image.base;
 
-	if ((m->client->over.status == SHARD_OK && m->lost.status == SHARD_OK) ||
+	if ((m->client->over.status == SHARD_OK && m->lost.status == SHARD_OK &&
+	     m->presence.is != PRESENCE_AWAY) ||
 	    m->own_version != NULL)
 		return stable(m, version, open);
 	*open = atomic_load_explicit(&h->open, memory_order_acquire);
@@ -432,7 +433,7 @@ static enum shard_status pull_check(struct shard_model *m, uint32_t tensor, uint
 				 "shard_pull() of \"%s\", which is not joined: observers use "
 				 "shard_read(SHARD_IMAGE)",
 				 m->spec.name);
-	if (m->rolled_back)
+	if (m->rolled_back || m->presence.is == PRESENCE_AWAY)
 		return handle_changed(m);
 	if ((rc = handle_range(m, "pull", tensor, first, count)) != SHARD_OK)
 		return rc;

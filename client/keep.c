@@ -28,7 +28,8 @@ static enum shard_status keep_enter(struct shard_model *m)
 
 static bool is_over(const struct shard_model *m)
 {
-	return m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK;
+	return m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK ||
+	       m->presence.is == PRESENCE_AWAY;
 }
 
 /* True if the stream, or another thread, is at work in the memory. */

@@ -21,6 +21,8 @@ bool client_forked(const struct shard_client *c)
 
 enum shard_status client_enter(struct shard_client *c)
 {
+	enum shard_status rc;
+
 	text_begin();
 	if (client_forked(c))
 		return text_fail(
@@ -30,9 +32,9 @@ enum shard_status client_enter(struct shard_client *c)
 	pthread_mutex_lock(&c->lock);
 	if (c->over.status == SHARD_OK)
 		return SHARD_OK;
-	text_fail_err(&c->over);
+	rc = text_fail_err(&c->over);
 	pthread_mutex_unlock(&c->lock);
-	return c->over.status; /* It never changes again. */
+	return rc;
 }
 
 enum shard_status client_alive(const struct shard_client *c)
@@ -52,7 +54,7 @@ void wait_begin(struct shard_client *c, struct wait *w, int64_t timeout_ms)
 	w->deadline_ns = (uint64_t)timeout_ms > (UINT64_MAX - w->began_ns) / NS_PER_MS
 				 ? UINT64_MAX
 				 : w->began_ns + (uint64_t)timeout_ms * NS_PER_MS;
-	w->interrupts = atomic_load(&c->interrupts);
+	w->interrupts = atomic_load(c->interrupts);
 	w->polled = false;
 }
 
@@ -98,9 +100,15 @@ static void pump_over(struct shard_client *c, const struct err *e)
 				       ? e->status
 				       : SHARD_CLOSED;
 
+	/* A daemon that puts this trainer out says another status than one that stops. */
+	if (st == SHARD_CLOSED &&
+	    (c->last_words.status == SHARD_OK || c->last_words.status == SHARD_CLOSED) &&
+	    c->events->heals(c))
+		st = SHARD_WORLD_CHANGED;
 	if (c->last_words.status != SHARD_OK)
-		err_set(&c->over, SHARD_CLOSED, "shardd at %s ended the connection: %.380s",
-			c->address, c->last_words.text);
+		err_set(&c->over, st == SHARD_WORLD_CHANGED ? st : SHARD_CLOSED,
+			"shardd at %s ended the connection: %.380s", c->address,
+			c->last_words.text);
 	else
 		err_set(&c->over, st, "connection to shardd at %s is over: %.380s", c->address,
 			e->text);
@@ -227,7 +235,7 @@ static void pump_round(struct shard_client *c, int timeout_ms)
 	pthread_cond_broadcast(&c->moved);
 }
 
-static void wait_moved(struct shard_client *c, uint64_t deadline_ns)
+void pump_moves(struct shard_client *c, uint64_t deadline_ns)
 {
 	uint64_t cap = clock_ns() + 3600 * NS_PER_SEC,
 		 until = deadline_ns < cap ? deadline_ns : cap;
@@ -243,20 +251,45 @@ enum shard_status pump_wait(struct shard_client *c, struct wait *w)
 
 	if (c->over.status != SHARD_OK)
 		return text_fail_err(&c->over);
-	if (atomic_load(&c->interrupts) != w->interrupts)
+	if (atomic_load(c->interrupts) != w->interrupts)
 		return text_fail(SHARD_INTERRUPTED,
 				 "shard_interrupt() was called after %.1f s of waiting",
 				 wait_seconds(w));
 	if (now >= w->deadline_ns && (w->polled || c->tcp || c->pumping))
 		return SHARD_TIMEOUT;
 	w->polled = true;
+	c->waiting++;
 	if (c->tcp || c->pumping) {
-		wait_moved(c, w->deadline_ns);
-		return SHARD_OK;
+		pump_moves(c, w->deadline_ns);
+	} else {
+		left_ms = now >= w->deadline_ns
+				  ? 0
+				  : (w->deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS;
+		pump_round(c, left_ms > 3600000 ? 3600000 : (int)left_ms);
 	}
-	left_ms = now >= w->deadline_ns ? 0 : (w->deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS;
-	pump_round(c, left_ms > 3600000 ? 3600000 : (int)left_ms);
+	c->waiting--;
+	if (c->healing)
+		pthread_cond_broadcast(&c->moved); /* pump_drain() */
 	return SHARD_OK;
+}
+
+/* Whoever returns from its wait keeps the lock until it waits again, which fails, or until it has
+ * nothing more to do with this connection. */
+void pump_drain(struct shard_client *c)
+{
+	CHECK(c->over.status != SHARD_OK && c->healing);
+	while (c->waiting > 0) {
+		pump_moved(c);
+		pump_moves(c, clock_ns() + NS_PER_SEC);
+	}
+}
+
+void pump_nap(struct shard_client *c, uint64_t ns)
+{
+	struct pollfd p = {.fd = c != NULL ? c->wake_fd : -1, .events = POLLIN};
+
+	if (poll(&p, 1, (int)((ns + NS_PER_MS - 1) / NS_PER_MS)) > 0)
+		wake_clear(c);
 }
 
 enum shard_status pump_pause(struct shard_client *c, const struct wait *w, uint64_t ns)
@@ -322,7 +355,7 @@ void shard_interrupt(shard_client *c)
 
 	if (c == NULL || client_forked(c))
 		return;
-	atomic_fetch_add(&c->interrupts, 1);
+	atomic_fetch_add(c->interrupts, 1);
 	wake(c);
 	errno = error;
 }

@@ -218,7 +218,8 @@ static enum shard_status begin_timeout(struct shard_model *m, const struct wait 
 
 static bool world_differs(const struct shard_model *m)
 {
-	return m->offered.rank != m->seen.rank || m->offered.world_size != m->seen.world_size;
+	return m->offered.rank != m->seen.rank || m->offered.world_size != m->seen.world_size ||
+	       (m->presence.guess != 0 && m->offered.id.step != m->presence.guess);
 }
 
 /* Makes the offered attempt, or the step ahead, the one in hand. */

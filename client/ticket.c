@@ -2,10 +2,10 @@
 /* The tickets of a handle, numbered from 1. All numbers up to ticket_done are done, and the others
  * wait in a ring in their order. Each ticket has a function that says whether it is ready. Pulls
  * have one in image.c, commits in step.c. Settling looks at the front of the ring and moves
- * ticket_done. A rollback voids all that wait: they count as done, and end as SHARD_ROLLED_BACK.
- * Everything that changes a ticket is called with the client's lock. ticket_last, ticket_done and
- * void_last are atomic, so that waiting for a done ticket takes no lock. Only a full ring can
- * fail. */
+ * ticket_done. A rollback, or the end of the connection, voids all that wait: they count as done,
+ * and end as SHARD_ROLLED_BACK or SHARD_WORLD_CHANGED. Everything that changes a ticket is called
+ * with the client's lock. ticket_last, ticket_done and void_last are atomic, so that waiting for a
+ * done ticket takes no lock. Only a full ring can fail. */
 #include "ticket.h"
 
 #include <string.h>
@@ -89,13 +89,13 @@ static struct void_range *void_new(struct shard_model *m)
 	return &v[MODEL_VOIDS - 1];
 }
 
-void ticket_void(struct shard_model *m)
+void ticket_void(struct shard_model *m, enum shard_status status)
 {
 	uint64_t last = atomic_load(&m->ticket_last);
 
 	if (m->tickets_nr == 0)
 		return;
-	*void_new(m) = (struct void_range){m->tickets[m->tickets_first].no, last};
+	*void_new(m) = (struct void_range){m->tickets[m->tickets_first].no, last, status};
 	atomic_store(&m->void_last, last);
 	ticket_drop(m);
 }
@@ -109,10 +109,12 @@ enum shard_status ticket_end(const struct shard_model *m, shard_ticket no)
 {
 	for (uint32_t i = 0; i < m->voids_nr; i++)
 		if (no >= m->voids[i].first && no <= m->voids[i].last)
-			return text_fail(
-				SHARD_ROLLED_BACK,
-				"ticket %llu of \"%s\" is of before the model was rolled back: "
-				"what it waited for is gone",
-				(ull)no, m->spec.name);
+			return text_fail(m->voids[i].status,
+					 "ticket %llu of \"%s\" is of before %s: what it waited "
+					 "for is gone",
+					 (ull)no, m->spec.name,
+					 m->voids[i].status == SHARD_ROLLED_BACK
+						 ? "the model was rolled back"
+						 : "the connection broke");
 	return SHARD_OK;
 }

@@ -7,6 +7,7 @@
  * used again. */
 #include "world.h"
 
+#include "again.h"
 #include "blob.h"
 #include "image.h"
 #include "push.h"
@@ -18,6 +19,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#define JOIN_PAUSE_NS (50 * NS_PER_MS)
+#define ATTEMPT_NS    (2 * NS_PER_SEC)
 
 typedef unsigned long long ull;
 
@@ -159,6 +163,8 @@ void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard
 	m->offered = next;
 	m->offered.no = ++m->attempts;
 	m->offered_over = false;
+	if (m->presence.is == PRESENCE_BACK)
+		m->presence.is = PRESENCE_HERE;
 	why_set(m, a->why);
 }
 
@@ -180,7 +186,7 @@ static void world_back(struct shard_model *m, uint64_t step, const char *why)
 	m->changed = m->rolled_back = m->introduced;
 	m->committed_step = step;
 	image_anew(m);
-	ticket_void(m);
+	ticket_void(m, SHARD_ROLLED_BACK);
 	push_drop(m);
 	blob_drop(m);
 }
@@ -194,9 +200,43 @@ void world_rolled_back(struct shard_model *m, const struct wire_head *h, const c
 		world_back(m, h->step, why && why[0] ? why : "the model was lost");
 }
 
+void world_found(struct shard_model *m, const struct shard_model *t)
+{
+	m->sealed = t->sealed;
+	m->scheduled = t->scheduled;
+	m->timeout_ms = t->timeout_ms;
+	m->quorum_ms = t->quorum_ms;
+	if (t->generation == m->generation)
+		return;
+	m->generation = t->generation;
+	m->sealed_step = t->sealed_step;
+	if (m->joined)
+		world_back(m, t->sealed_step, "the model was lost");
+}
+
+/* The connection broke, and will be made again. Arena and image stay where they are. Gradients are
+ * of no use any more, and what pulls wait for comes in another image. */
+static void world_away(struct shard_model *m)
+{
+	struct wire_head begun = m->flight.no != 0 ? m->flight.id : m->begun.id;
+
+	if (!m->joined)
+		return;
+	m->presence.is = PRESENCE_AWAY;
+	if (m->begun.no != 0)
+		world_ended(m, &begun, SHARD_WORLD_CHANGED, m->client->over.text);
+	why_set(m, m->client->over.text);
+	m->offered_over = true;
+	m->changed = m->introduced;
+	push_drop(m);
+	blob_drop(m); /* Its step may be decided by now. */
+	ticket_settle(m);
+	ticket_void(m, SHARD_WORLD_CHANGED);
+}
+
 /* --- join --- */
 
-/* Over a unix socket: maps the daemon's memory. */
+/* Over a unix socket: maps the daemon's memory, once more at the same place. */
 static enum shard_status map_shared(struct shard_model *m, struct request *r,
 				    const Shard__Joined *j, struct err *e)
 {
@@ -215,14 +255,22 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r,
 			"arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu",
 			(ull)j->arena_bytes, (ull)j->image_bytes, (ull)j->image_data, m->spec.name,
 			(ull)arena, (ull)image);
+	if (m->joined && j->image_data != m->image_data)
+		return err_set(e, SHARD_MISMATCH,
+			       "the image of \"%s\" begins at byte %llu now, at %llu before: start "
+			       "this trainer again",
+			       m->spec.name, (ull)j->image_data, (ull)m->image_data);
 	m->image_data = j->image_data;
-	r->fds_nr = 0; /* shm_map() takes them over. */
-	if ((rc = shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e)) != SHARD_OK) {
+	r->fds_nr = 0; /* They are taken over below. */
+	rc = m->joined ? shm_map_over(&m->arena, r->fds[0], arena, 1, e)
+		       : shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e);
+	if (rc != SHARD_OK) {
 		r->fds[0] = r->fds[1];
 		r->fds_nr = 1;
 		return rc;
 	}
-	return shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
+	return m->joined ? shm_map_over(&m->image, r->fds[1], j->image_data + image, 0, e)
+			 : shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
 }
 
 /* Over tcp: makes memory of this process before JOIN is sent, because the image may follow the
@@ -252,8 +300,13 @@ static void world_unmap(struct shard_model *m)
  * own. */
 void world_over(struct shard_client *c)
 {
-	list_each(it, &c->models)
-		shm_cut(&list_of(it, struct shard_model, node)->arena);
+	list_each(it, &c->models) {
+		struct shard_model *m = list_of(it, struct shard_model, node);
+
+		shm_cut(&m->arena);
+		if (c->over.status == SHARD_WORLD_CHANGED)
+			world_away(m);
+	}
 	list_each(it, &c->zombies)
 		shm_cut(&list_of(it, struct shard_model, node)->arena);
 }
@@ -275,9 +328,16 @@ static enum shard_status ask_image(struct shard_model *m, struct wait *w)
 	return SHARD_OK;
 }
 
+/* Of a trainer that joins again the user has pointers, which stay valid. */
+static void join_undo(struct shard_model *m)
+{
+	if (!m->joined)
+		world_unmap(m);
+}
+
 static enum shard_status join_failed(struct shard_model *m, const struct err *e)
 {
-	world_unmap(m);
+	join_undo(m);
 	return text_fail_err(e);
 }
 
@@ -300,6 +360,10 @@ static enum shard_status join_reply(struct shard_model *m, struct request *r, st
 	if (rc != SHARD_OK)
 		return join_failed(m, &e);
 	m->joined = true;
+	atomic_fetch_add(&m->presence.mapped, 1);
+	m->presence.step = r->head.step;
+	if (m->presence.is == PRESENCE_AWAY) /* Its ATTEMPT may have come with the reply. */
+		m->presence.is = handle_offered(m) ? PRESENCE_HERE : PRESENCE_BACK;
 	return m->client->tcp ? ask_image(m, w) : SHARD_OK;
 }
 
@@ -314,14 +378,16 @@ static enum shard_status join_send(struct shard_model *m, int rank_hint, struct 
 		return SHARD_SYSTEM;
 	m->arena_half = shm_half_bytes(m->layout->elems * dtype_bytes(m->spec.grad));
 	m->image_half = shm_half_bytes(m->layout->image_bytes);
-	if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
+	if (m->client->tcp && m->joined)
+		image_anew(m); /* All of it comes again. */
+	else if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
 		request_free(r);
 		return join_failed(m, &e);
 	}
 	j.rank_hint = rank_hint < 0 ? -1 : rank_hint;
 	if ((rc = request_send(r, handle_head(m), &j.base, w)) != SHARD_OK) {
 		request_free(r);
-		world_unmap(m);
+		join_undo(m);
 		return rc;
 	}
 	m->join_request = r;
@@ -341,8 +407,51 @@ static enum shard_status join_ask(struct shard_model *m, int rank_hint, struct w
 	if ((rc = request_wait(r, w)) == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK)
 		rc = join_reply(m, r, w);
 	else
-		world_unmap(m);
+		join_undo(m);
 	request_free(r);
+	return rc;
+}
+
+/* The connection broke in the call that returned rc. It can be made again. */
+static bool broke(const struct shard_model *m, enum shard_status rc)
+{
+	return rc == SHARD_WORLD_CHANGED && m->client->over.status == SHARD_WORLD_CHANGED;
+}
+
+/* A daemon that was started a moment ago, or that has not noticed the end of the connection before,
+ * refuses with what passes. */
+static enum shard_status join_again(struct shard_model *m, uint64_t until_ns, struct wait *w)
+{
+	enum shard_status rc;
+
+	for (;;) {
+		rc = join_ask(m, m->presence.rank_hint, w);
+		if ((rc != SHARD_BUSY && rc != SHARD_UNREACHABLE && rc != SHARD_STALE) ||
+		    m->client->over.status != SHARD_OK || clock_ns() >= until_ns)
+			return rc;
+		if ((rc = pump_pause(m->client, w, JOIN_PAUSE_NS)) != SHARD_OK)
+			return rc;
+	}
+}
+
+/* Is in the model when it returns SHARD_OK, over a connection that may be broken or break
+ * meanwhile. Looks for the daemon until look_ns. */
+static enum shard_status reach(struct shard_model *m, uint64_t look_ns, struct wait *w)
+{
+	struct shard_client *c = m->client;
+	enum shard_status rc;
+
+	do {
+		if (c->over.status == SHARD_WORLD_CHANGED &&
+		    (rc = again_connect(c, look_ns, w)) != SHARD_OK)
+			return rc;
+		if ((rc = client_alive(c)) == SHARD_OK && m->lost.status != SHARD_OK)
+			rc = text_fail_err(&m->lost);
+		if (rc == SHARD_OK && m->presence.is == PRESENCE_AWAY)
+			rc = join_again(m, look_ns, w);
+		else if (rc == SHARD_OK && !m->joined)
+			rc = join_ask(m, m->presence.rank_hint, w);
+	} while (broke(m, rc) && clock_ns() < look_ns);
 	return rc;
 }
 
@@ -352,7 +461,6 @@ static void world_fill(struct shard_model *m, struct shard_world *theirs)
 	struct shard_world w = {.size = sizeof(w)};
 
 	m->seen = *a;
-	m->changed = m->rolled_back = false;
 	snprintf(m->why_shown, sizeof(m->why_shown), "%s", m->why);
 	w.rank = a->rank;
 	w.world_size = a->world_size;
@@ -361,7 +469,13 @@ static void world_fill(struct shard_model *m, struct shard_world *theirs)
 	w.term = a->id.term;
 	w.seq = a->id.seq;
 	w.step = a->id.step + (a->no == m->begun.no && m->phase == PHASE_DECIDED);
+	m->presence.guess = m->presence.is == PRESENCE_BACK ? m->presence.step + 1 : 0;
+	if (m->presence.guess != 0 && !m->rolled_back && m->presence.guess <= m->known_step)
+		m->presence.guess = m->known_step + 1; /* The daemon has not heard of it yet. */
+	if (m->presence.guess != 0)
+		w.step = m->presence.guess;
 	w.why = m->why_shown;
+	m->changed = m->rolled_back = false;
 	text_struct_out(theirs, &w, sizeof(w));
 }
 
@@ -369,11 +483,12 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
 			     struct shard_world *world)
 {
 	enum shard_status rc = text_struct_ok(world, "shard_world");
+	uint64_t look_ns;
 	char waits[300];
 	struct quorum q;
 	struct wait w;
 
-	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
+	if (rc != SHARD_OK || (rc = handle_enter_broken(m)) != SHARD_OK)
 		return rc;
 	if (m->introduced || m->leave_request != NULL) {
 		rc = text_fail(SHARD_BAD_STATE,
@@ -390,12 +505,17 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
 		goto out;
 	}
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
-	if (!m->joined)
-		rc = join_ask(m, rank_hint, &w);
-	handle_quorum_begin(m, timeout_ms, &w, &q);
-	while (rc == SHARD_OK && !handle_offered(m))
-		rc = handle_wait_quorum(m, &w, &q);
-	if (rc == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK) {
+	m->presence.rank_hint = rank_hint;
+	do {
+		look_ns = clock_ns() + m->client->look_ns;
+		rc = reach(m, look_ns < w.deadline_ns ? look_ns : w.deadline_ns, &w);
+		handle_quorum_begin(m, timeout_ms, &w, &q);
+		while (rc == SHARD_OK && !handle_offered(m))
+			rc = handle_wait_quorum(m, &w, &q);
+		w.deadline_ns = q.call_ns;
+		rc = rc == SHARD_OK ? client_alive(m->client) : rc;
+	} while (broke(m, rc) && clock_ns() < w.deadline_ns);
+	if (rc == SHARD_OK) {
 		m->introduced = true;
 		world_fill(m, world);
 	} else if (rc == SHARD_TIMEOUT) {
@@ -415,16 +535,50 @@ static enum shard_status not_joined(struct shard_model *m, const char *what)
 			 what, m->spec.name);
 }
 
+/* Joins again. Others may have to come before there is an attempt, or have all gone after the last
+ * step. So its ATTEMPT is not waited for long: without it the step that comes next is known, and
+ * shard_begin() waits for the rest. */
+static enum shard_status world_again(struct shard_model *m, struct shard_world *world)
+{
+	uint64_t look_ns = clock_ns() + m->client->look_ns;
+	enum shard_status rc;
+	struct wait w;
+	bool back;
+
+	wait_begin(m->client, &w, m->timeout_ms);
+	w.deadline_ns += m->client->look_ns;
+	do {
+		struct wait brief = w;
+
+		rc = reach(m, look_ns, &w);
+		brief.deadline_ns = clock_ns() + ATTEMPT_NS;
+		while (rc == SHARD_OK && !handle_offered(m))
+			rc = handle_wait(m, &brief);
+	} while (broke(m, rc) && clock_ns() < look_ns);
+	if (rc == SHARD_TIMEOUT && m->presence.is == PRESENCE_AWAY)
+		return text_fail(rc, "join of \"%s\" waited %.1f s: %s", m->spec.name,
+				 wait_seconds(&w), m->client->address);
+	if (rc != SHARD_OK && rc != SHARD_TIMEOUT)
+		return rc;
+	back = m->rolled_back;
+	world_fill(m, world);
+	/* The caller was told of the connection alone. The next call says the rest. */
+	m->changed = m->rolled_back = back;
+	return SHARD_OK;
+}
+
 enum shard_status shard_world_get(shard_model *m, struct shard_world *world)
 {
 	enum shard_status rc = text_struct_ok(world, "shard_world");
 
-	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
+	if (rc != SHARD_OK || (rc = handle_enter_broken(m)) != SHARD_OK)
 		return rc;
-	if (m->introduced)
+	if (!m->introduced)
+		rc = not_joined(m, "shard_world_get()");
+	else if (m->presence.is == PRESENCE_HERE)
 		world_fill(m, world);
 	else
-		rc = not_joined(m, "shard_world_get()");
+		rc = world_again(m, world);
 	handle_leave_one(m);
 	return rc;
 }
@@ -462,9 +616,17 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 	return rc;
 }
 
+/* The daemon took the end of the connection for the end of the trainer. */
+static enum shard_status left(struct shard_model *m)
+{
+	request_free(m->leave_request);
+	m->leave_request = NULL;
+	return SHARD_OK;
+}
+
 enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 {
-	enum shard_status rc = handle_enter_one(m);
+	enum shard_status rc = handle_enter_broken(m);
 	char waits[300];
 	struct wait w;
 
@@ -473,18 +635,21 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	if (!m->joined)
 		rc = not_joined(m, "shard_leave()");
+	else if (m->presence.is == PRESENCE_AWAY)
+		rc = left(m);
 	else if (m->phase == PHASE_OPEN)
 		rc = text_fail(SHARD_BAD_STATE,
 			       "shard_leave() in the middle of step %llu of \"%s\": shard_commit() "
 			       "or shard_abandon() it first",
 			       (ull)m->begun.id.step, m->spec.name);
-	else
-		rc = leave_wait(m, &w);
+	else if ((rc = leave_wait(m, &w)) == SHARD_WORLD_CHANGED && m->presence.is == PRESENCE_AWAY)
+		rc = left(m);
 	if (rc == SHARD_OK) {
 		world_unmap(m);
 		push_drop(m);
 		blob_drop(m);
 		m->joined = m->introduced = m->changed = m->rolled_back = m->offered_over = false;
+		m->presence.is = PRESENCE_HERE;
 		m->offered = m->begun = m->seen = m->flight = (struct attempt){0};
 		m->ahead = m->abandon_due = false;
 		m->phase = PHASE_NONE;

@@ -13,6 +13,10 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 /* LOST came for a model that is restored already. h has the new generation and the restored
  * step. */
 void world_rolled_back(struct shard_model *m, const struct wire_head *h, const char *why);
+/* As handle_enter_one(). It also enters while the connection is broken and can be made again. */
+enum shard_status handle_enter_broken(struct shard_model *m);
+/* The model is there again, as t has it. A generation that changed is told as a rollback. */
+void world_found(struct shard_model *m, const struct shard_model *t);
 /* The connection is over. What its trainers write goes to memory of their own from now on. */
 void world_over(struct shard_client *c);
 

@@ -21,6 +21,7 @@
 #include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "obs/cluster.h"
 #include "obs/events.h"
 #include "obs/health.h"
 #include "obs/history.h"
@@ -262,6 +263,7 @@ static void release(struct server *s)
 	nodes_free(s);
 	health_free(s);
 	events_free(s);
+	cluster_free(s);
 	gone_free(s);
 	free(s->scratch.tx.base);
 	free(s->scratch.rx.base);

@@ -19,7 +19,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --tls | --timeout | --config | --set | --interval | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
+		-a | --address | --secret | --tls | --timeout | --config | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -35,19 +35,21 @@ _shardctl()
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
 	--optimizer) words="adamw adam sgd adagrad lion" ;;
 	--huge-pages) words="yes no" ;;
+	--color) words="auto always never" ;;
+	--sort) words="wait rank node rate chunks" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
+	--timeout | --set | --interval | --filter | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
 		--name | --model | --settings | --step | --max-shard-size | --to) return ;;
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
 		case $command in
 		"") words="$commands $common" ;;
-		status) words="--all $common" ;;
-		top) words="--once --all --interval $common" ;;
+		status) words="--all --color $common" ;;
+		top) words="--once --all --interval --sort --reverse --filter --color $common" ;;
 		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
-		doctor) words="--config $common" ;;
+		doctor) words="--config --color $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;
 		model)
 			words=$common
@@ -92,7 +94,7 @@ _shardctl()
 			restore) words="--tag --name --force $common" ;;
 			checkpoints) words="--model --verify $common" ;;
 			export) words="--tag --dtype --max-shard-size --force $common" ;;
-			import) words="--name --settings --image --grad --step --tag --allow-nonfinite $common" ;;
+			import) words="--name --settings --image --grad --step --tag --allow-nonfinite --force $common" ;;
 			esac
 			if [[ $cur != -* ]]; then
 				mapfile -t COMPREPLY < <(compgen -f -- "$cur")

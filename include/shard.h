@@ -13,7 +13,9 @@
  * world, begin a step, push the gradient of each tensor, commit, take the result, read the new
  * parameters from the image. A step is applied on all nodes or on none. When another trainer dies
  * or joins, calls return SHARD_WORLD_CHANGED: ask for the new world and begin the step that it
- * says, which is nearly always the same one.
+ * says, which is nearly always the same one. When the daemon of this node is killed, started again
+ * or upgraded, its models stay, and calls return SHARD_WORLD_CHANGED as well: shard_world_get()
+ * connects and joins again, and every pointer stays valid (shard_connect_opts.look_ms).
  *
  * The library never exits, prints or aborts because of what a daemon, a peer or a caller did. It
  * installs no signal handler, unless shard_explain_faults() asks for one, and sets close-on-exec on
@@ -61,16 +63,21 @@
  * SHARD_BAD_ARG: a handle, or the place of a result, is NULL.
  * SHARD_SYSTEM: the system has no memory or no descriptor left; errno says which.
  * SHARD_FORKED: the handle belongs to the parent process. Connect again in this one.
- * SHARD_CLOSED: the connection is over, because the daemon stopped, died or ended it. The text has
- *   its words. Connect again.
+ * SHARD_WORLD_CHANGED: the connection broke, and a model of it is joined: shard_world_get() of that
+ *   model makes it again.
+ * SHARD_CLOSED: the connection is over, because the daemon ended it for good, or because it stopped
+ *   or died, and no model is joined or look_ms is below 0. The text has its words. Connect again.
  * SHARD_PROTOCOL: the daemon sent what cannot be read. The connection is over if the text says so.
  *
  * ERRORS OF A MODEL
  * SHARD_BAD_ARG: a handle, or the place of a result, is NULL.
  * SHARD_SYSTEM: the system has no memory or no descriptor left; errno says which.
  * SHARD_FORKED: the handle belongs to the parent process. Connect again in this one.
- * SHARD_CLOSED: the connection is over, because the daemon stopped, died or ended it. The text has
- *   its words. Connect again.
+ * SHARD_WORLD_CHANGED: the connection broke, and this or another model of it is joined:
+ *   shard_world_get() of that one makes it again.
+ * SHARD_CLOSED: the connection is over, because the daemon put this trainer out, or because it
+ *   stopped or died, and no model is joined or look_ms is below 0. The text has its words. Connect
+ *   again.
  * SHARD_PROTOCOL: the daemon sent what cannot be read. The connection is over if the text says so.
  * SHARD_LOST: the weights of the model are gone, and no checkpoint brought them back. The text says
  *   how it goes on. Detach the handle.
@@ -171,9 +178,9 @@ enum shard_status {
 	SHARD_TIMEOUT = 2,
 	/* shard_interrupt() was called. Nothing is undone: call again to go on waiting. */
 	SHARD_INTERRUPTED = 3,
-	/* This attempt at the step is over. Call shard_world_get(), then begin the step that it
-	 * says. It is the same one again, unless nodes died and those that are left had voted: they
-	 * may have committed the attempt, and then it is the next one. */
+	/* This attempt at the step is over, or the connection broke. Call shard_world_get(), then
+	 * begin the step that it says. It is the same one again, unless nodes died and those that
+	 * are left had voted: they may have committed the attempt, and then it is the next one. */
 	SHARD_WORLD_CHANGED = 10,
 	/* The model was lost, and came back from a checkpoint. The step that shard_world_get() says
 	 * is an older one: seek in the data accordingly. */
@@ -292,6 +299,15 @@ struct shard_connect_opts {
 	void (*log)(void *arg, int level, const char *line);
 	/* Passed to log. */
 	void *log_arg;
+	/* How long to look for a daemon that is not there, in milliseconds. Above 0:
+	 * shard_connect() waits that long for one that is still to be started, and
+	 * shard_world_get() and shard_join() for one that is gone, for each break of the
+	 * connection. Below 0: neither does, and a connection that breaks is SHARD_CLOSED. 0:
+	 * shard_connect() does not wait, because where nobody listens the address is most likely
+	 * wrong, and the other two look for 300 s, because a daemon that was there comes back: a
+	 * service manager needs seconds to start it again, and taking up large models a minute or
+	 * two. */
+	int64_t look_ms;
 	/* Over TCP only, as [net] tls of the daemon: "off"; "psk", which needs the secret; or, for
 	 * a daemon with mtls, the path of a folder with tls.crt, tls.key and ca.crt in PEM, or the
 	 * paths of these three with commas between. NULL takes $SHARD_TLS, and without that it is
@@ -385,6 +401,11 @@ struct shard_info {
 	uint32_t grad;
 	/* Where it begins in SHARD_IMAGE, in bytes from the base that shard_region() gives. */
 	uint64_t image_offset;
+	/* Of the whole model: how often the memory of arena and image was mapped. It grows with
+	 * shard_join(), and with each connection that was made again. Then the addresses stay the
+	 * same, and the memory is another one: whoever registered it with a device does so again.
+	 * 0: it was not mapped, or the library is older than this field. */
+	uint64_t mapped;
 };
 
 /* Who trains, as one trainer sees it. */
@@ -705,7 +726,7 @@ SHARD_CALL const char *shard_error(void);
  *   `tls` needs cannot be loaded, or a private daemon cannot be started or ended at once; errno is
  *   kept.
  * SHARD_UNREACHABLE: nobody listens at the address, the host is not known, or this user may not
- *   open the socket.
+ *   open the socket. With look_ms the text says how long and how often it was tried.
  * SHARD_TIMEOUT: the daemon accepted the connection and did not answer in time, or a private daemon
  *   did not start in time.
  * SHARD_DENIED: the secret is another one, or only one side has a secret, or TLS, or one refuses
@@ -1445,7 +1466,8 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  * part of: until the model is sealed, min_world trainers have joined, there is room in the world
  * (max_world), and a step that others have in hand is over. With min_world = 1 the first trainer of
  * a job begins alone, unless the model has a join_timeout. After SHARD_TIMEOUT or SHARD_INTERRUPTED
- * the trainer stays on the way in: call again.
+ * the trainer stays on the way in: call again. If the connection breaks meanwhile, it is made again
+ * as by shard_world_get(), within timeout_ms.
  *
  * ARGUMENTS
  * model: the model.
@@ -1465,7 +1487,8 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  *   has local_world trainers already, or the image of the model that this connection joined before
  *   is still on its way.
  * SHARD_DENIED: the `mode` of the model does not let the caller change it.
- * Also the errors of a model, and of a call that waits.
+ * Also the errors of a model, and of a call that waits, and those of shard_world_get() where the
+ * connection broke.
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.
@@ -1479,7 +1502,17 @@ SHARD_API enum shard_status shard_join(shard_model *model, int rank_hint, int64_
  * DESCRIPTION
  * Says rank, size and the step to begin next, and acknowledges SHARD_WORLD_CHANGED and
  * SHARD_ROLLED_BACK: until it is called, most calls on the model return that status again. It does
- * not wait.
+ * not wait, unless the connection broke.
+ *
+ * Then it looks for the daemon (shard_connect_opts.look_ms), connects, attaches to all models of
+ * the connection by their names, compares their definitions, and joins again with the same
+ * rank_hint. shard_grad(), shard_image() and shard_region() give the same addresses as before, also
+ * while nobody is connected: the image keeps the weights that it had, and what is written to the
+ * gradients is lost. Tickets that waited end as SHARD_WORLD_CHANGED, and what a blob or a commit
+ * was given for a step that is not decided has to be given again. If the model was restored
+ * meanwhile, the next call says SHARD_ROLLED_BACK. It waits for a new world for 2 s at most: where
+ * that is not complete by then, step is right for what this node knows, and shard_begin() waits for
+ * the rest. The call looks again when it is made again.
  *
  * ARGUMENTS
  * model: the model.
@@ -1489,7 +1522,16 @@ SHARD_API enum shard_status shard_join(shard_model *model, int rank_hint, int64_
  * SHARD_BAD_ARG: a pointer is NULL, or world was not started with SHARD_INIT().
  * SHARD_BAD_STATE: the model is not joined.
  * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
- * Also the errors of a model.
+ * SHARD_UNREACHABLE: the connection broke, and the daemon was not to be had again in time. The text
+ *   says how long and how often it was tried, and what the last try found.
+ * SHARD_MISMATCH: the daemon is back, and defines the model in another way; or it is of another run
+ *   (run_id of its configuration).
+ * SHARD_NOT_FOUND: the daemon is back without the model, or the model was dropped, and another one
+ *   of its name was defined.
+ * SHARD_DENIED: the daemon is back with another secret, or does not let the caller read the model.
+ * SHARD_VERSION: the daemon is back, and is of a release that this library has no version of the
+ *   protocol in common with.
+ * Also the errors of a model, and of a call that waits.
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.
@@ -1504,6 +1546,7 @@ SHARD_API enum shard_status shard_world_get(shard_model *model, struct shard_wor
  * in a smaller world. The memory of gradients and image goes back: no pointer that shard_grad(),
  * shard_image() or shard_region() gave is valid any more, unless shard_keep() was called. Tickets
  * that wait count as done, and their dst stays as it is. The handle stays, and may join again.
+ * Where the connection broke, the trainer has left by that, and the call succeeds at once.
  *
  * ARGUMENTS
  * model: the model.
@@ -2040,7 +2083,8 @@ SHARD_API enum shard_status shard_pull_all(shard_model *model, uint64_t step, sh
  *
  * ERRORS
  * SHARD_BAD_ARG: model is NULL, or the ticket was not given yet.
- * SHARD_WORLD_CHANGED: the attempt is over: shard_world_get() first.
+ * SHARD_WORLD_CHANGED: the attempt is over, and shard_world_get() is due; or what the ticket stood
+ *   for is gone with a connection that broke.
  * SHARD_ROLLED_BACK: what the ticket stood for is gone with a rollback, or shard_world_get() is
  *   due.
  * Also the errors of a model, and of a call that waits. For a save also those that shard_save()
@@ -2161,7 +2205,9 @@ SHARD_API enum shard_status shard_set_blob(shard_model *model, const void *data,
  * SHARD_NOT_FOUND: the rank has none; or as below.
  * SHARD_UNREACHABLE: a node that could have a newer one does not answer.
  * SHARD_BUSY: too many blobs are being looked for: call again.
- * SHARD_STALE: the model went back to a checkpoint meanwhile: call again.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint: shard_world_get() first. Of a model that
+ *   is joined.
+ * SHARD_STALE: the same of one that is not: call again. Or the copies of a blob just moved.
  * SHARD_DENIED: the `mode` of the model does not let the caller read it.
  * Also the errors of a model, and of a call that waits.
  *
@@ -2183,7 +2229,8 @@ SHARD_API enum shard_status shard_blob(shard_model *model, uint32_t rank, void *
  *	#include <stdio.h>
  *	#include <stdlib.h>
  *
- *	// Registers the arena with a device, as by cudaHostRegister(). After each join.
+ *	// Registers the arena with a device, as by cudaHostRegister(). After each join, and
+ *	// when shard_info.mapped has grown.
  *	enum shard_status pin(shard_model *m, int (*host_register)(void *base, size_t bytes))
  *	{
  *		enum shard_status rc;

@@ -24,8 +24,8 @@ demo: # Each part has a make of its own, so that nothing is built before what it
 demo-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' tests/demo/demo.sh $(B)
 
-# `make demo-kill KILLS=n SEED=k STEPS=n`: kills trainers with kill -9 and starts them again. The
-# replayed history must give the same bits.
+# `make demo-kill KILLS=n SEED=k STEPS=n`: kills trainers and daemons with kill -9 and starts them
+# again. The replayed history must give the same bits.
 demo-kill:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory demo-kill-run

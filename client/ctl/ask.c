@@ -185,9 +185,12 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 		if (now >= q->deadline_ns)
 			return err_set(e, SHARD_TIMEOUT,
 				       "the daemon at %s did not answer %s in %.1f s: is it "
-				       "stopped, or does it hang? see its log, or give it more "
+				       "stopped, or does it hang%s? see its log, or give it more "
 				       "time by --timeout",
-				       q->o->address, what, (double)q->o->timeout_ns / 1e9);
+				       q->o->address, what, (double)q->o->timeout_ns / 1e9,
+				       strncmp(q->o->address, "unix:", 5) == 0
+					       ? ""
+					       : ", or is that the port of its page");
 		if (sent == SHARD_AGAIN && stream_wants_out(q->stream))
 			p.events |= POLLOUT;
 		if (poll(&p, 1, (int)((q->deadline_ns - now) / NS_PER_MS) + 1) < 0 &&
@@ -319,6 +322,8 @@ enum ctl_exit ctl_exit_of(enum shard_status st)
 		return CTL_UNREACHABLE;
 	case SHARD_BAD_ARG:
 		return CTL_USAGE;
+	case SHARD_INTERRUPTED:
+		return CTL_INTERRUPTED;
 	case SHARD_SYSTEM:
 		return CTL_FAILED;
 	default:

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 #include "ctl/memory.h"
 #include "wire/dtype.h"
 
@@ -46,7 +47,7 @@ static bool take_count(const struct ctl_options *o, int option, const char *name
 {
 	if (!o->value[option] || ctl_count(o->value[option], max, to))
 		return true;
-	ctl_fail(CTL_USAGE, "bench: --%s %s: choose a number from 1 to %llu", name,
+	ctl_fail(o, CTL_USAGE, "bench: --%s %s: choose a number from 1 to %llu", name,
 		 o->value[option], (unsigned long long)max);
 	return false;
 }
@@ -56,11 +57,12 @@ static bool take_dtype(const struct ctl_options *o, int option, const char *name
 {
 	if (!o->value[option] || dtype_parse(o->value[option], to))
 		return true;
-	ctl_fail(CTL_USAGE, "bench: --%s %s: choose fp32, bf16 or fp16", name, o->value[option]);
+	ctl_fail(o, CTL_USAGE, "bench: --%s %s: choose fp32, bf16 or fp16", name, o->value[option]);
 	return false;
 }
 
-static bool take_optimizer(struct bench_conf *b, uint32_t *states, const char *name)
+static bool take_optimizer(const struct ctl_options *o, struct bench_conf *b, uint32_t *states,
+			   const char *name)
 {
 	static const struct {
 		const char *name;
@@ -74,7 +76,7 @@ static bool take_optimizer(struct bench_conf *b, uint32_t *states, const char *n
 			return true;
 		}
 	}
-	ctl_fail(CTL_USAGE, "bench: --optimizer %s: choose adamw, adam, sgd, adagrad or lion",
+	ctl_fail(o, CTL_USAGE, "bench: --optimizer %s: choose adamw, adam, sgd, adagrad or lion",
 		 name);
 	return false;
 }
@@ -100,7 +102,7 @@ static bool take_options(const struct ctl_options *o, struct bench_conf *b, uint
 	b->ranks = (uint32_t)ranks;
 	b->steps = (uint32_t)steps;
 	return take_dtype(o, GRAD, "grad", &b->grad) &&
-	       take_optimizer(b, states, o->value[OPTIMIZER] ? o->value[OPTIMIZER] : "adamw");
+	       take_optimizer(o, b, states, o->value[OPTIMIZER] ? o->value[OPTIMIZER] : "adamw");
 }
 
 /* --- figures --- */
@@ -131,9 +133,7 @@ static void print_json(const struct figures *f)
 		f->tiny.median_s * 1e6, "min", f->tiny.min_s * 1e6);
 
 	CHECK(o);
-	json_dumpf(o, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-	printf("\n");
-	json_decref(o);
+	ctl_print(o);
 }
 
 static void print_text(const struct figures *f)
@@ -187,8 +187,7 @@ enum ctl_exit ctl_bench(const struct ctl_options *o)
 	if (st == SHARD_OK)
 		f.memory = after > f.memory ? after : f.memory;
 	if (st != SHARD_OK)
-		return ctl_fail(st == SHARD_INTERRUPTED ? CTL_FAILED : ctl_exit_of(st), "%s: %s",
-				status_name(st), e.text);
+		return ctl_fail_as(o, st, "", e.text);
 	f.update_bytes = memory_update_bytes(&m);
 	f.moved = (double)(f.step.pushed + f.step.pulled) * f.conf.ranks / f.step.median_s;
 	f.used = (double)f.update_bytes * (double)f.conf.params / f.step.median_s;

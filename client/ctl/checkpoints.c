@@ -6,6 +6,7 @@
  * wrong. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
@@ -132,9 +133,7 @@ static void print_json(const char *dir, const struct checkpoint_found *found, ui
 		json_array_append_new(list, o);
 	}
 	json_object_set_new(root, "checkpoints", list);
-	json_dumpf(root, stdout, JSON_INDENT(2));
-	putchar('\n');
-	json_decref(root);
+	ctl_print(root);
 }
 
 /* What stands behind the state: the files of trainers. */
@@ -187,7 +186,7 @@ enum ctl_exit ctl_checkpoints(const struct ctl_options *o)
 	uint32_t nr;
 
 	if (checkpoint_list(o->words[0], o->value[MODEL], &found, &nr, &e) != SHARD_OK)
-		return ctl_fail(CTL_FAILED, "checkpoints: %s", e.text);
+		return ctl_fail(o, CTL_FAILED, "checkpoints: %s", e.text);
 	if (verify)
 		verify_all(o->words[0], found, nr);
 	if (o->json)

@@ -5,6 +5,7 @@
  * in use is fine where a daemon answers at --address. What is wrong becomes a finding with a
  * remedy. */
 #include "ctl/doctor.h"
+#include "ctl/json.h"
 
 #include "secure.h"
 
@@ -17,10 +18,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NET       "/sys/class/net"
-#define ULPS      "/proc/sys/net/ipv4/tcp_available_ulp"
-#define CERT_DAYS 14   /* A certificate is renewed before so many are left. */
-#define MTU_SMALL 1400 /* The tunnels of clouds have 1450 or 1460, which is no fault. */
+#define NET        "/sys/class/net"
+#define ULPS       "/proc/sys/net/ipv4/tcp_available_ulp"
+#define CERT_DAYS  14 /* A certificate is renewed before so many are left. */
+#define TCP_WINDOW (64ul << 20)
+#define MTU_SMALL  1400 /* The tunnels of clouds have 1450 or 1460, which is no fault. */
 
 /* Returns 0 or an errno. EINVAL: address is not host:port. */
 static int try_bind(const char *address)
@@ -204,4 +206,45 @@ void doctor_tls(const struct doctor *d, struct finding *f)
 			     kernel_tls(d));
 	else
 		doctor_found(f, DOCTOR_OK, "off: connections over TCP are not encrypted");
+}
+
+/* The third of three numbers in a file of /proc/sys, or 0. */
+static unsigned long most(const struct doctor *d, const char *path)
+{
+	unsigned long x = 0;
+	char line[128];
+
+	if (!doctor_line(d, path, line, sizeof(line)) || sscanf(line, "%*u %*u %lu", &x) != 1)
+		return 0;
+	return x;
+}
+
+/* How large a window TCP may have. The file that is installed raises it from the next boot on. */
+void doctor_tcp(const struct doctor *d, struct finding *f)
+{
+	unsigned long in = most(d, "/proc/sys/net/ipv4/tcp_rmem"),
+		      out = most(d, "/proc/sys/net/ipv4/tcp_wmem");
+	char in_text[CTL_NUMBER_BYTES], out_text[CTL_NUMBER_BYTES];
+	size_t nodes = 0, i;
+	json_t *option;
+
+	json_array_foreach(json_object_get(d->config, "options"), i, option)
+		nodes += strcmp(ctl_text(option, "section"), "nodes") == 0;
+	if (in == 0 || out == 0) {
+		doctor_found(f, DOCTOR_OK, "not known here");
+		return;
+	}
+	ctl_bytes(in_text, (double)in);
+	ctl_bytes(out_text, (double)out);
+	if (nodes > 1 && (in < TCP_WINDOW || out < TCP_WINDOW)) {
+		doctor_found(f, DOCTOR_WARN,
+			     "at most %s to receive and %s to send: too little for 100 Gbit/s "
+			     "between nodes",
+			     in_text, out_text);
+		doctor_remedy(f, "sysctl -p /usr/lib/sysctl.d/90-shardd.conf, which holds for all "
+				 "programs; the next boot does it, too");
+	} else {
+		doctor_found(f, DOCTOR_OK, "at most %s to receive and %s to send%s", in_text,
+			     out_text, nodes > 1 ? "" : "; no other node needs them");
+	}
 }

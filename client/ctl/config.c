@@ -4,7 +4,9 @@
  * there is one, and otherwise the one from PATH. It is run under the name shardctl, with which its
  * messages begin, and its exit code (4: the configuration is wrong) becomes that of shardctl.
  * doctor.c and others run shardd through ctl_shardd(), too. It fails where shardd cannot be run. */
+#include "ctl/child.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "base/check.h"
 
@@ -44,10 +46,10 @@ static bool beside(char *path, size_t bytes)
 	return access(path, X_OK) == 0;
 }
 
-enum ctl_exit ctl_shardd(const char *const *args)
+enum ctl_exit ctl_shardd(const struct ctl_options *o, const char *const *args)
 {
 	/* execv() wants the arguments writable. */
-	char path[PATH_MAX], *copy[32], name[] = "shardctl";
+	char path[PATH_MAX], *copy[CTL_SHARDD_WORDS], name[] = "shardctl";
 	int n = 0;
 
 	copy[n++] = name;
@@ -63,21 +65,61 @@ enum ctl_exit ctl_shardd(const char *const *args)
 	else
 		execvp("shardd", copy);
 	return ctl_fail(
-		CTL_FAILED,
+		o, CTL_FAILED,
 		"shardd cannot be run, which does this: %s: install it (Debian: the package "
 		"shardd) beside shardctl or in PATH, or ask on a node that has it",
 		strerror(errno));
 }
 
+/* The sentences of stderr, without the name that each begins with, joined by "; ". */
+static void sentences(const char *said, char *out, size_t bytes)
+{
+	size_t used = 0;
+
+	out[0] = 0;
+	while (*said != 0 && used < bytes) {
+		size_t n = strcspn(said, "\n");
+		const char *at = strncmp(said, "shardctl: ", 10) == 0 ? said + 10 : said;
+
+		if (n > 0)
+			used += (size_t)snprintf(out + used, bytes - used, "%s%.*s",
+						 used > 0 ? "; " : "", (int)(said + n - at), at);
+		said += n + (said[n] == '\n');
+	}
+}
+
+enum ctl_exit ctl_shardd_json(const struct ctl_options *o, const char *const *args)
+{
+	char *out, *said, text[4096];
+	int rc = child_run(child_shardd, args, &out, &said);
+	json_t *answer = json_loads(out, 0, NULL);
+
+	fputs(said, stderr);
+	sentences(said, text, sizeof(text));
+	if (json_is_object(answer)) {
+		if (ctl_print(answer) != CTL_OK && rc == 0)
+			rc = CTL_FAILED;
+	} else {
+		json_decref(answer);
+		rc = rc == 0 ? CTL_FAILED : rc;
+		ctl_print_error(text[0] != 0 ? text : "shardd did not end by itself",
+				rc < 0 ? CTL_FAILED : (enum ctl_exit)rc);
+	}
+	(void)o;
+	free(out);
+	free(said);
+	return rc < 0 ? CTL_FAILED : (enum ctl_exit)rc;
+}
+
 /* Becomes shardd, which prints the configuration, or nothing but what is wrong with it. */
-static enum ctl_exit read_file(const char *file, bool print)
+static enum ctl_exit read_file(const struct ctl_options *o, const char *file, bool print)
 {
 	const char *const args[] = {"--check", "--config", file, NULL};
 	int null = print ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
 
 	if (null >= 0 && dup2(null, STDOUT_FILENO) < 0)
 		return CTL_FAILED;
-	return ctl_shardd(args);
+	return ctl_shardd(o, args);
 }
 
 static enum ctl_exit check(const struct ctl_options *o)
@@ -86,14 +128,14 @@ static enum ctl_exit check(const struct ctl_options *o)
 	pid_t pid;
 
 	if (o->json)
-		return ctl_shardd(
-			(const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
+		return ctl_shardd_json(
+			o, (const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
 	fflush(NULL);
 	pid = fork();
 	if (pid == 0)
-		_exit((int)read_file(o->words[1], o->value[PRINT] != NULL));
+		_exit((int)read_file(o, o->words[1], o->value[PRINT] != NULL));
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		return ctl_fail(CTL_FAILED, "shardd did not end by itself");
+		return ctl_fail(o, CTL_FAILED, "shardd did not end by itself");
 	/* What --print has printed before is a configuration, and stays one. */
 	if (WEXITSTATUS(status) == 0)
 		printf("%s%s: ok\n", o->value[PRINT] ? "; " : "", o->words[1]);
@@ -116,7 +158,7 @@ static enum ctl_exit explain(const struct ctl_options *o)
 		args[n++] = "--set";
 		args[n++] = o->value[SET];
 	}
-	return ctl_shardd(args);
+	return o->json ? ctl_shardd_json(o, args) : ctl_shardd(o, args);
 }
 
 enum ctl_exit ctl_config(const struct ctl_options *o)

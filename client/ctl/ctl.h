@@ -19,7 +19,8 @@ enum ctl_exit {
 	CTL_USAGE = 2,
 	CTL_UNREACHABLE = 3,
 	CTL_CONFIG = 4,
-	CTL_REFUSED = 5
+	CTL_REFUSED = 5,
+	CTL_INTERRUPTED = 130 /* By ^C, as a shell says it. */
 };
 
 enum { CTL_VALUES = 16, CTL_WORDS = 8, CTL_KEY = 512 };
@@ -76,8 +77,12 @@ extern const struct argp_option ctl_status_options[], ctl_plan_options[], ctl_to
 enum ctl_exit ctl_secret(const struct ctl_options *o);
 extern const struct argp_option ctl_bench_options[], ctl_new_options[], ctl_rotate_options[];
 
+/* The most arguments of ctl_shardd(), with the NULL behind them. */
+enum { CTL_SHARDD_WORDS = 256 };
 /* Replaces this process by shardd with these arguments. It returns only where that fails. */
-enum ctl_exit ctl_shardd(const char *const *args);
+enum ctl_exit ctl_shardd(const struct ctl_options *o, const char *const *args);
+/* Runs shardd, and prints the JSON object that it writes, or the object of an error. */
+enum ctl_exit ctl_shardd_json(const struct ctl_options *o, const char *const *args);
 
 /* Makes one request over one connection: it connects, says HELLO, sends op, and waits for the
  * answer until the timeout. *text is the Text of the answer, which the caller frees with free(). On
@@ -85,9 +90,15 @@ enum ctl_exit ctl_shardd(const char *const *args);
 enum shard_status ctl_ask(const struct ctl_options *o, uint16_t op, char **text, struct err *e);
 enum ctl_exit ctl_exit_of(enum shard_status st);
 
-/* Prints one sentence to stderr and returns exit. */
-__attribute__((format(printf, 2, 3))) enum ctl_exit ctl_fail(enum ctl_exit exit, const char *fmt,
+/* Prints one sentence to stderr and returns exit. With --json it prints the object of an error to
+ * stdout, too (json.h), whose status is the name of the exit code. */
+__attribute__((format(printf, 3, 4))) enum ctl_exit ctl_fail(const struct ctl_options *o,
+							     enum ctl_exit exit, const char *fmt,
 							     ...);
+/* The same for what a daemon or the library said: "where: STATUS: text", or without where if it is
+ * "". The object has the name of that status. Returns ctl_exit_of(st). */
+enum ctl_exit ctl_fail_as(const struct ctl_options *o, enum shard_status st, const char *where,
+			  const char *text);
 
 /* text.c: numbers in the form that people write and read. */
 enum { CTL_NUMBER_BYTES = 32 };

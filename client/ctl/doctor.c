@@ -6,24 +6,25 @@
  * and 4 where the configuration is wrong. The checks that do not need the configuration run in that
  * case, too. */
 #include "ctl/doctor.h"
+#include "ctl/child.h"
 #include "ctl/json.h"
+#include "ctl/palette.h"
 
 #include "base/check.h"
 #include "wire/ops.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONFIG, ROOT };
+enum { CONFIG, ROOT, COLOR };
 
 const struct argp_option ctl_doctor_options[] = {
 	{"config", CTL_KEY + CONFIG, "FILE", 0,
 	 "for this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	PALETTE_OPTION(COLOR),
 	{"root", CTL_KEY + ROOT, "DIR", OPTION_HIDDEN, "read DIR/proc and DIR/sys", 0},
 	{0},
 };
@@ -104,54 +105,17 @@ static int as_systemctl(const char *const *args)
 	return 1;
 }
 
-static int as_shardd(const char *const *args)
-{
-	return (int)ctl_shardd(args);
-}
-
-/* Runs a program with these arguments and returns its exit code, or -1 if it cannot be run. *text
- * gets what it prints on stdout and stderr. */
-static int says(int (*become)(const char *const *), const char *const *args, char **text)
-{
-	size_t bytes = 0;
-	int ends[2], status = -1;
-	FILE *f;
-	pid_t pid;
-
-	*text = NULL;
-	fflush(NULL);
-	if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
-		return -1;
-	if (pid == 0) {
-		if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
-			_exit(1);
-		_exit(become(args));
-	}
-	close(ends[1]);
-	f = fdopen(ends[0], "re");
-	if (!f || getdelim(text, &bytes, 0, f) < 0) {
-		free(*text);
-		*text = strdup("");
-	}
-	if (f)
-		fclose(f);
-	CHECK(*text);
-	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		return -1;
-	return WEXITSTATUS(status);
-}
-
 static void ask_shardd(struct doctor *d, const char *file)
 {
 	char *text, *colon;
 
-	if (says(as_shardd, (const char *[]){"--version", NULL}, &text) == 0)
+	if (child_run(child_shardd, (const char *[]){"--version", NULL}, &text, NULL) == 0)
 		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s",
 			 (int)strcspn(text, "\n"), text);
 	free(text);
-	if (says(as_shardd,
-		 (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
-		 &text) == 0)
+	if (child_run(child_shardd,
+		      (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
+		      &text, NULL) == 0)
 		d->config = json_loads(text, 0, NULL);
 	colon = strstr(text, "shardctl: ");
 	if (!d->config)
@@ -167,10 +131,10 @@ static void ask_kept(struct doctor *d, const char *file)
 
 	if (d->root[0] || !d->config)
 		return;
-	if (says(as_shardd,
-		 (const char *[]){"--forget-memory", "--list", "--json", file ? "--config" : NULL,
-				  file, NULL},
-		 &text) == 0)
+	if (child_run(child_shardd,
+		      (const char *[]){"--forget-memory", "--list", "--json",
+				       file ? "--config" : NULL, file, NULL},
+		      &text, NULL) == 0)
 		d->kept = json_loads(text, 0, NULL);
 	free(text);
 }
@@ -198,7 +162,7 @@ static void ask_systemd(struct doctor *d)
 	size_t bytes = 0;
 
 	if (!d->root[0] && access("/run/systemd/system", F_OK) == 0) {
-		if (says(as_systemctl, show, &d->unit) != 0 && d->unit)
+		if (child_run(as_systemctl, show, &d->unit, NULL) != 0 && d->unit)
 			d->unit[0] = 0;
 	} else if (f && getdelim(&d->unit, &bytes, 0, f) < 0) {
 		free(d->unit);
@@ -213,9 +177,11 @@ static void ask_systemd(struct doctor *d)
 
 /* --- results --- */
 
-static void print_finding(const char *name, const struct finding *f)
+static void print_finding(const char *name, const struct finding *f, const struct palette *p)
 {
-	printf("%-4s  %-12s  %s\n", result_words[f->result], name, f->found);
+	const char *word = result_words[f->result];
+
+	printf("%s%-4s%s  %-12s  %s\n", palette_of(p, word), word, p->end, name, f->found);
 	if (f->result != DOCTOR_OK && f->remedy[0])
 		printf("%20s%s\n", "-> ", f->remedy);
 }
@@ -226,7 +192,7 @@ static json_t *finding_json(const char *name, const struct finding *f)
 			 "found", f->found, "remedy", f->result == DOCTOR_OK ? "" : f->remedy);
 }
 
-static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
+static void examine(const struct doctor *d, const struct palette *p, int count[DOCTOR_RESULTS])
 {
 	json_t *list = json_array(), *root;
 
@@ -241,14 +207,13 @@ static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
 		if (d->options->json)
 			json_array_append_new(list, finding_json(doctor_checks[i].name, &f));
 		else
-			print_finding(doctor_checks[i].name, &f);
+			print_finding(doctor_checks[i].name, &f, p);
 	}
 	root = json_pack("{s:o, s:i, s:i, s:i}", "checks", list, "ok", count[DOCTOR_OK], "warn",
 			 count[DOCTOR_WARN], "fail", count[DOCTOR_FAIL]);
 	CHECK(root);
 	if (d->options->json) {
-		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-		printf("\n");
+		ctl_print(json_incref(root));
 	} else {
 		printf("%d ok, %d warn, %d fail\n", count[DOCTOR_OK], count[DOCTOR_WARN],
 		       count[DOCTOR_FAIL]);
@@ -263,12 +228,15 @@ enum ctl_exit ctl_doctor(const struct ctl_options *o)
 			   .default_config = o->value[CONFIG] == NULL};
 	int count[DOCTOR_RESULTS] = {0};
 	enum ctl_exit rc;
+	bool colour;
 
+	if (!palette_wanted(o->value[COLOR], stdout, &colour))
+		return ctl_fail(o, CTL_USAGE, PALETTE_WRONG, o->value[COLOR]);
 	ask_shardd(&d, o->value[CONFIG]);
 	ask_kept(&d, o->value[CONFIG]);
 	ask_daemon(&d);
 	ask_systemd(&d);
-	examine(&d, count);
+	examine(&d, colour ? &palette_colour : &palette_plain, count);
 	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG
 	     : count[DOCTOR_FAIL] > 0         ? CTL_FAILED
 					      : CTL_OK;

@@ -44,6 +44,7 @@ extern const size_t doctor_checks_nr;
 void doctor_kept(const struct doctor *d, struct finding *f);
 void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);
+void doctor_tcp(const struct doctor *d, struct finding *f);
 void doctor_mtu(const struct doctor *d, struct finding *f);
 void doctor_tls(const struct doctor *d, struct finding *f);
 void doctor_nodes(const struct doctor *d, struct finding *f);

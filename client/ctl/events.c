@@ -16,19 +16,19 @@ enum ctl_exit ctl_events(const struct ctl_options *o)
 	size_t i;
 
 	if ((st = ctl_ask_status(o, &root, &e)) != SHARD_OK)
-		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
+		return ctl_fail_as(o, st, "", e.text);
 	list = json_object_get(root, "events");
 	if (list == NULL) {
 		json_decref(root);
-		return ctl_fail(CTL_REFUSED, "the daemon is of a release that keeps no events");
+		return ctl_fail(o, CTL_REFUSED, "the daemon is of a release that keeps no events");
 	}
 	if (o->json) {
-		json_dumpf(list, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
-		printf("\n");
+		enum ctl_exit rc = ctl_print(json_pack("{s:O}", "events", list));
+
+		json_decref(root);
+		return rc;
 	}
 	json_array_foreach(list, i, x) {
-		if (o->json)
-			break;
 		printf("%s %-5s %s%s%s", ctl_text(x, "ts"), ctl_text(x, "level"),
 		       ctl_text(x, "event"), ctl_text(x, "text")[0] != 0 ? " " : "",
 		       ctl_text(x, "text"));

@@ -8,6 +8,7 @@
  * reports an error. The temporary files are then removed. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
@@ -41,6 +42,7 @@ const struct argp_option ctl_export_options[] = {
 };
 
 struct job {
+	const struct ctl_options *o;
 	const char *out;
 	bool force;
 	char path[CHECKPOINT_PATH_MAX]; /* The folder of the checkpoint. */
@@ -389,13 +391,13 @@ static enum ctl_exit check_out(struct job *j)
 	char path[CHECKPOINT_PATH_MAX];
 
 	if (mkdir(j->out, 0755) != 0 && errno != EEXIST)
-		return ctl_fail(CTL_FAILED, "export: %s: cannot be made: %s", j->out,
+		return ctl_fail(j->o, CTL_FAILED, "export: %s: cannot be made: %s", j->out,
 				strerror(errno));
 	for (size_t i = 0; i < NR(names) && !j->force; i++) {
 		path_of(j, names[i], false, path);
 		if (access(path, F_OK) == 0)
 			return ctl_fail(
-				CTL_REFUSED,
+				j->o, CTL_REFUSED,
 				"export: %s: is there already: choose another folder, or --force",
 				path);
 	}
@@ -411,14 +413,14 @@ static const char *dtypes(const struct job *j)
 	return dtype_name(dtype_of(j, 0));
 }
 
-static enum ctl_exit run(struct job *j, bool json)
+static enum ctl_exit run(struct job *j)
 {
 	bool ok = deal(j);
 
 	j->batch = malloc(BATCH_ELEMS * sizeof(float));
 	j->piece = malloc(PIECE_ELEMS * sizeof(float));
 	if (!ok || !j->batch || !j->piece)
-		return ctl_fail(CTL_FAILED, "export: no memory");
+		return ctl_fail(j->o, CTL_FAILED, "export: no memory");
 	bar_init(&j->bar, "export", j->total, isatty(2));
 	for (uint32_t i = 0; ok && i < j->shards_nr; i++)
 		ok = put_shard(j, i);
@@ -426,13 +428,13 @@ static enum ctl_exit run(struct job *j, bool json)
 	bar_done(&j->bar);
 	if (!ok) {
 		remove_drafts(j);
-		return ctl_fail(CTL_FAILED, "export: %s", j->e.text);
+		return ctl_fail(j->o, CTL_FAILED, "export: %s", j->e.text);
 	}
-	if (json)
-		printf("{\"model\": \"%s\", \"step\": %llu, \"tensors\": %u, \"files\": %u, "
-		       "\"dtype\": \"%s\", \"bytes\": %llu}\n",
-		       j->m->name, (unsigned long long)j->m->step, j->m->tensors_nr, j->shards_nr,
-		       dtypes(j), (unsigned long long)j->total);
+	if (j->o->json)
+		ctl_print(json_pack("{s:s, s:I, s:I, s:I, s:s, s:I}", "model", j->m->name, "step",
+				    (json_int_t)j->m->step, "tensors", (json_int_t)j->m->tensors_nr,
+				    "files", (json_int_t)j->shards_nr, "dtype", dtypes(j), "bytes",
+				    (json_int_t)j->total));
 	else
 		printf("%s, step %llu: %u tensors as %s in %u file%s in %s\n", j->m->name,
 		       (unsigned long long)j->m->step, j->m->tensors_nr, dtypes(j), j->shards_nr,
@@ -443,35 +445,37 @@ static enum ctl_exit run(struct job *j, bool json)
 enum ctl_exit ctl_export(const struct ctl_options *o)
 {
 	const char *dir = o->words[0];
-	struct job j = {
-		.out = o->words[1], .force = o->value[FORCE] != NULL, .shard_bytes = 5000000000ull};
+	struct job j = {.o = o,
+			.out = o->words[1],
+			.force = o->value[FORCE] != NULL,
+			.shard_bytes = 5000000000ull};
 	char tag[CHECKPOINT_TAG_MAX + 1];
 	enum ctl_exit rc;
 	uint64_t step;
 
 	if (o->value[DTYPE] && !dtype_parse(o->value[DTYPE], &j.dtype))
-		return ctl_fail(CTL_USAGE, "export: --dtype %s: choose fp32, bf16 or fp16",
+		return ctl_fail(o, CTL_USAGE, "export: --dtype %s: choose fp32, bf16 or fp16",
 				o->value[DTYPE]);
 	if (o->value[SIZE] && !take_size(o->value[SIZE], &j.shard_bytes))
-		return ctl_fail(CTL_USAGE,
+		return ctl_fail(o, CTL_USAGE,
 				"export: --max-shard-size %s: choose a size, as in 5GB or 500MiB",
 				o->value[SIZE]);
 	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG]))
-		return ctl_fail(CTL_USAGE, "export: --tag %s: is no tag of a checkpoint",
+		return ctl_fail(o, CTL_USAGE, "export: --tag %s: is no tag of a checkpoint",
 				o->value[TAG]);
 	if (strlen(j.out) > 900)
-		return ctl_fail(CTL_USAGE, "export: the path of the folder is too long");
+		return ctl_fail(o, CTL_USAGE, "export: the path of the folder is too long");
 	if (o->value[TAG])
 		strcpy(tag, o->value[TAG]);
 	else if (checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &j.e) != SHARD_OK)
-		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
+		return ctl_fail(o, CTL_FAILED, "export: %s", j.e.text);
 	if (checkpoint_open(dir, tag, NULL, &j.m, &j.e) != SHARD_OK ||
 	    checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK ||
 	    checkpoint_fits(j.path, j.m, &j.e) != SHARD_OK)
-		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
+		return ctl_fail(o, CTL_FAILED, "export: %s", j.e.text);
 	rc = check_out(&j);
 	if (rc == CTL_OK)
-		rc = run(&j, o->json);
+		rc = run(&j);
 	free(j.shard);
 	free(j.order);
 	free(j.batch);

@@ -31,9 +31,13 @@ static const struct ctl_page pages[] = {
 	 "  shardctl events --json"},
 	{"top",
 	 "Shows the same as status in place, and for each rank the chunks that it has pushed, its "
-	 "wait and its bytes per second. The key q ends it. Without a terminal only --once "
-	 "works. " LOOKS,
-	 "  shardctl top --interval 2\n"
+	 "wait and its bytes per second. What is worst comes first: nodes that are down, models "
+	 "that "
+	 "do not train, ranks that others wait for. Keys scroll, sort and filter, and ? names "
+	 "them; "
+	 "q ends it. Without a terminal only --once works. " LOOKS,
+	 "  shardctl top --all\n"
+	 "  shardctl top --interval 2 --sort rate --filter b\n"
 	 "  shardctl top --once"},
 	{"plan",
 	 "Computes the bytes per device and per node of a training job: data parallel, ZeRO 1 to "
@@ -108,8 +112,12 @@ static const struct ctl_page pages[] = {
 	 "  shardctl export /srv/checkpoints /srv/checkpoints/hf --dtype bf16"},
 	{"import",
 	 "Makes a checkpoint in folder DIR of the weights in SRC: a safetensors file, an index, or "
-	 "a folder with one of them. Moments begin at zero. It asks no daemon. `shardctl restore` "
-	 "then makes a model of it.",
+	 "a folder with one of them. Moments begin at zero. It asks no daemon, but shardd has to "
+	 "be "
+	 "installed here to check the settings. A checkpoint of that tag is replaced only if you "
+	 "agree, or with --force. `shardctl restore` then makes a model of it. Of the settings, "
+	 "checkpoint_dir, checkpoint_every, keep_latest and restore_at_start give way to what "
+	 "shardd.conf says.",
 	 "  shardctl import hf/model.safetensors /srv/checkpoints --name gpt \\\n"
 	 "      --settings \"optimizer=adamw lr=3e-4\"\n"
 	 "  shardctl restore /srv/checkpoints"},

@@ -131,8 +131,7 @@ static void show(void *arg, json_t *e, uint64_t first, uint64_t last)
 	bool wanted = first <= s->to && last >= s->from;
 
 	if (wanted && s->o->json) {
-		json_dumpf(e, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
-		printf("\n");
+		ctl_print(json_incref(e));
 	} else if (wanted) {
 		print(e);
 	}
@@ -202,14 +201,15 @@ static enum ctl_exit read_one(shard_client *c, const struct ctl_options *o, cons
 			      struct show *s)
 {
 	enum shard_status rc;
+	char where[128];
 
 	pthread_mutex_lock(&c->lock);
 	rc = read_node(c, o, node, s);
 	pthread_mutex_unlock(&c->lock);
 	if (rc == SHARD_OK)
 		return CTL_OK;
-	return ctl_fail(ctl_exit_of(rc), "history%s%s: %s: %s", node[0] != 0 ? " of node " : "",
-			node, shard_name(rc), shard_error());
+	snprintf(where, sizeof(where), "history%s%s", node[0] != 0 ? " of node " : "", node);
+	return ctl_fail_as(o, rc, where, shard_error());
 }
 
 static enum ctl_exit read_all(shard_client *c, const struct ctl_options *o, struct show *s)
@@ -220,7 +220,7 @@ static enum ctl_exit read_all(shard_client *c, const struct ctl_options *o, stru
 	size_t i;
 
 	if (ctl_ask_status(o, &status, &e) != SHARD_OK)
-		return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status), e.text);
+		return ctl_fail_as(o, e.status, "", e.text);
 	json_array_foreach(json_object_get(status, "nodes"), i, n) {
 		enum ctl_exit one;
 
@@ -249,7 +249,7 @@ static bool step_of(const struct ctl_options *o, int option, uint64_t otherwise,
 	*out = strtoull(text, &end, 10);
 	if (text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0)
 		return true;
-	ctl_fail(CTL_USAGE, "--%s %s: choose the number of a step",
+	ctl_fail(o, CTL_USAGE, "--%s %s: choose the number of a step",
 		 ctl_history_options[option].name, text);
 	return false;
 }

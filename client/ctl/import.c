@@ -5,9 +5,13 @@
  * bounded size. At the end comes the manifest with the layout. It has the master weights alone, so
  * the moments begin at zero. It fails (exit 1) where a dtype is not one of weights, a weight is inf
  * or nan, a name comes twice, a shard is missing, or the index contradicts its files. The text
- * names the fault, and nothing is left behind. */
+ * names the fault, and nothing is left behind. A checkpoint that is there already is replaced only
+ * with --force, or if whoever sits at the terminal agrees. Settings that the daemon would refuse
+ * are refused here. */
 #include "ctl/bar.h"
+#include "ctl/child.h"
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 #include "ctl/source.h"
 
 #include "base/check.h"
@@ -20,9 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE };
+enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE, FORCE };
 
 #define PART_ELEMS                                                                                 \
 	(64ull << 20) /* 256 MiB are in memory at a time, and more only where there would be too   \
@@ -39,10 +44,12 @@ const struct argp_option ctl_import_options[] = {
 	{"tag", CTL_KEY + TAG, "TAG", 0, "of the checkpoint (default: global_step{N})", 0},
 	{"allow-nonfinite", CTL_KEY + NONFINITE, NULL, 0,
 	 "take weights that are inf or nan as they are", 0},
+	{"force", CTL_KEY + FORCE, NULL, 0, "replace a checkpoint of that tag without asking", 0},
 	{0},
 };
 
 struct job {
+	const struct ctl_options *o;
 	const char *dir;
 	char tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
 	struct source *source;
@@ -70,7 +77,7 @@ static bool take_settings(struct job *j, const char *text)
 		size_t word = strcspn(at, " \t");
 
 		if (!memchr(at, '=', word) || *at == '=') {
-			ctl_fail(CTL_USAGE, "import: --settings: \"%.*s\": write key=value",
+			ctl_fail(j->o, CTL_USAGE, "import: --settings: \"%.*s\": write key=value",
 				 (int)word, at);
 			return false;
 		}
@@ -80,18 +87,89 @@ static bool take_settings(struct job *j, const char *text)
 		}
 	}
 	if (strlen(text) > MANIFEST_SETTINGS_MAX || n > 64) {
-		ctl_fail(CTL_USAGE, "import: --settings: is too long");
+		ctl_fail(j->o, CTL_USAGE, "import: --settings: is too long");
 		return false;
 	}
 	return text_of(&j->m.settings, text, strlen(text)) &&
 	       text_of(&j->m.optimizer, optimizer, n);
 }
 
+/* --- what the daemon would say of the settings --- */
+
+/* The daemon's own parser reads them. Where it is not installed, they are taken as they are. */
+static enum ctl_exit check_settings(const struct job *j)
+{
+	/* The daemon keeps what its own file says of these when it restores a model. */
+	static const char *const kept[] = {
+		"checkpoint_dir=", "checkpoint_every=", "keep_latest=", "restore_at_start="};
+	const char *args[CTL_SHARDD_WORDS] = {"--config", "/dev/null", "--check"}, *at;
+	char *copy = strdup(j->m.settings), *out, *said, *rest = copy, *word;
+	enum ctl_exit rc = CTL_OK;
+	static const char set[] = "--set";
+	char *sets[CTL_SHARDD_WORDS];
+	int n = 3, sets_nr = 0, code;
+
+	while (copy && (word = strtok_r(rest, " \t", &rest)) != NULL) {
+		for (size_t i = 0; i < NR(kept); i++)
+			if (strncmp(word, kept[i], strlen(kept[i])) == 0)
+				fprintf(stderr,
+					"shardctl: import: %s holds only where shardd.conf does "
+					"not set it\n",
+					word);
+		if (n + 3 > CTL_SHARDD_WORDS || asprintf(&sets[sets_nr], "model.%s", word) < 0)
+			break;
+		args[n++] = set;
+		args[n++] = sets[sets_nr++];
+	}
+	code = child_run(child_shardd, args, &out, &said);
+	at = strstr(said, "command line: ");
+	at = at != NULL ? at + strlen("command line: ") : said;
+	if (code == CTL_CONFIG)
+		rc = ctl_fail(j->o, CTL_CONFIG, "import: --settings: %.*s", (int)strcspn(at, "\n"),
+			      at);
+	else if (code != 0)
+		fprintf(stderr, "shardctl: import: the settings are not checked: %.*s\n",
+			(int)strcspn(at, "\n"), at);
+	while (sets_nr > 0)
+		free(sets[--sets_nr]);
+	free(copy);
+	free(out);
+	free(said);
+	return rc;
+}
+
+/* --- what is there already --- */
+
+/* Asks whoever sits at the terminal. */
+static bool agreed(const char *path)
+{
+	char line[16] = "";
+
+	fprintf(stderr, "%s is there already: replace it? [y/N] ", path);
+	return fgets(line, sizeof(line), stdin) != NULL && (line[0] == 'y' || line[0] == 'Y');
+}
+
+static enum ctl_exit may_replace(struct job *j)
+{
+	struct stat info;
+
+	if (checkpoint_path(j->path, j->dir, j->tag, &j->e) != SHARD_OK)
+		return ctl_fail(j->o, CTL_FAILED, "import: %s", j->e.text);
+	if (j->o->value[FORCE] != NULL || lstat(j->path, &info) != 0)
+		return CTL_OK;
+	if (!j->o->json && isatty(STDIN_FILENO) && agreed(j->path))
+		return CTL_OK;
+	return ctl_fail(j->o, CTL_REFUSED,
+			"import: %s is there already: choose another --tag or folder, or --force "
+			"replaces it",
+			j->path);
+}
+
 static bool take_dtype(const struct ctl_options *o, int option, enum shard_dtype *to)
 {
 	if (!o->value[option] || dtype_parse(o->value[option], to))
 		return true;
-	ctl_fail(CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32",
+	ctl_fail(o, CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32",
 		 ctl_import_options[option].name, o->value[option]);
 	return false;
 }
@@ -102,12 +180,12 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	char *end;
 
 	if (!o->value[NAME]) {
-		ctl_fail(CTL_USAGE, "import: how is the model called? write --name NAME");
+		ctl_fail(o, CTL_USAGE, "import: how is the model called? write --name NAME");
 		return false;
 	}
 	if (strlen(name) < 1 || strlen(name) > 64 ||
 	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
-		ctl_fail(CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
+		ctl_fail(o, CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
 		return false;
 	}
 	strcpy(j->m.name, name);
@@ -115,13 +193,13 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 		errno = 0;
 		j->m.step = strtoull(step, &end, 10);
 		if (*step < '0' || *step > '9' || *end || errno || j->m.step > 1ull << 62) {
-			ctl_fail(CTL_USAGE, "import: --step %s: choose a whole number", step);
+			ctl_fail(o, CTL_USAGE, "import: --step %s: choose a whole number", step);
 			return false;
 		}
 	}
 	checkpoint_tag(j->tag, j->m.step);
 	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG])) {
-		ctl_fail(CTL_USAGE,
+		ctl_fail(o, CTL_USAGE,
 			 "import: --tag %s: 1 to 64 of [A-Za-z0-9._-], not starting with a dot",
 			 o->value[TAG]);
 		return false;
@@ -247,7 +325,7 @@ static bool put_parts(struct job *j, struct part_run *runs)
 	return put_part(j, runs, nr);
 }
 
-static enum ctl_exit run(struct job *j, bool json)
+static enum ctl_exit run(struct job *j)
 {
 	struct part_run *runs = calloc((size_t)j->source->tensors_nr + 1, sizeof(*runs));
 	enum shard_status st;
@@ -256,12 +334,12 @@ static enum ctl_exit run(struct job *j, bool json)
 
 	if (!runs || !make_manifest(j)) {
 		free(runs);
-		return ctl_fail(CTL_FAILED, "import: no memory");
+		return ctl_fail(j->o, CTL_FAILED, "import: no memory");
 	}
 	st = checkpoint_begin(j->path, j->dir, j->tag, j->m.name, &held, &j->e);
 	if (st != SHARD_OK) {
 		free(runs);
-		return ctl_fail(st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s",
+		return ctl_fail(j->o, st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s",
 				j->e.text);
 	}
 	bar_init(&j->bar, "import", j->source->bytes, isatty(2));
@@ -274,14 +352,13 @@ static enum ctl_exit run(struct job *j, bool json)
 	if (held >= 0)
 		close(held);
 	if (!ok)
-		return ctl_fail(CTL_FAILED, "import: %s", j->e.text);
-	if (json)
-		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, "
-		       "\"elements\": %llu, \"files\": %u, "
-		       "\"nonfinite\": %llu}\n",
-		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr,
-		       (unsigned long long)j->elems, j->m.files_nr,
-		       (unsigned long long)j->nonfinite);
+		return ctl_fail(j->o, CTL_FAILED, "import: %s", j->e.text);
+	if (j->o->json)
+		ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "model", j->m.name,
+				    "tag", j->tag, "step", (json_int_t)j->m.step, "tensors",
+				    (json_int_t)j->m.tensors_nr, "elements", (json_int_t)j->elems,
+				    "files", (json_int_t)j->m.files_nr, "nonfinite",
+				    (json_int_t)j->nonfinite));
 	else
 		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name,
 		       (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
@@ -294,13 +371,14 @@ static enum ctl_exit run(struct job *j, bool json)
 
 enum ctl_exit ctl_import(const struct ctl_options *o)
 {
-	struct job j = {.dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
+	struct job j = {.o = o, .dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
 	enum ctl_exit rc = CTL_USAGE;
 
-	if (take_options(&j, o)) {
+	if (take_options(&j, o) && (rc = may_replace(&j)) == CTL_OK &&
+	    (rc = check_settings(&j)) == CTL_OK) {
 		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK
-			     ? run(&j, o->json)
-			     : ctl_fail(CTL_FAILED, "import: %s", j.e.text);
+			     ? run(&j)
+			     : ctl_fail(o, CTL_FAILED, "import: %s", j.e.text);
 	}
 	source_close(&j.source);
 	for (uint32_t i = 0; i < j.m.files_nr; i++)

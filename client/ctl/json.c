@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the JSON of daemons. A field that is missing or of another type is "" or 0, so that a
- * daemon of another release can be looked at. */
+/* Prints JSON, and reads that of daemons. A field that is missing or of another type is "" or 0, so
+ * that a daemon of another release can be looked at. */
 #include "ctl/json.h"
 
+#include <stdio.h>
 #include <string.h>
+
+enum ctl_exit ctl_print(json_t *o)
+{
+	json_t *all = o != NULL ? json_pack("{s:i}", "format", CTL_FORMAT) : NULL;
+	/* Each bit of a number is kept: a replay computes with those of a history. */
+	bool ok = all != NULL && json_object_update(all, o) == 0 &&
+		  json_dumpf(all, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0 &&
+		  putchar('\n') == '\n';
+
+	json_decref(all);
+	json_decref(o);
+	if (!ok)
+		fputs("shardctl: the answer cannot be printed\n", stderr);
+	return ok ? CTL_OK : CTL_FAILED;
+}
 
 const char *ctl_text(const json_t *o, const char *key)
 {

@@ -7,6 +7,16 @@
 
 #include <jansson.h>
 
+/* The number in each object that shardctl prints. It grows when a key changes its meaning or goes.
+ */
+enum { CTL_FORMAT = 1 };
+
+/* The one printer of --json. Prints an object in one line, and its "format" first. Takes the
+ * reference of o. NULL says that there was no memory. */
+enum ctl_exit ctl_print(json_t *o);
+/* The object of an error: its text, and the name of the exit code. */
+void ctl_print_error(const char *text, enum ctl_exit exit);
+
 /* A field of an object. "" and 0 where an older or newer daemon does not send it. The text is the
  * object's. */
 const char *ctl_text(const json_t *o, const char *key);

@@ -7,6 +7,7 @@
 #include "base/nearest.h"
 #include "ctl/ctl.h"
 #include "ctl/help.h"
+#include "ctl/json.h"
 #include "spawn/spawn.h"
 
 #include <argp.h>
@@ -242,8 +243,9 @@ static void parse_own(struct parsed *p, struct argp_state *state)
 	const struct ctl_page *page = ctl_page(whole_name(c, name));
 
 	/* argp puts what stands behind \v below the list of options. */
-	snprintf(doc, sizeof(doc), "%s: %s.\n\n%s\vExample:\n%s", name, c->help,
-		 page ? page->about : "", page ? page->example : "");
+	snprintf(doc, sizeof(doc), "%s: %s%s\n\n%s\vExample:\n%s", name, c->help,
+		 strchr(c->help, '?') != NULL ? "" : ".", page ? page->about : "",
+		 page ? page->example : "");
 	parse_rest(
 		&(const struct argp){c->options, on_own,
 				     c->words + sub_bytes(c) + strspn(c->words + sub_bytes(c), " "),
@@ -455,10 +457,68 @@ static enum ctl_exit said(enum ctl_exit rc)
 {
 	bool ok = fflush(stdout) == 0 && !ferror(stdout);
 
-	return ok || rc != CTL_OK
-		       ? rc
-		       : ctl_fail(CTL_FAILED, "the standard output cannot be written: %s",
-				  strerror(errno));
+	if (ok || rc != CTL_OK)
+		return rc;
+	fprintf(stderr, "shardctl: the standard output cannot be written: %s\n", strerror(errno));
+	return CTL_FAILED;
+}
+
+/* --- what is wrong with the words, as JSON --- */
+
+/* argp and getopt write what is wrong to stderr and end the process. With --json that text is kept
+ * in memory meanwhile, so that it can be printed as an object, too. */
+struct usage {
+	FILE *real; /* stderr as it was. NULL: the words have been read. */
+	FILE *kept;
+	char *text;
+	size_t bytes;
+};
+
+static void usage_end(struct usage *u)
+{
+	if (u == NULL || u->real == NULL)
+		return;
+	fclose(u->kept);
+	stderr = u->real;
+	u->real = NULL;
+}
+
+static void usage_exit(int rc, void *arg)
+{
+	struct usage *u = arg;
+	const char *at;
+
+	if (u->real != NULL) {
+		usage_end(u);
+		fputs(u->text, stderr);
+		at = strncmp(u->text, "shardctl", 8) == 0 ? strstr(u->text, ": ") : NULL;
+		u->text[strcspn(u->text, "\n")] = 0;
+		if (rc != CTL_OK)
+			ctl_print_error(at != NULL ? at + 2 : u->text, (enum ctl_exit)rc);
+	}
+	free(u->text);
+	free(u);
+}
+
+static bool wants_json(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--json") == 0)
+			return true;
+	return false;
+}
+
+/* NULL: nothing is kept. What it returns is freed when the process ends. */
+static struct usage *usage_begin(int argc, char **argv)
+{
+	struct usage *u = wants_json(argc, argv) ? calloc(1, sizeof(*u)) : NULL;
+
+	if (u == NULL || (u->kept = open_memstream(&u->text, &u->bytes)) == NULL ||
+	    on_exit(usage_exit, u) != 0)
+		return NULL;
+	u->real = stderr;
+	stderr = u->kept;
+	return u;
 }
 
 int main(int argc, char **argv)
@@ -471,16 +531,19 @@ int main(int argc, char **argv)
 			    .tls = tls && *tls ? tls : NULL,
 			    .timeout_ns = 5000000000ull},
 	};
+	struct usage *usage;
 	struct spawn spawn;
 	struct err e;
 
 	argp_err_exit_status = CTL_USAGE;
+	usage = usage_begin(argc, argv);
 	if (!parse(&p, argc, argv))
 		return CTL_USAGE;
+	usage_end(usage);
 	p.options.words = p.word;
 	if (p.command->run != ctl_bench && spawn_is(p.options.address)) {
 		if (spawn_find(&spawn, p.options.address, &e) != SHARD_OK)
-			return (int)ctl_fail(ctl_exit_of(e.status), "%s", e.text);
+			return (int)ctl_fail_as(&p.options, e.status, "", e.text);
 		p.options.address = spawn.address; /* To look at a daemon must not start one. */
 	}
 	return (int)said(p.command->run(&p.options));

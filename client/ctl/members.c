@@ -117,12 +117,11 @@ enum ctl_exit ctl_members(const struct ctl_options *o)
 	size_t i;
 
 	if (ctl_ask_status(o, &status, &e) != SHARD_OK)
-		return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status), e.text);
+		return ctl_fail_as(o, e.status, "", e.text);
 	members = members_of(status);
 	json_decref(status);
 	if (o->json) {
-		json_dumpf(members, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
-		printf("\n");
+		return ctl_print(members);
 	} else {
 		const char *nobody = ctl_text(members, "no_coordinator");
 

@@ -42,12 +42,12 @@ struct subcommand {
 	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c,
 			     const struct subcommand *s);
 	enum manage_action action;
-	const char *done; /* What is printed after "NAME is". */
+	const char *done; /* What is printed after "NAME is". NULL: say_changed() prints. */
 };
 
-static enum ctl_exit failed(enum shard_status st)
+static enum ctl_exit failed(const struct ctl_options *o, enum shard_status st)
 {
-	return ctl_fail(ctl_exit_of(st), "%s: %s", shard_name(st), shard_error());
+	return ctl_fail_as(o, st, "", shard_error());
 }
 
 /* --- what the daemon says --- */
@@ -102,15 +102,6 @@ static json_t *brief(const json_t *m)
 	return o;
 }
 
-static void print_json(json_t *o)
-{
-	char *out = o ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-
-	printf("%s\n", out ? out : "{}");
-	free(out);
-	json_decref(o);
-}
-
 static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
 			  const struct subcommand *sub)
 {
@@ -136,10 +127,10 @@ static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
 	}
 	json_decref(root);
 	if (st == SHARD_OK && o->json)
-		print_json(all);
+		ctl_print(json_pack("{s:o}", "models", all));
 	else
 		json_decref(all);
-	return st == SHARD_OK ? CTL_OK : failed(st);
+	return st == SHARD_OK ? CTL_OK : failed(o, st);
 }
 
 /* --- show --- */
@@ -264,7 +255,7 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 		json_object_set(found, "run_id", json_object_get(root, "run_id"));
 		if (listed)
 			json_object_set(found, "tensor_list", listed);
-		print_json(json_incref(found));
+		ctl_print(json_incref(found));
 	} else if (st == SHARD_OK) {
 		print_model(found, root);
 		if (listed)
@@ -272,7 +263,7 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 	}
 	json_decref(listed);
 	json_decref(root);
-	return st == SHARD_OK ? CTL_OK : failed(st);
+	return st == SHARD_OK ? CTL_OK : failed(o, st);
 }
 
 /* --- what changes something --- */
@@ -299,10 +290,89 @@ static bool whom(const char *text, Shard__Manage *m, char node[64])
 	return true;
 }
 
+/* The model as the daemon shows it now. NULL: it is not there, or may not be read. The caller frees
+ * *root. */
+static json_t *model_now(shard_client *c, const char *name, json_t **root)
+{
+	size_t i;
+	json_t *m;
+
+	*root = NULL;
+	if (stats(c, root) != SHARD_OK)
+		return NULL;
+	json_array_foreach(json_object_get(*root, "models"), i, m)
+		if (strcmp(ctl_text(m, "name"), name) == 0 && json_object_get(m, "settings"))
+			return m;
+	return NULL;
+}
+
+/* The value of a key that can be set: what an operator has set, or what the model was defined with.
+ * "": it is not known. */
+static const char *value_now(const json_t *m, const char *key, char out[64])
+{
+	const json_t *tuned = json_object_get(m, "tuned"), *v = json_object_get(tuned, key);
+	size_t n = strlen(key);
+
+	if (!json_is_number(v))
+		v = json_object_get(json_object_get(tuned, "hyper"), key);
+	out[0] = 0;
+	if (json_is_number(v)) {
+		snprintf(out, 64, "%.9g", json_number_value(v));
+		return out;
+	}
+	for (const char *at = ctl_text(m, "settings"); *at; at += strspn(at, " ")) {
+		size_t word = strcspn(at, " ");
+
+		if (word > n && strncmp(at, key, n) == 0 && at[n] == '=')
+			snprintf(out, 64, "%.*s", (int)(word - n - 1), at + n + 1);
+		at += word;
+	}
+	return out;
+}
+
+/* What a set or a resume has changed. before and now are NULL where they are not known. */
+static void say_changed(const struct ctl_options *o, const struct subcommand *sub,
+			const json_t *before, const json_t *now)
+{
+	bool was = json_is_true(json_object_get(before, "paused")) ||
+		   json_is_true(json_object_get(before, "diverged"));
+	long long step = ctl_whole(now, "step");
+	const char *name = o->words[1];
+	char old[64], new[64];
+	json_t *out = json_pack("{s:s, s:s}", "name", name, "done", sub->name);
+
+	if (sub->action == MANAGE_SET) {
+		value_now(before, o->words[2], old);
+		value_now(now, o->words[2], new);
+		if (new[0] == 0)
+			snprintf(new, sizeof(new), "%.60s", o->words[3]);
+		json_object_set_new(out, "key", json_string(o->words[2]));
+		json_object_set_new(out, "from", old[0] != 0 ? json_string(old) : json_null());
+		json_object_set_new(out, "to", json_string(new));
+	}
+	json_object_set_new(out, "step", now != NULL ? json_integer(step) : json_null());
+	if (o->json) {
+		ctl_print(out);
+		return;
+	}
+	json_decref(out);
+	if (sub->action == MANAGE_SET)
+		printf("%s: %s %s -> %s from the next step on", name, o->words[2],
+		       old[0] != 0 ? old : "?", new);
+	else if (before != NULL && !was)
+		printf("%s was not paused", name);
+	else
+		printf("%s resumed", name);
+	if (now != NULL)
+		printf(sub->action == MANAGE_SET ? "; it is at step %lld" : " at step %lld", step);
+	printf("\n");
+}
+
 static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 			    const struct subcommand *sub)
 {
 	Shard__Manage m = SHARD__MANAGE__INIT;
+	json_t *before_root = NULL, *now_root = NULL, *before = NULL;
 	enum shard_status st;
 	char node[64];
 
@@ -316,15 +386,23 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
 	}
 	if (sub->action == MANAGE_KICK && !whom(o->words[2], &m, node))
 		return ctl_fail(
-			CTL_USAGE,
+			o, CTL_USAGE,
 			"kick: \"%s\": choose a rank, or a node and the number of a process "
 			"as in b:4411",
 			o->words[2]);
+	if (sub->done == NULL)
+		before = model_now(c, m.name, &before_root);
 	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
-	if (st != SHARD_OK)
-		return failed(st);
-	if (o->json)
-		print_json(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
+	if (st != SHARD_OK) {
+		json_decref(before_root);
+		return failed(o, st);
+	}
+	if (sub->done == NULL) {
+		say_changed(o, sub, before, model_now(c, m.name, &now_root));
+		json_decref(before_root);
+		json_decref(now_root);
+	} else if (o->json)
+		ctl_print(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
 	else
 		printf("%s is %s\n", m.name,
 		       m.action == MANAGE_KICK_PROCESS ? "rid of that trainer" : sub->done);
@@ -335,9 +413,9 @@ static const struct subcommand rows[] = {
 	{"list", list, 0, NULL},
 	{"show", show, 0, NULL},
 	{"drop", change, MANAGE_DROP, "dropped"},
-	{"set", change, MANAGE_SET, "set: it holds from the next step on"},
+	{"set", change, MANAGE_SET, NULL},
 	{"pause", change, MANAGE_PAUSE, "paused"},
-	{"resume", change, MANAGE_RESUME, "not paused"},
+	{"resume", change, MANAGE_RESUME, NULL},
 	{"kick", change, MANAGE_KICK, "rid of that rank"},
 };
 
@@ -370,7 +448,7 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 	opts.tls = o->tls;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);
 	if ((st = shard_connect(&c, &opts)) != SHARD_OK)
-		return failed(st);
+		return failed(o, st);
 	c->timeout_ms = opts.timeout_ms;
 	rc = s->run(o, c, s);
 	shard_disconnect(&c);

@@ -51,8 +51,7 @@ static enum ctl_exit request(const struct ctl_options *o, Shard__Move *q, json_t
 	shard_disconnect(&c);
 	if (rc == SHARD_OK)
 		return CTL_OK;
-	return refused != NULL ? ctl_exit_of(rc)
-			       : ctl_fail(ctl_exit_of(rc), "%s: %s", shard_name(rc), shard_error());
+	return refused != NULL ? ctl_exit_of(rc) : ctl_fail_as(o, rc, "", shard_error());
 }
 
 /* --- until it is so --- */
@@ -162,13 +161,14 @@ static bool drain_ended(const json_t *status, const char *name, bool *seen)
 	return *seen && ctl_whole(n, "capacity") > 0;
 }
 
-static enum ctl_exit stands_still(uint64_t still, const char *node, const char *now)
+static enum ctl_exit stands_still(const struct ctl_options *o, uint64_t still, const char *node,
+				  const char *now)
 {
 	char undo[320] = "";
 
 	if (node != NULL)
 		snprintf(undo, sizeof(undo), " until `shardctl drain --undo %.255s`", node);
-	return ctl_fail(CTL_FAILED,
+	return ctl_fail(o, CTL_FAILED,
 			"nothing has changed for %.0f s%s%s: it goes on without this command%s; "
 			"--timeout says how long to wait",
 			(double)still / NS_PER_SEC, now[0] != 0 ? ": " : "", now, undo);
@@ -195,10 +195,9 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 
 		json_decref(*status);
 		if (ctl_ask_status(o, status, &e) != SHARD_OK)
-			return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status),
-					e.text);
+			return ctl_fail_as(o, e.status, "", e.text);
 		if (drained != NULL && drain_ended(*status, drained, &seen))
-			return ctl_fail(CTL_FAILED,
+			return ctl_fail(o, CTL_FAILED,
 					"node %s is not drained: somebody has ended its drain "
 					"meanwhile (`shardctl drain --undo %s`)",
 					drained, drained);
@@ -224,7 +223,7 @@ static enum ctl_exit wait_moved(const struct ctl_options *o, const char *node, c
 				fprintf(stderr, "%s\n", now);
 		}
 		if (clock_ns() - changed > still)
-			return stands_still(still, node, now);
+			return stands_still(o, still, node, now);
 		nanosleep(&look, NULL);
 	}
 }
@@ -272,7 +271,7 @@ static bool any_error(const json_t *plan)
 enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 {
 	Shard__Move q = SHARD__MOVE__INIT;
-	bool dry = o->value[DRY_RUN] != NULL;
+	bool dry = o->value[DRY_RUN] != NULL, wrong;
 	json_t *plan = NULL, *status = NULL, *m;
 	enum ctl_exit exit;
 	size_t i;
@@ -282,15 +281,15 @@ enum ctl_exit ctl_rebalance(const struct ctl_options *o)
 		q.name = o->words[0];
 	if ((exit = request(o, &q, &plan, NULL)) != CTL_OK)
 		return exit;
-	if (o->json)
-		saves_print(json_incref(plan));
 	json_array_foreach(json_object_get(plan, "models"), i, m)
 		if (!o->json)
 			print_model(m);
-	if (any_error(plan))
-		exit = CTL_REFUSED;
-	else if (!dry && o->value[NO_WAIT] == NULL)
+	wrong = any_error(plan);
+	if (!wrong && !dry && o->value[NO_WAIT] == NULL)
 		exit = wait_moved(o, NULL, plan, NULL, &status);
+	if (o->json && exit == CTL_OK)
+		exit = ctl_print(json_incref(plan));
+	exit = wrong ? CTL_REFUSED : exit;
 	json_decref(plan);
 	json_decref(status);
 	return exit;
@@ -342,8 +341,7 @@ static enum ctl_exit ask(const struct ctl_options *o, Shard__Move *q, json_t **o
 			break;
 		nanosleep(&look, NULL);
 	}
-	return e.status == SHARD_OK ? exit
-				    : ctl_fail(exit, "%s: %s", status_name(e.status), e.text);
+	return e.status == SHARD_OK ? exit : ctl_fail_as(o, e.status, "", e.text);
 }
 
 enum ctl_exit ctl_drain(const struct ctl_options *o)
@@ -361,8 +359,8 @@ enum ctl_exit ctl_drain(const struct ctl_options *o)
 	if (o->value[NO_WAIT] == NULL && !(undo && gone))
 		exit = wait_moved(o, undo || gone ? NULL : q.node, NULL, undo ? NULL : q.node,
 				  &status);
-	if (o->json)
-		saves_print(json_incref(answer));
+	if (o->json && exit == CTL_OK)
+		exit = ctl_print(json_incref(answer));
 	else if (exit == CTL_OK)
 		drained(o, q.node, answer, status);
 	json_decref(answer);

@@ -5,6 +5,7 @@
  * table or JSON. No daemon is asked. It fails on an option that is not possible (exit 2), and the
  * text says what may be chosen. */
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 #include "ctl/memory.h"
 
 #include "base/check.h"
@@ -95,7 +96,8 @@ static bool take_count(const struct ctl_options *o, int option, uint64_t max, ui
 {
 	if (!o->value[option] || ctl_count(o->value[option], max, to))
 		return true;
-	ctl_fail(CTL_USAGE, "plan: --%s %s: choose a number from 1 to %llu, as in 8, 350M or 7.5B",
+	ctl_fail(o, CTL_USAGE,
+		 "plan: --%s %s: choose a number from 1 to %llu, as in 8, 350M or 7.5B",
 		 ctl_plan_options[option].name, o->value[option], (unsigned long long)max);
 	return false;
 }
@@ -107,7 +109,7 @@ static bool take_dtype(const struct ctl_options *o, int option, uint32_t *bytes)
 	if (!o->value[option])
 		return true;
 	if (!dtype_parse(o->value[option], &dt)) {
-		ctl_fail(CTL_USAGE, "plan: --%s %s: choose bf16, fp16 or fp32",
+		ctl_fail(o, CTL_USAGE, "plan: --%s %s: choose bf16, fp16 or fp32",
 			 ctl_plan_options[option].name, o->value[option]);
 		return false;
 	}
@@ -115,7 +117,7 @@ static bool take_dtype(const struct ctl_options *o, int option, uint32_t *bytes)
 	return true;
 }
 
-static bool take_optimizer(const char *name, uint32_t *states)
+static bool take_optimizer(const struct ctl_options *o, const char *name, uint32_t *states)
 {
 	for (size_t i = 0; i < NR(optimizers); i++) {
 		if (strcmp(optimizers[i].name, name) == 0) {
@@ -123,7 +125,8 @@ static bool take_optimizer(const char *name, uint32_t *states)
 			return true;
 		}
 	}
-	ctl_fail(CTL_USAGE, "plan: --optimizer %s: choose adamw, adam, sgd, adagrad or lion", name);
+	ctl_fail(o, CTL_USAGE, "plan: --optimizer %s: choose adamw, adam, sgd, adagrad or lion",
+		 name);
 	return false;
 }
 
@@ -139,7 +142,7 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 	if (local == 0)
 		local = (ranks + nodes - 1) / nodes;
 	if (ranks > nodes * local || ranks < nodes || ranks < local || ranks > 1u << 20) {
-		ctl_fail(CTL_USAGE,
+		ctl_fail(o, CTL_USAGE,
 			 "plan: %llu ranks on %llu nodes with at most %llu each: choose numbers "
 			 "that agree",
 			 (unsigned long long)ranks, (unsigned long long)nodes,
@@ -149,7 +152,7 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 	if (m->replicas == 0)
 		m->replicas = nodes > 1 ? 2 : 1; /* As the daemon does. */
 	if (m->replicas > nodes) {
-		ctl_fail(CTL_USAGE,
+		ctl_fail(o, CTL_USAGE,
 			 "plan: %u replicas on %llu nodes: a node holds at most one copy of a "
 			 "chunk, "
 			 "so choose at most %llu",
@@ -167,7 +170,7 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 	uint64_t chunk = 1 << 20, tensors = 1, replicas = 0;
 
 	if (!o->value[PARAMS]) {
-		ctl_fail(CTL_USAGE, "plan: write --params N, as in --params 7.5B");
+		ctl_fail(o, CTL_USAGE, "plan: write --params N, as in --params 7.5B");
 		return false;
 	}
 	if (!take_count(o, PARAMS, 1ull << 44, &m->params) ||
@@ -179,7 +182,7 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 	    !take_count(o, WIDE, m->params, &m->wide))
 		return false;
 	if (chunk < 1024 || (chunk & (chunk - 1)) != 0) {
-		ctl_fail(CTL_USAGE, "plan: --chunk-elems %s: choose a power of two from 1024 on",
+		ctl_fail(o, CTL_USAGE, "plan: --chunk-elems %s: choose a power of two from 1024 on",
 			 o->value[CHUNK_ELEMS]);
 		return false;
 	}
@@ -195,13 +198,13 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 
 	*m = (struct memory_spec){.image_bytes = 2, .states = 2, .huge = strcmp(huge, "yes") == 0};
 	if (!m->huge && strcmp(huge, "no") != 0) {
-		ctl_fail(CTL_USAGE, "plan: --huge-pages %s: choose yes or no", huge);
+		ctl_fail(o, CTL_USAGE, "plan: --huge-pages %s: choose yes or no", huge);
 		return false;
 	}
 	if (o->value[STALENESS] && strcmp(o->value[STALENESS], "0") != 0) {
 		m->staleness = 1;
 		if (strcmp(o->value[STALENESS], "1") != 0) {
-			ctl_fail(CTL_USAGE, "plan: --max-staleness %s: choose 0 or 1",
+			ctl_fail(o, CTL_USAGE, "plan: --max-staleness %s: choose 0 or 1",
 				 o->value[STALENESS]);
 			return false;
 		}
@@ -211,7 +214,7 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 	m->grad_bytes = m->image_bytes;
 	m->wide = m->image_bytes < sizeof(float) ? m->wide : 0; /* Otherwise they are like all. */
 	return take_dtype(o, GRAD_DTYPE, &m->grad_bytes) &&
-	       (!o->value[OPTIMIZER] || take_optimizer(o->value[OPTIMIZER], &m->states));
+	       (!o->value[OPTIMIZER] || take_optimizer(o, o->value[OPTIMIZER], &m->states));
 }
 
 /* --- as a table --- */
@@ -296,10 +299,14 @@ static json_t *row_json(const struct row *r, double device, double host)
 static json_t *node_json(const struct memory_node *n)
 {
 	json_t *o = json_object();
+	char key[32];
 
-	for (int i = 0; i < MEMORY_ITEMS; i++)
-		json_object_set_new(o, memory_item_name((enum memory_item)i),
-				    json_integer((json_int_t)n->bytes[i]));
+	for (int i = 0; i < MEMORY_ITEMS; i++) {
+		snprintf(key, sizeof(key), "%s", memory_item_name((enum memory_item)i));
+		for (char *at = key; (at = strchr(at, ' ')) != NULL;)
+			*at = '_';
+		json_object_set_new(o, key, json_integer((json_int_t)n->bytes[i]));
+	}
 	json_object_set_new(o, "total", json_integer((json_int_t)n->total));
 	return o;
 }
@@ -331,10 +338,7 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		(json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems, "device_bytes",
 		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
 		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m));
-	CHECK(root);
-	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-	printf("\n");
-	json_decref(root);
+	ctl_print(root);
 }
 
 enum ctl_exit ctl_plan(const struct ctl_options *o)
@@ -347,7 +351,7 @@ enum ctl_exit ctl_plan(const struct ctl_options *o)
 	memory_node(&m, &n);
 	if (n.chunks > 1u << 20)
 		return ctl_fail(
-			CTL_USAGE,
+			o, CTL_USAGE,
 			"plan: %llu chunks, at most 1048576 are possible: raise --chunk-elems",
 			(unsigned long long)n.chunks);
 	if (o->json)

@@ -24,7 +24,7 @@ enum ctl_exit ctl_replay(const struct ctl_options *o)
 
 	for (int i = 0; i <= GRADIENTS; i++)
 		if (o->value[i] == NULL)
-			return ctl_fail(CTL_USAGE, "replay: --%s %s is missing",
+			return ctl_fail(o, CTL_USAGE, "replay: --%s %s is missing",
 					ctl_replay_options[i].name, ctl_replay_options[i].arg);
 	if (o->json)
 		args[n++] = "--json";
@@ -33,5 +33,5 @@ enum ctl_exit ctl_replay(const struct ctl_options *o)
 	args[n++] = o->value[GRADIENTS];
 	for (int i = 0; i < o->words_nr; i++)
 		args[n++] = o->words[i];
-	return ctl_shardd(args);
+	return o->json ? ctl_shardd_json(o, args) : ctl_shardd(o, args);
 }

@@ -4,6 +4,7 @@
  * --force its trainers go back to the saved step, too (SHARD_ROLLED_BACK). The daemon names what is
  * damaged, missing or of another model. --timeout bounds the time without progress, not the whole
  * restore. */
+#include "ctl/json.h"
 #include "ctl/saves.h"
 
 #include <jansson.h>
@@ -27,9 +28,9 @@ static enum ctl_exit report(const struct ctl_options *o, const char *dir,
 	snprintf(path, sizeof(path), "%s%s%s", dir, o->value[TAG] ? "/" : "",
 		 o->value[TAG] ? o->value[TAG] : "");
 	if (o->json)
-		return saves_print(json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", a->name, "path",
-					     path, "step", (json_int_t)a->step, "bytes",
-					     (json_int_t)a->bytes, "seconds", seconds));
+		return ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:f}", "name", a->name, "path",
+					   path, "step", (json_int_t)a->step, "bytes",
+					   (json_int_t)a->bytes, "seconds", seconds));
 	printf("\"%s\" is at step %llu: %s from %s in %.1f s (%s/s)\n", a->name,
 	       (unsigned long long)a->step, ctl_bytes(bytes, (double)a->bytes), path, seconds,
 	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0));

@@ -3,6 +3,7 @@
  * goes on meanwhile. saves_run() in this file serves `shardctl restore`, too. It fails with the
  * daemon's sentence (for example a path with ENOSPC, or a model without weights) and the exit code
  * for its status. --timeout bounds the time without progress, not the whole save. */
+#include "ctl/json.h"
 #include "ctl/saves.h"
 
 #include <jansson.h>
@@ -51,7 +52,7 @@ enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
 	opts.tls = o->tls;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
 	rc = shard_connect(c, &opts);
-	return rc == SHARD_OK ? CTL_OK : ctl_fail(ctl_exit_of(rc), "%s", shard_error());
+	return rc == SHARD_OK ? CTL_OK : ctl_fail_as(o, rc, "", shard_error());
 }
 
 enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMessage *msg,
@@ -108,17 +109,9 @@ enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_a
 	bar_done(&bar);
 	*seconds = (double)(clock_ns() - began) / 1e9;
 	if (rc != SHARD_OK)
-		exit = ctl_fail(ctl_exit_of(rc), "%s: %s: %s", what, shard_name(rc), shard_error());
+		exit = ctl_fail_as(o, rc, what, shard_error());
 	shard_disconnect(&c);
 	return exit;
-}
-
-enum ctl_exit saves_print(json_t *j)
-{
-	bool ok = j != NULL && json_dumpf(j, stdout, JSON_INDENT(2)) == 0 && putchar('\n') == '\n';
-
-	json_decref(j);
-	return ok ? CTL_OK : ctl_fail(CTL_FAILED, "the answer cannot be printed");
 }
 
 static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answer *a,
@@ -127,10 +120,10 @@ static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answe
 	char bytes[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES];
 
 	if (o->json)
-		return saves_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0],
-					     "path", a->path, "step", (json_int_t)a->step, "bytes",
-					     (json_int_t)a->bytes, "seconds", seconds,
-					     "hold_seconds", (double)a->hold_ns / 1e9));
+		return ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0],
+					   "path", a->path, "step", (json_int_t)a->step, "bytes",
+					   (json_int_t)a->bytes, "seconds", seconds, "hold_seconds",
+					   (double)a->hold_ns / 1e9));
 	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s); training was held for %.3f s\n",
 	       a->path, (unsigned long long)a->step, o->words[0],
 	       ctl_bytes(bytes, (double)a->bytes), seconds,

@@ -29,6 +29,5 @@ enum shard_status saves_ask_json(shard_client *c, uint16_t op, const ProtobufCMe
  * not given. */
 int64_t saves_silence_ms(const struct ctl_options *o);
 void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* arg: a bar. */
-enum ctl_exit saves_print(json_t *j); /* Frees j. NULL says that there was no memory. */
 
 #endif

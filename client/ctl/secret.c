@@ -7,6 +7,7 @@
  * after their next start. It fails where the file cannot be written, has not the keys that a step
  * needs, or where the kernel gives no random numbers. */
 #include "ctl/ctl.h"
+#include "ctl/json.h"
 
 #include "net/auth.h"
 
@@ -80,18 +81,20 @@ static bool put(const char *path, const char *text, bool replace, const struct s
 	return good;
 }
 
-static enum ctl_exit new_file(const char *path, const char *text, bool force)
+static enum ctl_exit new_file(const struct ctl_options *o, const char *path, const char *text,
+			      bool force)
 {
 	struct stat info;
 	bool there = stat(path, &info) == 0;
 
 	if (there && S_ISDIR(info.st_mode))
-		return ctl_fail(CTL_FAILED, "secret new: %s is a folder: name a file in it", path);
-	if (there && !force)
-		return ctl_fail(CTL_FAILED, "secret new: %s is there already: --force replaces it",
+		return ctl_fail(o, CTL_FAILED, "secret new: %s is a folder: name a file in it",
 				path);
+	if (there && !force)
+		return ctl_fail(o, CTL_FAILED,
+				"secret new: %s is there already: --force replaces it", path);
 	if (!put(path, text, force, NULL))
-		return ctl_fail(CTL_FAILED, "secret new: %s cannot be written: %s", path,
+		return ctl_fail(o, CTL_FAILED, "secret new: %s cannot be written: %s", path,
 				errno == EEXIST ? "it is there already" : strerror(errno));
 	return CTL_OK;
 }
@@ -103,12 +106,17 @@ static enum ctl_exit make(const struct ctl_options *o)
 	struct err e;
 
 	if (auth_new_secret(text, &e) != SHARD_OK)
-		return ctl_fail(CTL_FAILED, "secret new: %s", e.text);
+		return ctl_fail(o, CTL_FAILED, "secret new: %s", e.text);
 	if (o->words_nr == 2)
-		rc = new_file(o->words[1], text, o->value[FORCE] != NULL);
+		rc = new_file(o, o->words[1], text, o->value[FORCE] != NULL);
+	else if (o->json)
+		rc = ctl_print(json_pack("{s:s%}", "secret", text, 2 * (size_t)AUTH_BYTES));
 	else if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
-		rc = ctl_fail(CTL_FAILED, "secret new: it cannot be printed: %s", strerror(errno));
+		rc = ctl_fail(o, CTL_FAILED, "secret new: it cannot be printed: %s",
+			      strerror(errno));
 	explicit_bzero(text, sizeof(text));
+	if (rc == CTL_OK && o->json && o->words_nr == 2)
+		rc = ctl_print(json_pack("{s:s}", "file", o->words[1]));
 	return rc;
 }
 
@@ -151,34 +159,37 @@ static enum ctl_exit rotate(const struct ctl_options *o)
 	struct err e = {.text = ""};
 
 	if (swap && drop)
-		return ctl_fail(CTL_USAGE, "secret rotate: --swap and --drop are two steps");
+		return ctl_fail(o, CTL_USAGE, "secret rotate: --swap and --drop are two steps");
 	/* What a symbolic link leads to is replaced, and not the link. */
 	if (!realpath(o->words[1], path))
-		return ctl_fail(CTL_FAILED, "secret rotate: %s: %s", o->words[1], strerror(errno));
+		return ctl_fail(o, CTL_FAILED, "secret rotate: %s: %s", o->words[1],
+				strerror(errno));
 	if (auth_open(&a, path, &e) != SHARD_OK)
-		return ctl_fail(CTL_FAILED, "secret rotate: %s", e.text);
+		return ctl_fail(o, CTL_FAILED, "secret rotate: %s", e.text);
 	auth_close(&a);
 	nr = read_keys(path, key, &info);
 	if (nr == 1 && !swap && !drop) {
 		if (auth_new_secret(key[1], &e) != SHARD_OK)
-			rc = ctl_fail(CTL_FAILED, "secret rotate: %s", e.text);
+			rc = ctl_fail(o, CTL_FAILED, "secret rotate: %s", e.text);
 		snprintf(text, sizeof(text), "%s%s", key[0], key[1]);
 	} else if (nr == 1) {
-		rc = ctl_fail(CTL_FAILED,
+		rc = ctl_fail(o, CTL_FAILED,
 			      "secret rotate: %s has one key: without an option a new one is added",
 			      path);
 	} else if (nr == 2 && (swap || drop)) {
 		snprintf(text, sizeof(text), "%s%s", swap ? key[1] : key[0], swap ? key[0] : "");
 	} else {
-		rc = ctl_fail(CTL_FAILED,
+		rc = ctl_fail(o, CTL_FAILED,
 			      "secret rotate: %s has two keys: --swap lets the new one prove, and "
 			      "after that --drop takes the old one out",
 			      path);
 	}
 	if (rc == CTL_OK && !put(path, text, true, &info))
-		rc = ctl_fail(CTL_FAILED, "secret rotate: %s cannot be written: %s", path,
+		rc = ctl_fail(o, CTL_FAILED, "secret rotate: %s cannot be written: %s", path,
 			      strerror(errno));
-	if (rc == CTL_OK)
+	if (rc == CTL_OK && o->json)
+		rc = ctl_print(json_pack("{s:s, s:i}", "file", path, "keys", drop ? 1 : 2));
+	else if (rc == CTL_OK)
 		printf("%s: %s\n", path,
 		       drop   ? "it has the first key alone. Put it on every node, and reload."
 		       : swap ? "the other key is first now. Put the file on every node, reload, "

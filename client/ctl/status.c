@@ -7,27 +7,22 @@
  * daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
 #include "ctl/json.h"
-
-#include "wire/ops.h"
+#include "ctl/palette.h"
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 static void print_bytes(const char *what, double bytes)
 {
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	int u = 0;
+	char text[CTL_NUMBER_BYTES];
 
-	for (; bytes >= 1024 && u < 4; u++)
-		bytes /= 1024;
-	printf("%s%.1f %s", what, bytes, units[u]);
+	printf("%s%s", what, ctl_bytes(text, bytes));
 }
 
 /* The verdict comes first. Returns whether something is ill. */
-static bool print_health(const json_t *o)
+static bool print_health(const json_t *o, const struct palette *p)
 {
 	const json_t *health = json_object_get(o, "health");
 	const char *level = ctl_text(health, "level");
@@ -37,9 +32,10 @@ static bool print_health(const json_t *o)
 	if (health == NULL)
 		return false; /* An older daemon. */
 	if (strcmp(level, "ok") == 0)
-		printf("ok\n");
+		printf("%sok%s\n", p->good, p->end);
 	json_array_foreach(json_object_get(health, "findings"), i, f)
-		printf("%s: %s\n", ctl_text(f, "level"), ctl_text(f, "text"));
+		printf("%s%s%s: %s\n", palette_of(p, ctl_text(f, "level")), ctl_text(f, "level"),
+		       p->end, ctl_text(f, "text"));
 	printf("\n");
 	return strcmp(level, "ill") == 0;
 }
@@ -47,27 +43,33 @@ static bool print_health(const json_t *o)
 static void print_daemon(const json_t *o)
 {
 	const json_t *budget = json_object_get(o, "budget");
+	char up[CTL_NUMBER_BYTES];
 
-	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n",
+	printf("node %s: shardd %s, pid %lld, up %s, incarnation %lld, %lld connection%s\n",
 	       ctl_text(o, "node"), ctl_text(o, "release"), ctl_whole(o, "pid"),
-	       json_number_value(json_object_get(o, "uptime_s")), ctl_whole(o, "incarnation"),
-	       ctl_whole(o, "connections"));
+	       ctl_age(up, json_number_value(json_object_get(o, "uptime_s"))),
+	       ctl_whole(o, "incarnation"), ctl_whole(o, "connections"),
+	       ctl_whole(o, "connections") == 1 ? "" : "s");
 	print_bytes("memory: ", (double)ctl_whole(budget, "used"));
 	print_bytes(" of ", (double)ctl_whole(budget, "total"));
-	printf(" promised to models and queues; %lld frames refused, %lld bytes copied\n",
-	       ctl_whole(o, "refused_frames"), ctl_whole(o, "copied_bytes"));
+	printf(" promised to models and queues; %lld frame%s refused, %s "
+	       "copied\n",
+	       ctl_whole(o, "refused_frames"), ctl_whole(o, "refused_frames") == 1 ? "" : "s",
+	       ctl_bytes(up, (double)ctl_whole(o, "copied_bytes")));
 }
 
-static void print_nodes(const json_t *list)
+static void print_nodes(const json_t *list, const struct palette *p)
 {
+	char since[CTL_NUMBER_BYTES];
 	size_t i;
 	json_t *n;
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
 	json_array_foreach(list, i, n) {
-		printf("%-16s %-24s %-6s %11lld  %.0f s%s", ctl_text(n, "name"),
-		       ctl_text(n, "address"), ctl_text(n, "state"), ctl_whole(n, "incarnation"),
-		       json_number_value(json_object_get(n, "since_s")),
+		printf("%-16s %-24s %s%-6s%s %11lld  %s%s", ctl_text(n, "name"),
+		       ctl_text(n, "address"), palette_of(p, ctl_text(n, "state")),
+		       ctl_text(n, "state"), p->end, ctl_whole(n, "incarnation"),
+		       ctl_age(since, json_number_value(json_object_get(n, "since_s"))),
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (ctl_text(n, "why")[0])
 			printf(": %s", ctl_text(n, "why"));
@@ -78,7 +80,7 @@ static void print_nodes(const json_t *list)
 			printf(", %s", ctl_text(n, "tls"));
 		printf("\n");
 		if (ctl_text(n, "ill")[0] != 0)
-			printf("  ill: %s\n", ctl_text(n, "ill"));
+			printf("  %sill%s: %s\n", p->bad, p->end, ctl_text(n, "ill"));
 	}
 }
 
@@ -89,7 +91,9 @@ static void print_world(const json_t *world, long long chunks)
 
 	json_array_foreach(world, i, r) {
 		printf("  rank %-3lld node %-12s pid %-8lld %s", ctl_whole(r, "rank"),
-		       ctl_text(r, "node"), ctl_whole(r, "pid"), ctl_text(r, "state"));
+		       ctl_text(r, "node"), ctl_whole(r, "pid"),
+		       ctl_text(r, "state")[0] != 0 ? ctl_text(r, "state")
+						    : "its node knows: --all");
 		if (json_object_get(r, "chunks_pushed"))
 			printf(", %lld of %lld chunks pushed", ctl_whole(r, "chunks_pushed"),
 			       chunks);
@@ -171,7 +175,7 @@ static void print_moving(const json_t *m)
 	printf("\n");
 }
 
-static void print_checkpoint(const json_t *m)
+static void print_checkpoint(const json_t *m, const struct palette *p)
 {
 	const json_t *c = json_object_get(m, "checkpoint"), *last = json_object_get(c, "last");
 	const char *path = ctl_text(last, "path"), *tag = strrchr(path, '/');
@@ -186,7 +190,7 @@ static void print_checkpoint(const json_t *m)
 	else
 		printf("  checkpoint: none");
 	if (ctl_text(c, "last_error")[0] != 0)
-		printf("; FAILED: %s", ctl_text(c, "last_error"));
+		printf("; %sFAILED%s: %s", p->bad, p->end, ctl_text(c, "last_error"));
 	printf("\n");
 }
 
@@ -211,7 +215,7 @@ static void print_set_back(const json_t *m)
 	       when, ctl_whole(b, "from_step"), ctl_whole(b, "to_step"), ctl_text(b, "why"));
 }
 
-static void print_model(const json_t *m)
+static void print_model(const json_t *m, const struct palette *p)
 {
 	const json_t *chunks = json_object_get(m, "chunks"),
 		     *per = json_object_get(chunks, "per_node");
@@ -226,8 +230,10 @@ static void print_model(const json_t *m)
 		       ctl_whole(json_object_get(m, "owner"), "uid"));
 		return;
 	}
-	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped)", ctl_text(m, "name"),
-	       ctl_text(m, "state"), ctl_whole(m, "step"), ctl_whole(m, "applied"),
+	printf("\n%smodel \"%s\"%s: %s%s%s, step %lld (%lld applied, %lld skipped)", p->head,
+	       ctl_text(m, "name"), p->end,
+	       palette_of_model(p, ctl_text(m, "state"), json_is_true(json_object_get(m, "late"))),
+	       ctl_text(m, "state"), p->end, ctl_whole(m, "step"), ctl_whole(m, "applied"),
 	       ctl_whole(m, "skipped"));
 	if (step > 0 && strcmp(ctl_text(m, "state"), "training") == 0)
 		printf(", %.3g steps/s", 1 / step);
@@ -248,11 +254,11 @@ static void print_model(const json_t *m)
 		printf(" on this node%s%s\n", ctl_text(m, "pages")[0] ? ", pages: " : "",
 		       ctl_text(m, "pages"));
 	}
-	print_checkpoint(m);
+	print_checkpoint(m, p);
 	print_set_back(m);
 	print_world(json_object_get(m, "world"), ctl_whole(chunks, "nr"));
 	if (ctl_text(m, "lost")[0])
-		printf("  lost: %s\n", ctl_text(m, "lost"));
+		printf("  %slost%s: %s\n", p->bad, p->end, ctl_text(m, "lost"));
 	/* While steps come as always, whom the next one waits for is no news. */
 	if (ctl_text(m, "waits")[0] && (strcmp(ctl_text(m, "state"), "training") != 0 ||
 					!json_is_false(json_object_get(m, "late"))))
@@ -287,10 +293,11 @@ static void print_everywhere(const json_t *all)
 	}
 }
 
-enum { ALL };
+enum { ALL, COLOR };
 
 const struct argp_option ctl_status_options[] = {
 	{"all", CTL_KEY + ALL, NULL, 0, "also ask every other node, through this one", 0},
+	PALETTE_OPTION(COLOR),
 	{0},
 };
 
@@ -299,36 +306,31 @@ enum ctl_exit ctl_status(const struct ctl_options *options)
 	struct ctl_options copy = *options, *o = &copy;
 	const json_t *models;
 	enum shard_status st;
-	char *answer = NULL;
 	json_t *root = NULL, *m;
 	struct err e;
-	bool ill;
+	const struct palette *p;
+	bool ill, colour;
 	size_t i;
 
+	if (!palette_wanted(o->value[COLOR], stdout, &colour))
+		return ctl_fail(o, CTL_USAGE, PALETTE_WRONG, o->value[COLOR]);
+	p = colour ? &palette_colour : &palette_plain;
 	copy.all = o->value[ALL] != NULL;
-	st = ctl_ask(o, OP_STATUS, &answer, &e);
-	root = st == SHARD_OK ? json_loads(answer, 0, NULL) : NULL;
-	if (st == SHARD_OK && root == NULL)
-		st = err_set(&e, SHARD_PROTOCOL, "the daemon's answer is no JSON");
-	if (st != SHARD_OK)
-		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
-	if (o->json)
-		printf("%s\n", answer);
-	free(answer);
-	ill = o->json ? strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0
-		      : print_health(root);
+	if ((st = ctl_ask_status(o, &root, &e)) != SHARD_OK)
+		return ctl_fail_as(o, st, "", e.text);
 	if (o->json) {
-		json_decref(root);
-		return ill ? CTL_FAILED : CTL_OK;
+		ill = strcmp(ctl_text(json_object_get(root, "health"), "level"), "ill") == 0;
+		return ctl_print(root) != CTL_OK || ill ? CTL_FAILED : CTL_OK;
 	}
+	ill = print_health(root, p);
 	print_daemon(root);
-	print_nodes(json_object_get(root, "nodes"));
+	print_nodes(json_object_get(root, "nodes"), p);
 	print_everywhere(json_object_get(root, "everywhere"));
 	if (ctl_text(root, "no_coordinator")[0] != 0)
 		printf("%s\n", ctl_text(root, "no_coordinator"));
 	models = json_object_get(root, "models");
 	json_array_foreach((json_t *)(uintptr_t)models, i, m)
-		print_model(m);
+		print_model(m, p);
 	json_decref(root);
 	return ill ? CTL_FAILED : CTL_OK;
 }

@@ -23,6 +23,9 @@
 #define HOME  "\033[H"
 #define END   "\033[K"
 #define BELOW "\033[J"
+#define PLAIN "\033[0m"
+
+#define ESC_MS 50 /* The bytes of one key come together. A lone Esc has none behind it. */
 
 static void caught(sigset_t *set)
 {
@@ -105,6 +108,36 @@ void term_size(const struct term *t, unsigned *columns, unsigned *lines)
 	*lines = w.ws_row > 0 ? w.ws_row : 24;
 }
 
+/* Writes a line cut to so many columns, and returns whether it is shorter than that. */
+static bool put_line(const struct term *t, FILE *f, const char *text, size_t n, unsigned columns)
+{
+	static const char *const tones[] = {"",         "\033[32m", "\033[33m",
+					    "\033[31m", "\033[2m",  "\033[1m"};
+	unsigned column = 0;
+	bool toned = false;
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned char c = (unsigned char)text[i];
+
+		if (c >= 1 && c <= TERM_MARK_LAST) {
+			if (t->colour && c < TERM_MARK_END)
+				fputs(tones[c], f);
+			else if (t->colour && c == TERM_MARK_END && toned)
+				fputs(PLAIN, f);
+			toned = c < TERM_MARK_END || (toned && c > TERM_MARK_END);
+			continue;
+		}
+		if (column == columns)
+			break;
+		/* The text of a daemon must not steer the terminal. */
+		fputc(c < ' ' || c == 0x7f ? '?' : c, f);
+		column++;
+	}
+	if (toned && t->colour)
+		fputs(PLAIN, f);
+	return column < columns;
+}
+
 void term_show(struct term *t, const char *text)
 {
 	unsigned columns, lines, line = 0;
@@ -118,14 +151,11 @@ void term_show(struct term *t, const char *text)
 	term_size(t, &columns, &lines);
 	fputs(HOME, f);
 	while (*text && line < lines) {
-		size_t n = strcspn(text, "\n"), shown = n < columns ? n : columns;
+		size_t n = strcspn(text, "\n");
 
 		if (line++ > 0)
 			fputs("\r\n", f);
-		/* The text of a daemon must not steer the terminal. */
-		for (size_t i = 0; i < shown; i++)
-			fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i], f);
-		fputs(n < columns ? END : "", f);
+		fputs(put_line(t, f, text, n, columns) ? END : "", f);
 		text += n + (text[n] == '\n');
 	}
 	fputs(BELOW, f);
@@ -150,7 +180,47 @@ static enum term_event on_signal(struct term *t)
 	return TERM_RESIZED;
 }
 
-enum term_event term_wait(struct term *t, uint64_t ms, char *key)
+/* What stands behind Esc of a key that is no character. */
+static int special(const char *tail)
+{
+	static const struct {
+		const char *tail;
+		int key;
+	} rows[] = {{"[A", TERM_UP},   {"[B", TERM_DOWN}, {"[5~", TERM_PAGE_UP},
+		    {"OA", TERM_UP},   {"OB", TERM_DOWN}, {"[6~", TERM_PAGE_DOWN},
+		    {"[H", TERM_HOME}, {"[F", TERM_END},  {"[1~", TERM_HOME},
+		    {"OH", TERM_HOME}, {"OF", TERM_END},  {"[4~", TERM_END}};
+
+	for (size_t i = 0; i < NR(rows); i++)
+		if (strcmp(rows[i].tail, tail) == 0)
+			return rows[i].key;
+	return TERM_OTHER;
+}
+
+static enum term_event read_key(struct term *t, int *key)
+{
+	struct pollfd p = {.fd = t->in, .events = POLLIN};
+	char byte, tail[8] = "";
+
+	if (read(t->in, &byte, 1) != 1)
+		return TERM_QUIT;
+	*key = (unsigned char)byte;
+	if (byte != 27)
+		return TERM_KEY;
+	for (size_t n = 0; n < sizeof(tail) - 1 && poll(&p, 1, ESC_MS) == 1; n++) {
+		if (read(t->in, &byte, 1) != 1)
+			return TERM_QUIT;
+		tail[n] = byte;
+		tail[n + 1] = 0;
+		if (n > 0 && (byte == '~' || (byte >= 'A' && byte <= 'Z')))
+			break;
+	}
+	if (tail[0] != 0)
+		*key = special(tail);
+	return TERM_KEY;
+}
+
+enum term_event term_wait(struct term *t, uint64_t ms, int *key)
 {
 	struct pollfd p[2] = {{.fd = t->signals, .events = POLLIN},
 			      {.fd = t->keys ? t->in : -1, .events = POLLIN}};
@@ -160,7 +230,5 @@ enum term_event term_wait(struct term *t, uint64_t ms, char *key)
 	n = poll(p, 2, ms > 1000000 ? 1000000 : (int)ms);
 	if (n <= 0)
 		return TERM_TIMEOUT;
-	if (p[0].revents)
-		return on_signal(t);
-	return read(t->in, key, 1) == 1 ? TERM_KEY : TERM_QUIT;
+	return p[0].revents ? on_signal(t) : read_key(t, key);
 }

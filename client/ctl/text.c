@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers and sentences in the form that people write and read them, for all subcommands.
- * ctl_count() reads a number and returns false where the text is none. ctl_bytes() writes one.
- * ctl_fail() prints the sentence that says what went wrong. */
+ * ctl_count() reads a number and returns false where the text is none. ctl_bytes() writes one. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,16 +70,4 @@ const char *ctl_age(char out[CTL_NUMBER_BYTES], double seconds)
 		u++;
 	snprintf(out, CTL_NUMBER_BYTES, "%.0f %s", seconds / units[u].unit, units[u].name);
 	return out;
-}
-
-enum ctl_exit ctl_fail(enum ctl_exit exit, const char *fmt, ...)
-{
-	va_list ap;
-
-	fputs("shardctl: ", stderr);
-	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	fputc('\n', stderr);
-	return exit;
 }

@@ -109,6 +109,7 @@ static void print(const json_t *m)
 static json_t *verify(const struct ctl_options *o, shard_client *c, const char *name,
 		      enum ctl_exit *exit)
 {
+	struct ctl_options text_only = *o;
 	struct bar bar;
 	struct ckpt_ask a = {.name = name,
 			     .timeout_ms = saves_silence_ms(o),
@@ -131,8 +132,11 @@ static json_t *verify(const struct ctl_options *o, shard_client *c, const char *
 	if (rc == SHARD_OK)
 		return found;
 	json_decref(found);
-	*exit = ctl_fail(ctl_exit_of(rc), "verify: %s: %s", shard_name(rc), shard_error());
-	return json_pack("{s:s, s:s}", "name", name, "error", shard_error());
+	found = json_pack("{s:s, s:s, s:s}", "name", name, "error", shard_error(), "status",
+			  shard_name(rc));
+	text_only.json = false; /* The error of one model is in its place in the list. */
+	*exit = ctl_fail_as(&text_only, rc, "verify", shard_error());
+	return found;
 }
 
 enum ctl_exit ctl_verify(const struct ctl_options *o)
@@ -151,7 +155,7 @@ enum ctl_exit ctl_verify(const struct ctl_options *o)
 			print(m);
 		json_array_append_new(models, m);
 	}
-	if (c != NULL && o->json && saves_print(json_pack("{s:O}", "models", models)) != CTL_OK)
+	if (c != NULL && o->json && ctl_print(json_pack("{s:O}", "models", models)) != CTL_OK)
 		exit = exit == CTL_OK ? CTL_FAILED : exit;
 	json_decref(models);
 	shard_disconnect(&c);

@@ -165,6 +165,7 @@ enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts 
 {
 	enum shard_status rc = cuda_usable(c);
 	uint64_t until;
+	struct err e;
 
 	if (rc != SHARD_OK)
 		return rc;
@@ -186,12 +187,16 @@ enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts 
 		return rc;
 	if ((rc = shard_begin(c->model, opts, step)) != SHARD_OK)
 		return cuda_shard(rc);
+	if ((rc = cuda_enter(c, &e)) != SHARD_OK)
+		return cuda_fail(&e);
 	pthread_mutex_lock(&c->lock);
-	c->begun = true;
+	rc = cuda_renew(c, until);
+	c->begun = rc == SHARD_OK;
 	c->push_fail.status = SHARD_OK;
 	spans_reset(&c->spans);
 	pthread_mutex_unlock(&c->lock);
-	return SHARD_OK;
+	cuda_leave(c);
+	return rc;
 }
 
 /* With the lock held. */
@@ -288,7 +293,9 @@ enum shard_status shard_cuda_pull(shard_cuda *c, uint64_t step,
 		return cuda_fail(&e);
 	}
 	pthread_mutex_lock(&c->lock);
-	if ((rc = alive(c, "shard_cuda_pull()")) == SHARD_OK && (rc = room(c)) == SHARD_OK) {
+	if ((rc = alive(c, "shard_cuda_pull()")) == SHARD_OK &&
+	    (rc = cuda_renew(c, cuda_until(c, SHARD_DEFAULT))) == SHARD_OK &&
+	    (rc = room(c)) == SHARD_OK) {
 		if ((rc = follow(c, stream, &e)) != SHARD_OK)
 			rc = refused(c, &e);
 	}

@@ -124,6 +124,18 @@ bool cuda_await(struct shard_cuda *c, uint64_t until_ns)
 	return true;
 }
 
+static uint64_t mapped_now(const struct shard_cuda *c)
+{
+	struct shard_info info = SHARD_INIT(struct shard_info);
+
+	return shard_tensor_info(c->model, 0, &info) == SHARD_OK ? info.mapped : 0;
+}
+
+bool cuda_fresh(const struct shard_cuda *c)
+{
+	return mapped_now(c) == c->mapped;
+}
+
 /* --- opening --- */
 
 /* What is known of the model and does not change. */
@@ -145,6 +157,7 @@ static enum shard_status read_layout(struct shard_cuda *c, struct err *e)
 	c->tensor = calloc(c->tensors_nr + 1, sizeof(*c->tensor));
 	if (c->tensor == NULL || !spans_init(&c->spans, c->tensors_nr))
 		return err_sys(e, ENOMEM, "out of memory for %u tensors", c->tensors_nr);
+	c->mapped = mapped_now(c); /* Before it is registered: a newer one is noticed later. */
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		struct shard_info info = SHARD_INIT(struct shard_info);
 		enum shard_status rc = shard_tensor_info(c->model, i, &info);
@@ -243,6 +256,32 @@ static enum shard_status take_memory(struct shard_cuda *c, const struct shard_cu
 		return SHARD_OK;
 	}
 	return rc;
+}
+
+/* What was registered is the memory of before, and a copy would read or write that. */
+enum shard_status cuda_renew(struct shard_cuda *c, uint64_t until_ns)
+{
+	enum shard_status rc = SHARD_OK;
+	struct err e;
+
+	if (cuda_fresh(c))
+		return SHARD_OK;
+	while (c->done < c->last && c->dead.status == SHARD_OK && rc == SHARD_OK)
+		if (!cuda_await(c, until_ns))
+			rc = cuda_say(SHARD_TIMEOUT,
+				      "the connection was made again, and copies of before are "
+				      "still under way");
+	if (rc != SHARD_OK || c->dead.status != SHARD_OK)
+		return rc != SHARD_OK ? rc : cuda_fail(&c->dead);
+	c->mapped = mapped_now(c);
+	if ((rc = pin_unregister(&c->driver, &c->image, &e)) == SHARD_OK &&
+	    (rc = pin_unregister(&c->driver, &c->arena, &e)) == SHARD_OK)
+		rc = take_memory(c, &c->opts, &e);
+	if (rc == SHARD_OK)
+		return SHARD_OK;
+	e.status = SHARD_CLOSED;
+	cuda_dead(c, &e);
+	return cuda_fail(&e);
 }
 
 static enum shard_status take_stream(struct shard_cuda *c, struct err *e)
@@ -387,6 +426,7 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 		return cuda_fail(&e);
 	}
 	c->model = model;
+	c->opts = o;
 	c->pid = getpid();
 	c->timeout_ns = o.timeout_ms > 0 ? cuda_until(c, o.timeout_ms) - clock_ns() : TIMEOUT_NS;
 	c->ring.bytes = (o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES) / PAGE * PAGE;

@@ -58,7 +58,10 @@ struct shard_cuda {
 	cu_context ctx;
 	cu_stream stream; /* All copies are on it. */
 	cu_event before;  /* Orders the stream after a caller's. */
+	/* These two change in cuda_renew() alone, while no copy is under way. */
 	struct pin arena, image;
+	uint64_t mapped; /* shard_info.mapped of the memory that is registered. */
+	struct shard_cuda_opts opts;
 	struct err why; /* Why something is not registered. */
 	uint64_t timeout_ns;
 	pthread_t helper;
@@ -105,6 +108,11 @@ enum shard_status cuda_enter(struct shard_cuda *c, struct err *e);
 void cuda_leave(struct shard_cuda *c);
 /* Nothing works any more: all calls say why. With the lock held. */
 void cuda_dead(struct shard_cuda *c, const struct err *e);
+/* False: libshard has mapped the memory anew, so what is registered is memory of before. */
+bool cuda_fresh(const struct shard_cuda *c);
+/* With the lock held and the context current. Registers the memory once more if libshard has mapped
+ * it anew, when no copy is under way any more. */
+enum shard_status cuda_renew(struct shard_cuda *c, uint64_t until_ns);
 /* When a caller's wait ends. */
 uint64_t cuda_until(const struct shard_cuda *c, int64_t timeout_ms);
 /* Waits for c->changed with the lock held. False: it is later than until_ns. */

@@ -319,6 +319,8 @@ static enum shard_status pull_run(struct shard_cuda *c, struct job *j, uint32_t 
 	}
 	if ((rc = published(c, j, ticket)) != SHARD_OK)
 		return rc;
+	if (!cuda_fresh(c)) /* The next pull registers it. */
+		return SHARD_WORLD_CHANGED;
 	image = shard_image(c->model, r->tensor);
 	if (image == NULL)
 		return SHARD_BAD_STATE;
@@ -397,6 +399,10 @@ static void pull_ended(struct shard_cuda *c, struct job *j, enum shard_status rc
 		(void)err_set(&c->pull_fail, rc,
 			      "the image did not have the parameters of step %llu in %.1f s",
 			      (unsigned long long)j->step, (double)c->timeout_ns / 1e9);
+	else if (rc == SHARD_WORLD_CHANGED && !cuda_fresh(c))
+		(void)err_set(&c->pull_fail, rc,
+			      "the connection was made again while a pull waited: call "
+			      "shard_world_get(), and pull again");
 	else if (rc == SHARD_CLOSED && c->dead.status == SHARD_OK)
 		(void)err_set(&c->pull_fail, rc, "the handle is being closed");
 }

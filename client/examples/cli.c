@@ -33,6 +33,7 @@ enum {
 	OPT_GATE,
 	OPT_SAVE_EVERY,
 	OPT_DIR,
+	OPT_LOOK,
 };
 
 static const struct argp_option options[] = {
@@ -55,6 +56,10 @@ static const struct argp_option options[] = {
 	{"address", OPT_ADDRESS, "ADDRESS", 0,
 	 "Of the daemon: unix:/path, tcp://host:port or spawn:NAME ($SHARD_ADDRESS, "
 	 "/run/shardd/shardd.sock)",
+	 3},
+	{"look", OPT_LOOK, "SECONDS", 0,
+	 "How long to look for a daemon that is not there, also at the start (300, and not at the "
+	 "start)",
 	 3},
 	{"rank-hint", OPT_RANK_HINT, "N", 0, "Which rank to ask for (any)", 3},
 	{"world", OPT_WORLD, "MIN[,MAX]", 0, "How many trainers a step has (as configured)", 3},
@@ -221,6 +226,9 @@ static error_t option(int key, char *arg, struct argp_state *s)
 		return 0;
 	case OPT_DIR:
 		text(s, "--dir", arg, &c->dir);
+		return 0;
+	case OPT_LOOK:
+		c->look_s = cli_number(s, "--look", arg, 0, 1000000);
 		return 0;
 	case OPT_SAVE_EVERY:
 		c->save_every = cli_number(s, "--save-every", arg, 1, 1ull << 40);

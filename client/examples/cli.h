@@ -16,8 +16,9 @@ struct cli {
 	struct transformer_shape shape;
 	uint64_t batch; /* Sequences per step, of all ranks together. */
 	uint64_t steps, seed;
-	uint64_t break_step, die_step;       /* 0: none. */
-	uint64_t save_every;                 /* In steps. 0: never. */
+	uint64_t break_step, die_step; /* 0: none. */
+	uint64_t save_every;           /* In steps. 0: never. */
+	uint64_t look_s; /* How long to look for a daemon. 0: the default of the library. */
 	enum shard_dtype image, norms, grad; /* norms: of layer norms, in place of image. */
 	int32_t rank_hint;
 	uint32_t world_min, world_max; /* 0: as the daemon is configured. */

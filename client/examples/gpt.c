@@ -137,8 +137,9 @@ static enum shard_status seek(struct gpt *g)
 		g->cursor.samples = due;
 		return SHARD_OK;
 	}
-	if (st ==
-	    SHARD_STALE) /* Restored once more: begin says so, and then it is looked for again. */
+	/* Restored once more, or the daemon is gone once more. Begin says so, and then it is looked
+	 * for again. */
+	if (st == SHARD_STALE || st == SHARD_ROLLED_BACK || st == SHARD_WORLD_CHANGED)
 		return SHARD_OK;
 	if (st != SHARD_OK)
 		return library(g, st, "place in the data");
@@ -151,23 +152,16 @@ static enum shard_status seek(struct gpt *g)
 	return SHARD_OK;
 }
 
-static enum shard_status start(struct gpt *g)
+/* From connecting to the place in the data. */
+static enum shard_status enter(struct gpt *g)
 {
 	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
 	enum shard_status st;
-	const char *why;
 	int created = 0;
 
 	opts.address = g->cli.address;
 	opts.timeout_ms = SHARD_DEFAULT;
-	if ((st = data_load(&g->data, g->cli.data, &g->err)) != SHARD_OK)
-		return st;
-	if ((why = data_too_short(&g->data, g->cli.shape.seq)))
-		return err_set(&g->err, SHARD_BAD_ARG, "data file %s: %s", g->cli.data, why);
-	if ((st = transformer_init(&g->net, &g->cli.shape, &g->err)) != SHARD_OK)
-		return st;
-	if ((st = steplog_open(&g->log, g->cli.log, &g->err)) != SHARD_OK)
-		return st;
+	opts.look_ms = (int64_t)g->cli.look_s * 1000;
 	if ((st = library(g, shard_connect(&g->client, &opts), "connect")) != SHARD_OK)
 		return st;
 	if ((st = define(g, &created)) != SHARD_OK)
@@ -176,6 +170,27 @@ static enum shard_status start(struct gpt *g)
 		return st;
 	st = library(g, shard_join(g->model, g->cli.rank_hint, SHARD_DEFAULT, &g->world), "join");
 	return st == SHARD_OK ? seek(g) : st;
+}
+
+static enum shard_status start(struct gpt *g)
+{
+	const uint64_t until = clock_ns() + g->cli.look_s * NS_PER_SEC;
+	enum shard_status st;
+	const char *why;
+
+	if ((st = data_load(&g->data, g->cli.data, &g->err)) != SHARD_OK)
+		return st;
+	if ((why = data_too_short(&g->data, g->cli.shape.seq)))
+		return err_set(&g->err, SHARD_BAD_ARG, "data file %s: %s", g->cli.data, why);
+	if ((st = transformer_init(&g->net, &g->cli.shape, &g->err)) != SHARD_OK)
+		return st;
+	if ((st = steplog_open(&g->log, g->cli.log, &g->err)) != SHARD_OK)
+		return st;
+	/* The library makes a connection again for trainers that have joined. Before that, a daemon
+	 * that goes leaves nothing here that could not be begun anew. */
+	while ((st = enter(g)) == SHARD_CLOSED && clock_ns() < until)
+		shard_disconnect(&g->client);
+	return st;
 }
 
 /* --- one step --- */
@@ -359,6 +374,20 @@ static const enum shard_kind *kinds_of(const char *settings)
 	return kept[0].kinds;
 }
 
+/* The daemon may go meanwhile, and come back. */
+static enum shard_status read_again(struct gpt *g, enum shard_kind kind, uint32_t tensor,
+				    uint64_t *step)
+{
+	enum shard_status st;
+
+	do
+		st = shard_read(g->model, kind, tensor, 0, g->net.tensors[tensor].numel, SHARD_F32,
+				g->net.w[tensor], step);
+	while (st == SHARD_WORLD_CHANGED &&
+	       (st = shard_world_get(g->model, &g->world)) == SHARD_OK);
+	return st;
+}
+
 static enum shard_status dump(struct gpt *g)
 {
 	const enum shard_kind *kinds = kinds_of(g->cli.settings);
@@ -370,10 +399,7 @@ static enum shard_status dump(struct gpt *g)
 		for (unsigned k = 0; k < 3 && kinds[k] && st == SHARD_OK; k++) {
 			uint64_t step = g->cli.steps;
 
-			st = library(g,
-				     shard_read(g->model, kinds[k], i, 0, d->numel, SHARD_F32,
-						g->net.w[i], &step),
-				     "read");
+			st = library(g, read_again(g, kinds[k], i, &step), "read");
 			if (st == SHARD_OK)
 				st = dump_tensor(g->cli.dump, d->name, kinds[k], g->net.w[i],
 						 d->numel, &g->err);

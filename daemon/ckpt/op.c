@@ -180,6 +180,7 @@ bool ckpt_op_noted(struct ckpt_op *op)
 void ckpt_op_note_failure(struct ckpt_op *op)
 {
 	struct server *s = op->server;
+	bool asked;
 
 	CHECK(op->why.status != SHARD_OK);
 	if (op->m != NULL) {
@@ -187,7 +188,13 @@ void ckpt_op_note_failure(struct ckpt_op *op)
 		snprintf(op->m->ckpt->last_error, sizeof(op->m->ckpt->last_error), "%s",
 			 op->why.text);
 	}
-	log_line(s->log, LOG_LEVEL_ERROR, "event=%s_failed model=%s path=%s seconds=%.1f why=%s",
+	/* A wrong name in a request is for who asked, and no fault of the daemon. */
+	asked = op->why.status == SHARD_EXISTS || op->why.status == SHARD_BAD_ARG ||
+		(op->kind == CKPT_RESTORE &&
+		 (op->why.status == SHARD_NOT_FOUND || op->why.status == SHARD_MISMATCH ||
+		  op->why.status == SHARD_DENIED || op->why.status == SHARD_BAD_STATE));
+	log_line(s->log, asked ? LOG_LEVEL_WARN : LOG_LEVEL_ERROR,
+		 "event=%s_failed model=%s path=%s seconds=%.1f why=%s",
 		 op->kind == CKPT_SAVE ? "save" : "restore", op->name,
 		 op->path[0] != 0 ? op->path : op->dir,
 		 (double)(clock_ns() - op->began_ns) / NS_PER_SEC, op->why.text);

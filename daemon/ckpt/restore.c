@@ -8,6 +8,7 @@
  * failure names what is wrong with the checkpoint. A model that was made for the restore is then
  * dropped, and one that existed stays without weights. */
 #include "control/access.h"
+#include "model/lost.h"
 #include "model/writer.h"
 #include "control/control.h"
 #include "base/check.h"
@@ -341,7 +342,7 @@ static void give_up(struct ckpt_op *op)
 {
 	char why[CHECKPOINT_PATH_MAX + 64];
 
-	snprintf(why, sizeof(why), "restored from %.200s by uid %u", op->path, op->uid);
+	snprintf(why, sizeof(why), LOST_BY_ORDER "%.200s by uid %u", op->path, op->uid);
 	model_event(op->m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
 	model_event(op->m, &(struct core_event){.type = CORE_EV_ROLLBACK, .why = why});
 }

@@ -440,6 +440,8 @@ enum etcd_refusal etcd_take_refusal(const char *from, size_t nr)
 	const char *why = json_string_value(json_object_get(j, "error"));
 	enum etcd_refusal what = ETCD_REFUSED;
 
+	if (why == NULL) /* Not all releases of etcd have both. */
+		why = json_string_value(json_object_get(j, "message"));
 	if (why != NULL && strstr(why, "database space exceeded") != NULL)
 		what = ETCD_NOSPACE;
 	else if (why != NULL && strstr(why, "requested lease not found") != NULL)

@@ -116,7 +116,7 @@ struct config_args {            /* What a command line and an environment may br
 	uint32_t set_nr;
 	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */
 	const char *folder; /* Its *.conf come next. NULL: conf.d beside /etc/shardd/shardd.conf. */
-	void (*wrong)(void *arg, const char *text); /* Hears all errors. NULL: one ends it. */
+	void (*wrong)(void *arg, const char *text); /* Hears errors after which loading goes on. */
 	void *wrong_arg;
 	/* What config_cluster() wrote of this cluster, NULL: nothing did: the nodes that have
 	 * joined since [nodes] was written, and what counts where nobody has set a shared option.

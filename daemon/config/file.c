@@ -234,7 +234,8 @@ enum shard_status config_read_text(const char *name, const char *text, size_t by
 enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
 				   struct config_wrong *wrong, struct err *e)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* A pipe would keep open() waiting: at a start for ever, and at a reload on the loop. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	enum shard_status st = SHARD_OK;
 	struct stat info;
 	char *text;
@@ -245,7 +246,7 @@ enum shard_status config_read_file(const char *path, bool must, config_on_line *
 			       ? SHARD_OK
 			       : err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path,
 					 strerror(errno));
-	if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
+	if (fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISCHR(info.st_mode))) {
 		close(fd);
 		return err_set(e, SHARD_SYSTEM, "%s: not a file", path);
 	}

@@ -118,7 +118,7 @@ static const struct table_row rows[] = {
 		.max = 100, .fallback = "16",
 		.help = "A dynamic loss scale starts at 2 to the power of this."},
 	{.name = "join_timeout", .type = TABLE_DURATION, FIELD(join_timeout_ns),
-		.max = 24 * 3600e9, .fallback = "0ns",
+		.max = 24 * 3600e9, .fallback = "0s",
 		.help = "When min_world trainers have joined, the first step waits so long for "
 			"more of them, up to max_world. Later ones join between two steps."},
 	{.name = "keep_latest", .type = TABLE_COUNT, FIELD(keep_latest), .max = 1e6, .saving = true,
@@ -196,9 +196,9 @@ static const struct table_row rows[] = {
 		.help = "Gradients are divided by this before they are summed, and the sum is "
 			"multiplied again."},
 	{.name = "quorum_timeout", .type = TABLE_DURATION, FIELD(quorum_timeout_ns),
-		.max = 365 * 24 * 3600e9, .fallback = "0ns",
+		.max = 365 * 24 * 3600e9, .fallback = "0s",
 		.help = "How long a trainer waits for a world of min_world trainers before its "
-			"call fails and says who is missing. With 0ns it waits for timeout."},
+			"call fails and says who is missing. With 0s it waits for timeout."},
 	{.name = "replicas", .type = TABLE_COUNT, FIELD(replicas), .min = 1, .max = 64,
 		.hosting = true, .otherwise = "2 where two nodes or more have capacity, else 1",
 		.help = "The number of nodes that hold each chunk, at most as many as there are. "

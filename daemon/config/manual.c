@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "config/keys.h"
 #include "config/loader.h"
+#include "optim/optim.h"
 
 #include <string.h>
 
@@ -29,6 +30,36 @@ static void put_table(FILE *out, const struct table *t, const char *section)
 	for (uint32_t i = 0; i < t->nr; i++)
 		if (section ? strcmp(t->rows[i].section, section) == 0 : !t->rows[i].section)
 			put_row(out, &t->rows[i]);
+}
+
+/* What "the optimizer's" default is of each. */
+static void put_optimizers(FILE *out)
+{
+	fprintf(out,
+		"\nThe optimizers' own defaults, which are those of torch for its optimizers:\n\n"
+		"| key |");
+	for (uint32_t o = 0; o < OPTIM_NR; o++)
+		fprintf(out, " %s |", optim_row((enum optim_id)o)->name);
+	fprintf(out, "\n|---|");
+	for (uint32_t o = 0; o < OPTIM_NR; o++)
+		fprintf(out, "---|");
+	fprintf(out, "\n");
+	for (uint32_t h = 0; h < HYPER_NR; h++) {
+		const char *name = NULL;
+
+		for (uint32_t o = 0; o < OPTIM_NR && name == NULL; o++)
+			name = optim_row((enum optim_id)o)->hyper[h].name;
+		fprintf(out, "| `%s` |", name);
+		for (uint32_t o = 0; o < OPTIM_NR; o++) {
+			const struct optim_range *r = &optim_row((enum optim_id)o)->hyper[h];
+
+			if (r->name != NULL)
+				fprintf(out, " %g |", r->fallback);
+			else
+				fprintf(out, " - |");
+		}
+		fprintf(out, "\n");
+	}
 }
 
 void config_manual(FILE *out)
@@ -87,4 +118,5 @@ void config_manual(FILE *out)
 		"but for keys\n"
 		"that `pinned` names.\n");
 	put_table(out, settings_table(), NULL);
+	put_optimizers(out);
 }

@@ -652,9 +652,13 @@ static const char *word_of(const char *text, const char *key, size_t key_bytes)
 }
 
 static enum shard_status differs(const char *mine, const char *mine_name, const char *theirs,
-				 const char *theirs_name, struct err *e)
+				 const char *theirs_name, char name[SETTINGS_KEY_BYTES],
+				 struct err *e)
 {
 	size_t key = strcspn(mine, "= ") + 1;
+
+	if (name != NULL)
+		snprintf(name, SETTINGS_KEY_BYTES, "%.*s", (int)key - 1, mine);
 
 	return err_set(e, SHARD_MISMATCH, "setting %.*s: %.*s %s, %.*s %s", (int)key - 1, mine,
 		       (int)strcspn(mine + key, " "), mine + key, mine_name,
@@ -670,16 +674,19 @@ static bool is_written(const char *written, const char *key, size_t key_bytes)
 }
 
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
-				   const char *theirs_name, const char *written, struct err *e)
+				   const char *theirs_name, const char *written,
+				   char name[SETTINGS_KEY_BYTES], struct err *e)
 {
 	CHECK(mine && theirs && written);
+	if (name != NULL)
+		name[0] = 0;
 	for (const char *at = mine; *at; at += strcspn(at, " "), at += *at == ' ') {
 		size_t key = strcspn(at, "= "), n = strcspn(at, " ");
 		const char *is = word_of(theirs, at, key);
 
 		if (is && !is_saving(at) && is_written(written, at, key) &&
 		    (strcspn(is, " ") != n || memcmp(at, is, n) != 0))
-			return differs(at, mine_name, is, theirs_name, e);
+			return differs(at, mine_name, is, theirs_name, name, e);
 	}
 	while (mine = skip_saving(mine), theirs = skip_saving(theirs), *mine || *theirs) {
 		size_t a = strcspn(mine, " "), b = strcspn(theirs, " ");
@@ -691,7 +698,7 @@ enum shard_status settings_compare(const char *mine, const char *mine_name, cons
 			continue;
 		}
 		if (key_a == key_b && memcmp(mine, theirs, key_a) == 0)
-			return differs(mine, mine_name, theirs, theirs_name, e);
+			return differs(mine, mine_name, theirs, theirs_name, name, e);
 		return err_set(e, SHARD_MISMATCH, "settings: %.*s %s, %.*s %s", (int)a,
 			       a ? mine : "", mine_name, (int)b, b ? theirs : "", theirs_name);
 	}

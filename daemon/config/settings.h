@@ -99,9 +99,12 @@ enum shard_status settings_check(const char *key, const char *value, bool group,
 uint64_t settings_straggler_ns(const struct model_settings *s);
 /* Compares two canonical strings. SHARD_MISMATCH: the text has the first key that differs and both
  * values. Keys that stand in written, which are the words that a trainer gave, come before those
- * that follow from them. Where and when a model is saved is not compared. */
+ * that follow from them. Where and when a model is saved is not compared. key gets that key, or ""
+ * where the two have not the same keys; NULL: nobody asks. */
+enum { SETTINGS_KEY_BYTES = 128 };
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
-				   const char *theirs_name, const char *written, struct err *e);
+				   const char *theirs_name, const char *written,
+				   char key[SETTINGS_KEY_BYTES], struct err *e);
 void settings_help(FILE *out);
 
 #endif

@@ -172,7 +172,10 @@ void value_bytes_text(char out[VALUE_TEXT_BYTES], uint64_t bytes)
 
 void value_duration_text(char out[VALUE_TEXT_BYTES], uint64_t ns)
 {
-	unit_text(out, ns, times + 2, NR(times) - 2); /* 300s reads better than 5min. */
+	if (ns == 0)
+		snprintf(out, VALUE_TEXT_BYTES, "0s");
+	else
+		unit_text(out, ns, times + 2, NR(times) - 2); /* 300s reads better than 5min. */
 }
 
 void value_double_text(char out[VALUE_TEXT_BYTES], double x)

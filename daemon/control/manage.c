@@ -242,6 +242,16 @@ static enum shard_status set_hyper(const struct ask *a, struct core_tune *to, st
 	return SHARD_OK;
 }
 
+/* A view with a learning rate that is out of range is refused by every node that gets it. */
+static enum shard_status check_lr(const struct model_settings *own, double lr, struct err *e)
+{
+	double h[HYPER_NR];
+
+	memcpy(h, own->hyper[0], sizeof(h));
+	h[HYPER_LR] = lr;
+	return optim_hyper_check(own->optim, h, e);
+}
+
 static enum shard_status set(const struct ask *a, struct err *e)
 {
 	struct core_tune to = wanted(a->m);
@@ -260,6 +270,8 @@ static enum shard_status set(const struct ask *a, struct err *e)
 			       "lr of \"%s\" comes from schedule = %s: define it without a "
 			       "schedule to set it",
 			       a->m->name, schedule_row(a->m->set.schedule.id)->name);
+	if (lr && given && check_lr(&a->m->set, x, e) != SHARD_OK)
+		return e->status;
 	if (lr) {
 		to.has_lr = given;
 		to.lr = x;

@@ -25,7 +25,8 @@ struct model_memory {         /* The memory of one model on each node. */
 	struct model_settle settle;
 	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */
 	bool doubted;
-	bool unled; /* This node leads, and not yet this model: see rooms_led(). */
+	bool unled;          /* This node leads, and not yet this model: see rooms_led(). */
+	char unled_why[512]; /* Why it cannot. Empty while it is only not ready yet. */
 };
 
 struct model_flow { /* Tensor bytes that came from other nodes for one step. */

@@ -74,6 +74,8 @@ void secret_close(struct server *s)
 __attribute__((format(printf, 5, 6))) static enum shard_status denied(
 	struct server *s, struct conn *c, struct prove *p, struct err *e, const char *fmt, ...)
 {
+	uint32_t times;
+	char what[160];
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -83,8 +85,18 @@ __attribute__((format(printf, 5, 6))) static enum shard_status denied(
 	s->secret.refused++;
 	s->secret.last_ns = clock_ns();
 	snprintf(s->secret.last_why, sizeof(s->secret.last_why), "%s", e->text);
-	log_limited(s->log, &s->secret.bucket, clock_ns(), LOG_LEVEL_WARN,
-		    "event=auth_refused from=%s why=%s", conn_name(c), e->text);
+	/* Who has another secret tries each second, from another port each time. */
+	snprintf(what, sizeof(what), "%.*s %.120s", (int)strcspn(conn_name(c), ":"), conn_name(c),
+		 e->text);
+	if (!log_fold(&s->secret.fold, s->secret.last_ns, what, &times))
+		return SHARD_DENIED;
+	if (times > 0)
+		log_limited(s->log, &s->secret.bucket, s->secret.last_ns, LOG_LEVEL_WARN,
+			    "event=auth_refused from=%s again=%u why=%s", conn_name(c), times,
+			    e->text);
+	else
+		log_limited(s->log, &s->secret.bucket, s->secret.last_ns, LOG_LEVEL_WARN,
+			    "event=auth_refused from=%s why=%s", conn_name(c), e->text);
 	return SHARD_DENIED;
 }
 

@@ -328,10 +328,7 @@ void lead_model(struct model *m)
 		return;
 	k = register_of(l->value, m->id);
 	if (k != NULL && (view = persist_read(m, k->file, &e)) == NULL) {
-		if (!m->memory.unled)
-			log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s",
-				 m->name, e.text);
-		m->memory.unled = true;
+		rooms_unled(m, e.status, e.text);
 		return;
 	}
 	if (!rooms_led(m, view)) {

@@ -129,7 +129,7 @@ static void end_attempt(struct model *m, bool was_on)
 
 void lost_act(struct model *m, const struct core_action *a)
 {
-	bool back = a->status == SHARD_ROLLED_BACK, was_on = m->attempt.on;
+	bool back = a->status == SHARD_ROLLED_BACK, was_on = m->attempt.on, ordered;
 	char why[400];
 	struct err e;
 
@@ -147,7 +147,8 @@ void lost_act(struct model *m, const struct core_action *a)
 	m->sealed_without = 0;
 	m->restored_from[0] = 0;
 	m->writer.session = 0;
-	log_line(m->server->log, LOG_LEVEL_ERROR,
+	ordered = back && strncmp(m->lost, LOST_BY_ORDER, strlen(LOST_BY_ORDER)) == 0;
+	log_line(m->server->log, ordered ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR,
 		 "event=lost model=%s generation=%u restoring=%d why=%s", m->name, m->generation,
 		 back, m->lost);
 	landing_end(&m->img.landing);

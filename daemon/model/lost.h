@@ -20,6 +20,9 @@ void lost_loaded(struct model *m, const struct core_view *view, const char *why)
 const char *lost_why(const struct model *m);
 /* The coordinator says so with MODEL, to a node that has no view of the model yet. */
 void lost_told(struct model *m, const char *why);
+/* Why a model is given up for a restore that somebody asked for begins with it. Every node hears
+ * this reason, and it is no loss. */
+#define LOST_BY_ORDER "restored from "
 /* Carries out CORE_ACT_LOST. */
 void lost_act(struct model *m, const struct core_action *a);
 /* After each view: a node that has just started may know a model by a generation that ends before

@@ -328,18 +328,27 @@ enum shard_status rooms_now(struct model *m, const struct placement *p, struct e
 	return e->status;
 }
 
+void rooms_unled(struct model *m, enum shard_status st, const char *why)
+{
+	bool soon = st == SHARD_OK || st == SHARD_AGAIN;
+
+	if (st != SHARD_OK && !m->memory.unled)
+		log_line(m->server->log, soon ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR,
+			 "event=not_led model=%s why=%s", m->name, why);
+	m->memory.unled = st != SHARD_OK;
+	snprintf(m->memory.unled_why, sizeof(m->memory.unled_why), "%s", soon ? "" : why);
+}
+
 bool rooms_led(struct model *m, const struct core_view *view)
 {
 	struct err e;
 	enum shard_status st = view != NULL ? rooms_for(m, &view->place, &e) : SHARD_OK;
 
-	if (st != SHARD_OK && !m->memory.unled)
-		log_line(m->server->log, st == SHARD_AGAIN ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR,
-			 "event=not_led model=%s why=%s", m->name,
-			 st == SHARD_AGAIN ? "memory is made first for the chunks that its view "
-					     "gives to this node"
-					   : e.text);
-	m->memory.unled = st != SHARD_OK;
+	if (st == SHARD_AGAIN)
+		rooms_unled(m, st,
+			    "memory is made first for the chunks that its view gives to this node");
+	else
+		rooms_unled(m, st, e.text);
 	return !m->memory.unled;
 }
 

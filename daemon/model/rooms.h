@@ -43,6 +43,9 @@ enum shard_status rooms_now(struct model *m, const struct placement *p, struct e
  * the view gives to it, which is being made, or cannot be. Each beat asks again
  * (model_memory.unled). */
 bool rooms_led(struct model *m, const struct core_view *view);
+/* Notes and logs why this node does not lead the model yet. SHARD_OK: it does. SHARD_AGAIN: memory
+ * for it is being made. Anything else is for people to mend, and the health shows it. */
+void rooms_unled(struct model *m, enum shard_status st, const char *why);
 /* Makes slots for the gradients of so many nodes. moving: this node, as the coordinator, has an
  * order under way that takes the memory of rooms_make(). Otherwise that memory goes back.
  * SHARD_AGAIN: it is being done, and the next beat asks again. SHARD_BUDGET, SHARD_SYSTEM: there is

@@ -188,13 +188,20 @@ enum shard_status spec_settings_kept(struct model_settings *set, struct server *
 	return settings_of(set, s, spec, origin, true, e);
 }
 
+/* What differs: tensors or their types, or the settings, of which key is one, or "". */
+struct difference {
+	bool settings;
+	char key[SETTINGS_KEY_BYTES];
+};
+
 static enum shard_status compare(const struct model *m, const Shard__Spec *spec,
-				 const char *settings, struct err *e)
+				 const char *settings, struct difference *d, struct err *e)
 {
 	char who[160];
 	struct layout *there = NULL;
 	enum shard_status st;
 
+	*d = (struct difference){.settings = false};
 	snprintf(who, sizeof(who), "in \"%s\" as it was defined", m->name);
 	if (spec->grad != m->grad || spec->image != m->image)
 		return err_set(e, SHARD_MISMATCH, "gradients %s and image %s here, %s and %s %s",
@@ -205,9 +212,10 @@ static enum shard_status compare(const struct model *m, const Shard__Spec *spec,
 		return st;
 	st = layout_compare(there, m->layout, who, e);
 	layout_free(&there);
-	return st != SHARD_OK ? st
-			      : settings_compare(settings, "here", m->settings_text, who,
-						 spec->settings, e);
+	if (st != SHARD_OK)
+		return st;
+	d->settings = true;
+	return settings_compare(settings, "here", m->settings_text, who, spec->settings, d->key, e);
 }
 
 /* Is it a setting that an operator can change while the model exists (control/manage.c)? */
@@ -222,22 +230,19 @@ static bool may_tune(const struct model *m, const char *key)
 }
 
 /* How to go on after a difference, as far as there is room. */
-static enum shard_status way_out(const struct model *m, const struct err *why, struct err *e)
+static enum shard_status way_out(const struct model *m, const struct difference *d,
+				 const struct err *why, struct err *e)
 {
-	static const char setting[] = "setting ";
-	char key[128] = "", tune[256] = "";
+	char tune[256] = "";
 
-	if (strncmp(why->text, "setting", strlen("setting")) != 0)
+	if (!d->settings)
 		return err_set(e, why->status,
 			       "%.380s: choose another name, or drop that model (`shardctl model "
 			       "drop`)",
 			       why->text);
-	if (strncmp(why->text, setting, strlen(setting)) == 0)
-		snprintf(key, sizeof(key), "%.*s", (int)strcspn(why->text + strlen(setting), ":"),
-			 why->text + strlen(setting));
-	if (may_tune(m, key))
+	if (d->key[0] != 0 && may_tune(m, d->key))
 		snprintf(tune, sizeof(tune), " and change it by `shardctl model set %s %s`",
-			 m->name, key);
+			 m->name, d->key);
 	return err_set(e, why->status,
 		       "%.280s: define it as it was%.110s, or save it, drop it and define it "
 		       "anew with restore_at_start, or choose another name",
@@ -250,6 +255,7 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct model_settings like = *set;
 	enum shard_status st;
+	struct difference d;
 	struct err why;
 	char *text;
 
@@ -264,10 +270,10 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 	if ((text = settings_text(&like, groups)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to compare definitions of \"%s\"",
 			       m->name);
-	st = compare(m, spec, text, &why);
+	st = compare(m, spec, text, &d, &why);
 	free(text);
 	return st == SHARD_OK         ? SHARD_OK
-	       : st == SHARD_MISMATCH ? way_out(m, &why, e)
+	       : st == SHARD_MISMATCH ? way_out(m, &d, &why, e)
 				      : err_set(e, st, "%s", why.text);
 }
 
@@ -309,6 +315,7 @@ bool spec_same_place(const Shard__Model *a, const Shard__Model *b)
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e)
 {
 	const char *node = members_name(m->server, m->server->self);
+	struct difference d;
 	struct err why = {.status = SHARD_OK};
 
 	if (strcmp(m->name, is->spec->name) != 0)
@@ -319,7 +326,7 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 	else if (is->chunk_elems != m->spec->chunk_elems)
 		err_set(&why, SHARD_EXISTS, "its chunks have %u elements, not %u", is->chunk_elems,
 			m->spec->chunk_elems);
-	else if (compare(m, is->spec, is->spec->settings, &why) == SHARD_OK) {
+	else if (compare(m, is->spec, is->spec->settings, &d, &why) == SHARD_OK) {
 		if (!same_bytes(m, is))
 			err_set(&why, SHARD_EXISTS,
 				"another user defined it, or its groups are written differently");

@@ -70,6 +70,7 @@ struct server_secret {
 	struct auth *auth[AUTH_FOR_NR]; /* NULL: none. */
 	struct tls *tls;                /* For new connections over TCP. NULL: [net] tls = off. */
 	struct log_bucket bucket;
+	struct log_fold fold;
 	/* Connections refused because the other end did not prove that it knows the secret. */
 	uint64_t refused;
 	uint64_t last_ns; /* When the last one was. 0: none was. */

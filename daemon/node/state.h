@@ -38,13 +38,13 @@ struct server {
 	uint16_t self;
 	/* Of this node as a member. A warm restart keeps it. */
 	uint64_t incarnation;
-	/* Counts every start of this node, and is the term of a coordinator. */
-	uint64_t start;
-	uint64_t started_ns;
+	/* start counts every start of this node, and is the term of a coordinator. */
+	uint64_t start, started_ns;
 	/* Owner: control/move.c. This node shall hold no chunks. draining: it is being written. */
 	bool drained, draining;
 	struct conn_listener *tcp, *local;
 	struct http *http;                        /* NULL: off. */
+	struct cluster_view *cluster;             /* Owner: obs/cluster.c. NULL: nobody asked. */
 	bool made_folder;                         /* This start made the unix socket's folder. */
 	const struct link_events *events;         /* Events of links. */
 	const struct data_events *data;           /* Events of data/. */

@@ -16,7 +16,7 @@
 #include "wire/control.h"
 #include "wire/ops.h"
 
-#include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,29 +61,74 @@ static void merge_world(json_t *mine, const json_t *theirs, const char *node)
 	}
 }
 
-static void merge(struct everywhere *x, const char *node, const json_t *theirs)
+/* What went over its links, for who wants to see all of them. */
+static json_t *links_of(const json_t *theirs)
 {
-	static const char *const keys[] = {"release",     "pid",          "uptime_s",
-					   "incarnation", "start",        "budget",
-					   "connections", "warm_restart", "copied_bytes"};
-	json_t *all = json_object_get(x->root, "everywhere"), *o = json_object(), *m, *n;
+	static const char *const keys[] = {"in_bytes", "out_bytes", "transport", "state"};
+	json_t *links = json_object(), *n;
+	size_t i;
+
+	json_array_foreach(json_object_get(theirs, "nodes"), i, n) {
+		json_t *o = json_object();
+
+		for (size_t k = 0; k < NR(keys) && json_object_get(n, "in_bytes") != NULL; k++)
+			json_object_set(o, keys[k], json_object_get(n, keys[k]));
+		if (json_object_size(o) > 0)
+			json_object_set(links, text_in(n, "name"), o);
+		json_decref(o);
+	}
+	return links;
+}
+
+void everywhere_merge(json_t *root, const char *node, const json_t *theirs)
+{
+	static const char *const keys[] = {
+		"release", "pid",         "uptime_s", "incarnation",  "start",
+		"budget",  "connections", "http",     "warm_restart", "copied_bytes"};
+	json_t *all = json_object_get(root, "everywhere"), *o = json_object(), *m, *n;
 	size_t i, k;
 
 	for (i = 0; i < NR(keys); i++)
-		json_object_set(o, keys[i], json_object_get(theirs, keys[i]));
+		if (json_object_get(theirs, keys[i]) != NULL)
+			json_object_set(o, keys[i], json_object_get(theirs, keys[i]));
+	json_object_set_new(o, "links", links_of(theirs));
 	json_object_set_new(all, node, o);
-	json_array_foreach(json_object_get(x->root, "models"), i, m)
+	json_array_foreach(json_object_get(root, "models"), i, m)
 		json_array_foreach(json_object_get(theirs, "models"), k, n)
 			if (strcmp(text_in(m, "name"), text_in(n, "name")) == 0)
 				merge_world(m, n, node);
 }
 
-static void no_answer(struct everywhere *x, const char *node, const char *why)
+void everywhere_no_answer(json_t *root, const char *node, const char *why)
 {
 	json_t *o = json_object();
 
 	json_object_set_new(o, "error", json_string(why));
-	json_object_set_new(json_object_get(x->root, "everywhere"), node, o);
+	json_object_set_new(json_object_get(root, "everywhere"), node, o);
+}
+
+bool everywhere_askable(const struct server *s, uint16_t n, char *why, size_t bytes)
+{
+	const struct peer *p = s->peer[n];
+
+	why[0] = 0;
+	if (server_gone(s, n))
+		return false;
+	if (!p->up)
+		snprintf(why, bytes, "%.*s", (int)bytes - 1, p->why);
+	else if (!peer_knows(p, WIRE_HEALTH))
+		snprintf(why, bytes, "its release cannot be asked");
+	return why[0] == 0;
+}
+
+json_t *everywhere_said(const struct wire_head *h, const void *body)
+{
+	Shard__Text *text = shard__text__unpack(NULL, h->body_bytes, body);
+	json_t *said = text != NULL ? json_loads(text->text, 0, NULL) : NULL;
+
+	if (text != NULL)
+		shard__text__free_unpacked(text, NULL);
+	return said;
 }
 
 static void end(struct everywhere *x, struct server *s)
@@ -105,16 +150,13 @@ static void came(struct round *r, struct server *s, const struct call *c, const 
 {
 	struct everywhere *x = list_of(r, struct everywhere, round);
 	const char *node = members_name(s, c->node);
-	Shard__Text *text = e == NULL ? shard__text__unpack(NULL, h->body_bytes, body) : NULL;
-	json_t *theirs = text != NULL ? json_loads(text->text, 0, NULL) : NULL;
+	json_t *theirs = e == NULL ? everywhere_said(h, body) : NULL;
 
 	if (theirs != NULL)
-		merge(x, node, theirs);
+		everywhere_merge(x->root, node, theirs);
 	else
-		no_answer(x, node, e != NULL ? e->text : "its answer is no JSON");
+		everywhere_no_answer(x->root, node, e != NULL ? e->text : "its answer is no JSON");
 	json_decref(theirs);
-	if (text != NULL)
-		shard__text__free_unpacked(text, NULL);
 	if (r->out == 0)
 		end(x, s);
 }
@@ -128,18 +170,19 @@ static void ask(struct everywhere *x, struct session *t, Shard__Cred *who)
 	struct server *s = t->server;
 	struct wire_head h = {.op = OP_STATUS};
 	Shard__Look body = SHARD__LOOK__INIT;
+	char why[200];
 	struct err e;
 
 	body.cred = who;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (s->peer[n] == NULL || server_gone(s, n))
+		if (s->peer[n] == NULL)
 			continue;
-		if (!s->peer[n]->up)
-			no_answer(x, members_name(s, n), s->peer[n]->why);
-		else if (!peer_knows(s->peer[n], WIRE_HEALTH))
-			no_answer(x, members_name(s, n), "its release cannot be asked");
-		else if (round_pass(&x->round, t, n, &h, &body.base, &e) != SHARD_OK)
-			no_answer(x, members_name(s, n), e.text);
+		if (!everywhere_askable(s, n, why, sizeof(why))) {
+			if (why[0] != 0)
+				everywhere_no_answer(x->root, members_name(s, n), why);
+		} else if (round_pass(&x->round, t, n, &h, &body.base, &e) != SHARD_OK) {
+			everywhere_no_answer(x->root, members_name(s, n), e.text);
+		}
 	}
 }
 

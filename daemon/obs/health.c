@@ -2,7 +2,8 @@
 /* Finds what is wrong. status.c and scrape.c ask, on the loop; server.c calls once a second, and
  * dispatch.c with what other nodes say. Nothing is stored of this node's own findings: each
  * question goes over links and models again, so that no finding outlives its cause. Once a second
- * they are summed, and sent as HEALTH to the other nodes if the sum is another than before. What
+ * they are summed, and sent as HEALTH to the other nodes if the sum is another than before, and
+ * every minute, with the time that this node's clock shows. What
  * another node said is kept until its next HEALTH, and counts while its link is up. Without memory
  * a HEALTH is not sent or not kept, and the next change tries again. */
 #include "obs/health.h"
@@ -36,6 +37,8 @@
 #define STANDS_MIN_NS (5 * NS_PER_SEC)
 #define STANDS_ILL    30
 #define STANDS_ILL_NS (300 * NS_PER_SEC)
+#define AHEAD_NS      (2 * NS_PER_SEC)  /* A clock that is so far ahead is a wrong one. */
+#define AGAIN_NS      (60 * NS_PER_SEC) /* Clocks are told again after that time. */
 #define FINDING_BYTES 800
 #define FINDINGS_MAX  64u          /* That one message may have of a node or of a model. */
 #define MESSAGE_BYTES (192u << 10) /* Of what is told. */
@@ -47,9 +50,11 @@ struct health { /* Owner: this file. */
 		void *memory;
 		size_t bytes;
 		const Shard__Health *said; /* NULL: the node has said nothing yet. */
+		uint64_t ahead_ns;         /* Its clock, of the one here. 0: it is not ahead. */
 	} told[CONFIG_NODES_MAX];
 	struct arena memory; /* For the message that is sent. */
 	uint64_t sent;       /* Sum of what was sent last. */
+	uint64_t sent_ns;    /* When all heard it last. */
 };
 
 const char *health_level_name(enum health_level level)
@@ -102,6 +107,15 @@ static void own_node(struct ask *a)
 		if (down(s, n))
 			found(a, HEALTH_ILL, "link", members_name(s, n), NULL,
 			      "node %s is down: %s", members_name(s, n), s->peer[n]->why);
+	/* A message that was late makes a clock look slow. So only the node whose clock is behind
+	 * says it. */
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && s->peer[n]->up && s->health->told[n].ahead_ns >= AHEAD_NS)
+			found(a, HEALTH_WARN, "clock", self, NULL,
+			      "the clocks of nodes %s and %s differ by %.1f s: set them by NTP, "
+			      "as chrony or systemd-timesyncd do",
+			      self, members_name(s, n),
+			      (double)s->health->told[n].ahead_ns / NS_PER_SEC);
 	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "secret", self, NULL,
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);
@@ -238,6 +252,9 @@ static void own_state(struct ask *a, const struct model *m)
 
 static void own_model(struct ask *a, const struct model *m)
 {
+	if (server_leads(m->server) && m->memory.unled && m->memory.unled_why[0] != 0)
+		found(a, HEALTH_ILL, "coordinator", m->name, m, "nobody coordinates \"%s\": %s",
+		      m->name, m->memory.unled_why);
 	own_state(a, m);
 	if (m->defining)
 		return;
@@ -466,6 +483,7 @@ static void message(const struct server *s, Shard__Health *h)
 
 	arena_reset(memory);
 	shard__health__init(h);
+	h->clock = clock_unix_ns();
 	own_node(&a);
 	h->n_found = taken(&l, &h->found);
 	list_each(it, (struct list *)(uintptr_t)&s->models)
@@ -534,9 +552,10 @@ void health_beat(struct server *s)
 {
 	uint64_t sum = sum_of(s);
 
-	if (sum == s->health->sent)
+	if (sum == s->health->sent && clock_ns() - s->health->sent_ns < AGAIN_NS)
 		return;
 	s->health->sent = sum;
+	s->health->sent_ns = clock_ns();
 	tell(s, UINT64_MAX);
 }
 
@@ -578,12 +597,14 @@ enum shard_status health_told(struct peer *p, const Shard__Health *body, struct 
 {
 	struct told *t = &p->server->health->told[p->node];
 	size_t packed = shard__health__get_packed_size(body), room = TOLD_TIMES * packed + 4096;
+	uint64_t now = clock_unix_ns();
 	const ProtobufCMessage *copy;
 	struct arena memory;
 
 	if (check(p, body, e) != SHARD_OK)
 		return SHARD_PROTOCOL;
 	t->said = NULL;
+	t->ahead_ns = body->clock > now ? body->clock - now : 0;
 	if (packed + room > t->bytes) {
 		free(t->memory);
 		t->bytes = packed + room > TOLD_BYTES ? packed + room : TOLD_BYTES;

@@ -78,14 +78,6 @@ static struct history *find(const struct server *s, uint32_t id)
 	return NULL;
 }
 
-static uint64_t unix_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (uint64_t)ts.tv_sec * NS_PER_SEC + (uint64_t)ts.tv_nsec;
-}
-
 /* protobuf-c's structs are not const, but packing only reads. */
 static char *word(const char *text)
 {
@@ -158,7 +150,7 @@ static bool put(struct history *h, const Shard__HistoryEntry *x)
 
 static void add(struct history *h, Shard__HistoryEntry *x, uint64_t step)
 {
-	x->unix_ns = unix_ns();
+	x->unix_ns = clock_unix_ns();
 	gap_say(h);
 	if (h->gap.nr == 0 && put(h, x)) {
 		flush(h);
@@ -179,7 +171,7 @@ static void gap_say(struct history *h)
 	if (h->gap.nr == 0 || h->filling.used > HISTORY_BUFFER_BYTES / 2)
 		return;
 	x.kind = HISTORY_GAP;
-	x.unix_ns = unix_ns();
+	x.unix_ns = clock_unix_ns();
 	x.first = h->gap.first;
 	x.last = h->gap.last;
 	x.count = h->gap.nr;
@@ -367,7 +359,7 @@ static void say_model(struct history *h)
 
 	snprintf(settings, sizeof(settings), "%s", m->settings_text);
 	x.kind = HISTORY_MODEL;
-	x.unix_ns = unix_ns();
+	x.unix_ns = clock_unix_ns();
 	x.name = m->name;
 	x.slot = m->server->self;
 	x.incarnation = m->memory.incarnation;

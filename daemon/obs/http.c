@@ -32,6 +32,7 @@
 #define HTTP_FRESH_NS    NS_PER_SEC
 #define HTTP_WAIT_NS     NS_PER_SEC
 #define HTTP_SAMPLES_NS  (5 * NS_PER_SEC)
+#define HTTP_WHOLE_NS    (5 * NS_PER_SEC) /* So long after /cluster a page counts as open. */
 #define HTTP_CONNECTIONS 256u
 #define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
@@ -50,6 +51,7 @@ struct http {
 	/* The fields below are guarded by the lock. */
 	struct http_snapshot now;
 	uint64_t made_ns, asked_ns; /* asked_ns 0: nobody waits for the loop. */
+	uint64_t whole_ns;          /* When /cluster was asked for; 0: never. */
 	bool closing;
 	/* The fields below belong to the loop. */
 	uint64_t samples_ns; /* When they are due again. */
@@ -63,6 +65,7 @@ static void snapshot_free(struct http_snapshot *s)
 {
 	free(s->metrics);
 	free(s->status);
+	free(s->cluster);
 	free(s->events);
 	free(s->samples);
 	free(s->health);
@@ -74,6 +77,9 @@ static void on_ask(uv_async_t *a)
 	struct http *h = a->data;
 	struct http_snapshot fresh = {.due = clock_ns() >= h->samples_ns}, old;
 
+	pthread_mutex_lock(&h->lock);
+	fresh.whole = h->whole_ns != 0 && clock_ns() - h->whole_ns < HTTP_WHOLE_NS;
+	pthread_mutex_unlock(&h->lock);
 	h->conf.render(h->conf.arg, &fresh);
 	pthread_mutex_lock(&h->lock);
 	old = h->now;
@@ -200,6 +206,7 @@ enum http_what {
 	HTTP_PAGE,
 	HTTP_METRICS,
 	HTTP_STATUS,
+	HTTP_CLUSTER,
 	HTTP_EVENTS,
 	HTTP_SAMPLES,
 	HTTP_LIVE,
@@ -210,21 +217,28 @@ enum http_what {
 static const struct {
 	const char *path;
 	enum http_what what;
-} paths[] = {{"/", HTTP_PAGE},         {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS},
-	     {"/events", HTTP_EVENTS}, {"/samples", HTTP_SAMPLES}, {"/livez", HTTP_LIVE},
-	     {"/readyz", HTTP_READY},  {"/healthz", HTTP_HEALTH}};
+} paths[] = {{"/", HTTP_PAGE},           {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS},
+	     {"/cluster", HTTP_CLUSTER}, {"/events", HTTP_EVENTS},   {"/samples", HTTP_SAMPLES},
+	     {"/livez", HTTP_LIVE},      {"/readyz", HTTP_READY},    {"/healthz", HTTP_HEALTH}};
 
 static void answer_snapshot(struct http *h, enum http_what what, struct http_answer *a)
 {
 	char why[HTTP_TEXT_BYTES];
 
 	pthread_mutex_lock(&h->lock);
+	if (what == HTTP_CLUSTER) {
+		h->whole_ns = clock_ns();
+		if (h->now.cluster == NULL)
+			h->made_ns = 0; /* The snapshot was made for others. */
+	}
 	if (!snapshot_usable(h, why, sizeof(why)))
 		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, why);
 	else if (what == HTTP_METRICS)
 		copy(a, h->now.metrics, "text/plain; version=0.0.4; charset=utf-8");
 	else if (what == HTTP_STATUS)
 		copy(a, h->now.status, "application/json");
+	else if (what == HTTP_CLUSTER)
+		copy(a, h->now.cluster, "application/json");
 	else if (what == HTTP_SAMPLES)
 		copy(a, h->now.samples, "application/json");
 	else if (what == HTTP_EVENTS)
@@ -261,7 +275,8 @@ static void answer(struct http *h, const char *path, const char *method, struct 
 		return;
 	}
 	snprintf(text, sizeof(text),
-		 "there are /, /metrics, /status, /events, /samples, /livez, /readyz and /healthz");
+		 "there are /, /metrics, /status, /cluster, /events, /samples, /livez, /readyz and "
+		 "/healthz");
 	say(a, MHD_HTTP_NOT_FOUND, text);
 }
 

@@ -18,7 +18,9 @@ struct http;
 struct http_snapshot { /* Texts from malloc(); NULL: there was no memory. */
 	char *metrics, *status, *events, *samples,
 		*health;   /* health: a line for each finding; "": none. */
+	char *cluster;     /* The status with that of other nodes. NULL: nobody asks for it. */
 	bool due;          /* Asks for samples. Otherwise those of before stay. */
+	bool whole;        /* Asks for cluster. */
 	bool ill;          /* /healthz answers 503. */
 	char unready[400]; /* Why /readyz answers 503; "": it does not. */
 };

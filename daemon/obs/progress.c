@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows each model from step to step. Models call the row of functions, on the loop. Each
- * decided step notes when it came. The beat notes since when the model trains, so that a pause
- * does not count as a step that takes long. A model that is lost notes its step, and the seal that
+ * decided step notes when it came. The beat notes since when the model trains, and how long it did
+ * before, so that a pause does not count as a step that takes long, and trainers that come and die
+ * again and again do. A model that is lost notes its step, and the seal that
  * brings weights back notes what was lost, so that a restore of some milliseconds leaves a trace.
  * Nothing here can fail. */
 #include "obs/progress.h"
@@ -76,10 +77,14 @@ const char *progress_state(const struct model *m)
 {
 	const char *own = progress_own_state(m), *known;
 
-	if (!goes(own))
-		return own; /* What this node lacks it knows best. */
+	/* What this node lacks it knows best, and what it has heard of the core is newer than what
+	 * the coordinator says once a second. */
+	if (!goes(own) || m->attempt.on || strcmp(own, "paused") == 0 ||
+	    strcmp(own, "diverged") == 0)
+		return own;
 	known = health_known_state(m);
-	return known != NULL && goes(known) ? known : own;
+	/* The coordinator's own image says nothing of the model. */
+	return known != NULL && strcmp(known, "resuming") != 0 ? known : own;
 }
 
 static void progress_decided(struct model *m, const struct record *r)
@@ -87,6 +92,7 @@ static void progress_decided(struct model *m, const struct record *r)
 	struct progress *p = &m->metrics->progress;
 	uint64_t now = clock_ns();
 
+	p->stood_ns = 0;
 	if (r->outcome == RECORD_SEAL) {
 		p->decided_ns = 0;
 		return;
@@ -118,6 +124,13 @@ static void sample(struct model *m, uint64_t now_ns)
 	p->sampled_step = m->step;
 }
 
+static uint64_t stood_ns(const struct progress *p)
+{
+	uint64_t since = p->trains_ns > p->decided_ns ? p->trains_ns : p->decided_ns;
+
+	return p->stood_ns + (p->trains_ns != 0 ? clock_ns() - since : 0);
+}
+
 static void progress_beat(struct model *m, uint64_t now_ns)
 {
 	struct progress *p = &m->metrics->progress;
@@ -125,10 +138,12 @@ static void progress_beat(struct model *m, uint64_t now_ns)
 	if (now_ns - p->sampled_ns >= PROGRESS_SAMPLE_NS)
 		sample(m, now_ns);
 
-	if (strcmp(progress_state(m), "training") != 0)
+	if (strcmp(progress_state(m), "training") != 0) {
+		p->stood_ns = stood_ns(p);
 		p->trains_ns = 0;
-	else if (p->trains_ns == 0)
+	} else if (p->trains_ns == 0) {
 		p->trains_ns = now_ns;
+	}
 }
 
 static void progress_lost(struct model *m, bool back, const struct err *e)
@@ -196,10 +211,7 @@ uint64_t progress_median_ns(const struct model *m)
 
 uint64_t progress_stands_ns(const struct model *m)
 {
-	const struct progress *p = &m->metrics->progress;
-	uint64_t since = p->trains_ns > p->decided_ns ? p->trains_ns : p->decided_ns;
-
-	return p->trains_ns != 0 ? clock_ns() - since : 0;
+	return m->metrics->progress.trains_ns != 0 ? stood_ns(&m->metrics->progress) : 0;
 }
 
 bool progress_late(const struct model *m)

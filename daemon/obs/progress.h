@@ -41,7 +41,10 @@ struct progress { /* Of one model. Owner: progress.c. */
 	uint64_t took_ns[PROGRESS_STEPS]; /* Times between two decisions; the newest overwrites. */
 	uint32_t took_nr, took_next;
 	uint64_t trains_ns; /* Since when it trains. 0: it does not. */
-	bool sealed, lost;  /* It has had weights; they are lost, and none are back yet. */
+	/* How long it trained since the last decided step, without the time since trains_ns: the
+	 * trainers of a model may come and die again and again before its next step. */
+	uint64_t stood_ns;
+	bool sealed, lost; /* It has had weights; they are lost, and none are back yet. */
 	uint64_t lost_step;
 	char lost_why[512];
 	struct setback back;
@@ -64,7 +67,7 @@ extern const char *const progress_states[]; /* All of them; ends with NULL. */
 
 /* The median time of a step. 0: too few steps are known. */
 uint64_t progress_median_ns(const struct model *m);
-/* For how long the model has trained without a step. 0: it does not train. */
+/* How long it has trained since its last step, or since its weights came. 0: it does not train. */
 uint64_t progress_stands_ns(const struct model *m);
 /* Is that long enough to say whom it waits for? */
 bool progress_late(const struct model *m);

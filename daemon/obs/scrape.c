@@ -15,6 +15,7 @@
 #include "model/lead.h"
 #include "model/model.h"
 #include "model/watch.h"
+#include "obs/cluster.h"
 #include "obs/events.h"
 #include "obs/health.h"
 #include "obs/metrics.h"
@@ -469,19 +470,24 @@ static json_t *all_samples(const struct server *s)
 		if (!m->defining && scrape_shown(m))
 			json_object_set_new(models, m->name, progress_samples_json(m));
 	}
-	return json_pack("{s:f, s:o}", "every_s", (double)PROGRESS_SAMPLE_NS / NS_PER_SEC, "models",
-			 models);
+	return json_pack("{s:i, s:f, s:o}", "format", STATUS_FORMAT, "every_s",
+			 (double)PROGRESS_SAMPLE_NS / NS_PER_SEC, "models", models);
 }
 
 void scrape_render(void *server, struct http_snapshot *out)
 {
-	const struct server *s = server;
+	struct server *s = server;
 	Shard__Cred all;
-	json_t *events = events_json(s, reader(s, &all)),
+	json_t *events = json_pack("{s:i, s:o}", "format", STATUS_FORMAT, "events",
+				   events_json(s, reader(s, &all))),
 	       *samples = out->due ? all_samples(s) : NULL;
 
 	written(&out->metrics, out, s, all_metrics);
 	out->status = status_json(s, reader(s, &all), STATUS_WHOLE);
+	if (out->whole) {
+		cluster_ask(s, (Shard__Cred *)(uintptr_t)reader(s, &all));
+		out->cluster = cluster_json(s, reader(s, &all));
+	}
 	out->events = json_dumps(events, JSON_COMPACT | JSON_PRESERVE_ORDER);
 	json_decref(events);
 	if (out->due)

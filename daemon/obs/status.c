@@ -8,6 +8,7 @@
 #include "obs/events.h"
 #include "obs/health.h"
 #include "obs/history.h"
+#include "obs/http.h"
 #include "obs/metrics.h"
 #include "obs/progress.h"
 #include "ckpt/ckpt.h"
@@ -209,10 +210,14 @@ static json_t *last_step_json(const struct model *m)
 static json_t *memory_json(const struct budget_need *need)
 {
 	json_t *o = json_object();
+	char key[32];
 
-	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++)
-		json_object_set_new(o, budget_item_name(i),
-				    json_integer((json_int_t)need->bytes[i]));
+	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++) {
+		snprintf(key, sizeof(key), "%s", budget_item_name(i));
+		for (char *at = key; (at = strchr(at, ' ')) != NULL;)
+			*at = '_';
+		json_object_set_new(o, key, json_integer((json_int_t)need->bytes[i]));
+	}
 	json_object_set_new(o, "total", json_integer((json_int_t)need->total));
 	return o;
 }
@@ -494,6 +499,17 @@ static json_t *warm_json(const struct server *s)
 			 (json_int_t)warm_bytes(s->warm));
 }
 
+/* Where the page of this node is. */
+static json_t *http_json(const struct server *s)
+{
+	const char *host = s->conf->http.host;
+	bool v6 = strchr(host, ':') != NULL;
+
+	if (s->http == NULL)
+		return json_null();
+	return json_sprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", http_port(s->http));
+}
+
 static void models_json(json_t *models, const struct list *list, const Shard__Cred *who)
 {
 	struct err e;
@@ -517,16 +533,19 @@ char *status_json(const struct server *s, const Shard__Cred *who, enum status_wh
 	models_json(models, &s->models, who);
 	models_json(models, &s->makings, who);
 	status_counts(s, &refused, &copied);
-	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:i, s:I, "
-		      "s:I, s:o}",
-		      "node", members_name(s, s->self), "run_id", s->conf->run_id, "release",
-		      SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns),
-		      "incarnation", (json_int_t)s->incarnation, "start", (json_int_t)s->start,
-		      "warm_restart", warm_json(s), "nodes", nodes_json(s), "budget", "total",
-		      (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "queues",
-		      (json_int_t)s->budget.queues, "connections",
-		      (int)(s->conns.sessions_nr + s->conns.openings_nr), "refused_frames",
-		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
+	o = json_pack("{s:i, s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:i, "
+		      "s:I, s:I, s:o}",
+		      "format", STATUS_FORMAT, "node", members_name(s, s->self), "run_id",
+		      s->conf->run_id, "release", SHARD_RELEASE, "pid", (int)getpid(), "uptime_s",
+		      seconds(s->started_ns), "incarnation", (json_int_t)s->incarnation, "start",
+		      (json_int_t)s->start, "warm_restart", warm_json(s), "nodes", nodes_json(s),
+		      "budget", "total", (json_int_t)s->budget.total, "used",
+		      (json_int_t)s->budget.used, "queues", (json_int_t)s->budget.queues,
+		      "connections", (int)(s->conns.sessions_nr + s->conns.openings_nr),
+		      "refused_frames", (json_int_t)refused, "copied_bytes", (json_int_t)copied,
+		      "models", models);
+	if (o != NULL)
+		json_object_set_new(o, "http", http_json(s));
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
 	if (o != NULL && what == STATUS_WHOLE) {

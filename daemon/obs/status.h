@@ -13,6 +13,10 @@
 struct server;
 struct model;
 
+/* "format" of the JSON of /status, /events and /samples. It grows when a key changes its meaning or
+ * goes. */
+enum { STATUS_FORMAT = 1 };
+
 /* STATUS_OWN leaves out what every node says: what is wrong, and its events. */
 enum status_what { STATUS_WHOLE, STATUS_OWN };
 

@@ -5,6 +5,7 @@
 #define SHARD_OPTIM_KERNELS_H
 
 #include "optim/optim.h"
+#include "optim/quant.h"
 #include "optim/reduce.h"
 
 struct optim_kernels {
@@ -17,6 +18,8 @@ struct reduce_kernels {
 	reduce_fn *fn[DTYPE_NR];
 };
 extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
+
+extern const struct quant_kernels quant_scalar, quant_avx2, quant_avx512;
 
 #define KERNEL_ARGS                                                                                \
 	const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2,    \

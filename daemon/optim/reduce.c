@@ -34,9 +34,8 @@ INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
 }
 
 INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre,
-		 size_t i)
+		 bool scaled, size_t i)
 {
-	const bool scaled = pre != 1;
 	float x = load(dt, src[0], i);
 
 	if (scaled)
@@ -59,14 +58,15 @@ static double fold(double lane[REDUCE_LANES])
 	return lane[0];
 }
 
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
-				   const void *const *src, void *dst, float pre, bool norm)
+INLINE struct reduce_sum reduce_as(enum shard_dtype dt, size_t n, uint32_t k,
+				   const void *const *src, void *dst, float pre, bool scaled,
+				   bool norm)
 {
 	struct reduce_sum r = {0, true};
 	const void *copy = dst;
 
-	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
-	if (k == 1 && pre == 1 && dst && dst != src[0]) {
+	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && !scaled)));
+	if (k == 1 && !scaled && dst && dst != src[0]) {
 		memcpy(dst, src[0], n * dtype_bytes(dt));
 		src = &copy; /* Judges the copy, because the original may have changed since. */
 	}
@@ -75,7 +75,7 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
 		double lane[REDUCE_LANES] = {0};
 
 		for (size_t i = at; i < end; i++) {
-			float x = sum(dt, k, src, dst, pre, i);
+			float x = sum(dt, k, src, dst, pre, scaled, i);
 			double d = x;
 
 			r.finite &= dtype_finite(x);
@@ -86,6 +86,15 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
 			r.sq += fold(lane);
 	}
 	return r;
+}
+
+/* `scaled` is a constant, because a compiler may take "x * pre or x" for x * (pre or 1), and that
+ * flushes an x that is denormal. */
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
+				   const void *const *src, void *dst, float pre, bool norm)
+{
+	return pre != 1 ? reduce_as(dt, n, k, src, dst, pre, true, norm)
+			: reduce_as(dt, n, k, src, dst, pre, false, norm);
 }
 
 static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst,

@@ -122,6 +122,36 @@ INLINE void vec_sq_store(double *to, struct vec_sq s)
 	_mm256_storeu_pd(to + 4, s.hi);
 }
 
+/* Lanes of 32 bits as integers. */
+typedef __m256i vec_bits;
+
+#define vec_bits_zero()    _mm256_setzero_si256()
+#define vec_bits_max(x, y) _mm256_max_epi32(x, y)
+#define vec_nearest(x)     _mm256_cvtps_epi32(x) /* To an integer, ties to even. */
+#define vec_from_bits(i)   _mm256_cvtepi32_ps(i) /* The value, not the bits. */
+#define vec_load_bytes(p)  _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p)))
+
+INLINE void vec_store_bytes(int8_t *p, vec_bits i) /* From -128 to 127. */
+{
+	__m128i h = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+
+	_mm_storel_epi64((void *)p, _mm_packs_epi16(h, h));
+}
+
+INLINE uint32_t vec_bits_top(vec_bits i) /* The largest lane. */
+{
+	__m128i x = _mm_max_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+
+	x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+	x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1));
+	return (uint32_t)_mm_cvtsi128_si32(x);
+}
+
+INLINE vec_bits vec_magnitude(vec x)
+{
+	return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+
 #define vec_from_f16(h)       _mm256_cvtph_ps(h)
 #define vec_to_f16(x)         _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
 #define vec_load_half(p)      _mm_loadu_si128((const void *)(p))

@@ -110,6 +110,21 @@ INLINE void vec_sq_store(double *to, struct vec_sq s)
 	_mm512_storeu_pd(to + 8, s.hi);
 }
 
+typedef __m512i vec_bits;
+
+#define vec_bits_zero()       _mm512_setzero_si512()
+#define vec_bits_max(x, y)    _mm512_max_epi32(x, y)
+#define vec_bits_top(i)       ((uint32_t)_mm512_reduce_max_epi32(i))
+#define vec_nearest(x)        _mm512_cvtps_epi32(x)
+#define vec_from_bits(i)      _mm512_cvtepi32_ps(i)
+#define vec_load_bytes(p)     _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p)))
+#define vec_store_bytes(p, i) _mm_storeu_si128((void *)(p), _mm512_cvtepi32_epi8(i))
+
+INLINE vec_bits vec_magnitude(vec x)
+{
+	return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
 #define vec_from_f16(h)       _mm512_cvtph_ps(h)
 #define vec_to_f16(x)         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
 #define vec_load_half(p)      _mm256_loadu_si256((const void *)(p))

@@ -6,16 +6,17 @@
  *     ./train unix:/run/shardd/shardd.sock 500
  *
  * It learns y = w x + b of 32 inputs from made-up samples. Start it several times at once, and they
- * share each batch: the weights are the same as with one. Kill one of them, or the daemon, and it
- * goes on at the step that was not decided yet. What is yours in a trainer of your own is marked
- * with "Yours". `man shard` has all functions. Exit status: 0 trained, 1 failed. */
+ * share each batch: the weights are the same as with one. Kill one of them, or the daemon of a
+ * service, whose memory outlives it, and training goes on at the step that was not decided yet. A
+ * private daemon that is killed takes its models along, and the trainer says so. What is yours in a
+ * trainer of your own is marked with "Yours". `man shard` has all functions. Exit status: 0
+ * trained, 1 failed. */
 #include <shard.h>
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { INPUTS = 32, BATCH = 64, TRIES = 60 };
+enum { INPUTS = 32, BATCH = 64, LOOK_MS = 60000 };
 enum { WEIGHTS, BIAS, TENSORS };
 
 static const uint64_t numel[TENSORS] = {INPUTS, 1};
@@ -122,6 +123,7 @@ static enum shard_status train(const char *address, uint64_t last)
 	enum shard_status rc;
 
 	connect.address = address;
+	connect.look_ms = LOOK_MS; /* For a daemon that is not there yet, or is started again. */
 	spec.name = "example";
 	spec.tensors = tensors;
 	spec.tensors_nr = TENSORS;
@@ -147,13 +149,6 @@ int main(int argc, char **argv)
 	const char *from_env = getenv("SHARD_ADDRESS");
 	const char *address = argc > 1 ? argv[1] : from_env ? from_env : "spawn:example";
 	uint64_t last = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
-	enum shard_status rc = SHARD_CLOSED;
 
-	/* A daemon that is started again has the model: connect, and go on where it is. */
-	for (int i = 0; i < TRIES && (rc == SHARD_CLOSED || rc == SHARD_UNREACHABLE); i++) {
-		if (i > 0)
-			sleep(1);
-		rc = train(address, last);
-	}
-	return rc != SHARD_OK;
+	return train(address, last) != SHARD_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h: monotonic nanoseconds. Modules that decide never call this. They get the time as an
- * argument (now_ns). */
+/* clock.h: nanoseconds, monotonic but for clock_unix_ns(). Modules that decide never call this.
+ * They get the time as an argument (now_ns). */
 #ifndef SHARD_BASE_CLOCK_H
 #define SHARD_BASE_CLOCK_H
 
@@ -15,6 +15,15 @@ static inline uint64_t clock_ns(void)
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * NS_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+/* Since 1970, by the clock that people read, which can be set. */
+static inline uint64_t clock_unix_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
 	return (uint64_t)ts.tv_sec * NS_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LOG_FOLD_NS (60 * NS_PER_SEC)
+
 static const char *const level_names[LOG_LEVEL_NR] = {"error", "warn", "info", "debug"};
 
 struct line {
@@ -293,4 +295,34 @@ void log_limited(const struct log *l, struct log_bucket *b, uint64_t now_ns, enu
 	put_format(&line, fmt, &ap);
 	va_end(ap);
 	finish(&line, l, level);
+}
+
+bool log_fold(struct log_fold *f, uint64_t now_ns, const char *what, uint32_t *times)
+{
+	struct log_folded *x = NULL, *oldest = &f->slot[0];
+	char key[sizeof(x->what)];
+
+	snprintf(key, sizeof(key), "%s", what);
+	for (uint32_t i = 0; i < LOG_FOLD_SLOTS; i++) {
+		if (strcmp(f->slot[i].what, key) == 0)
+			x = &f->slot[i];
+		if (f->slot[i].last_ns < oldest->last_ns)
+			oldest = &f->slot[i];
+	}
+	/* What was not said for some minutes is news again. */
+	if (x == NULL || now_ns - x->last_ns > 5 * LOG_FOLD_NS) {
+		x = x != NULL ? x : oldest;
+		*x = (struct log_folded){.since_ns = now_ns};
+		memcpy(x->what, key, sizeof(key));
+	}
+	x->last_ns = now_ns;
+	*times = x->left_out;
+	if (x->shown >= LOG_FOLD_SHOWN && now_ns - x->since_ns < LOG_FOLD_NS) {
+		x->left_out++;
+		return false;
+	}
+	x->shown++;
+	x->since_ns = now_ns;
+	x->left_out = 0;
+	return true;
 }

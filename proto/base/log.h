@@ -46,4 +46,18 @@ __attribute__((format(printf, 5, 6))) void log_limited(const struct log *l, stru
 						       uint64_t now_ns, enum log_level level,
 						       const char *fmt, ...);
 
+/* Folds lines that say the same again and again, as those of a peer that tries each second. The
+ * owner initialises it with zeros. */
+enum { LOG_FOLD_SLOTS = 8, LOG_FOLD_SHOWN = 4 };
+struct log_fold {
+	struct log_folded {
+		char what[160];
+		uint64_t since_ns, last_ns; /* Of the last line, and when it was said last. */
+		uint32_t shown, left_out;
+	} slot[LOG_FOLD_SLOTS];
+};
+/* True: a line that says `what` is to be written now, and *times like it were left out since the
+ * last one. The first LOG_FOLD_SHOWN are, and then one a minute. */
+bool log_fold(struct log_fold *f, uint64_t now_ns, const char *what, uint32_t *times);
+
 #endif

@@ -454,7 +454,14 @@ enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX
 	enum shard_status st;
 
 	snprintf(path, sizeof(path), "%s/latest", dir);
-	if ((st = folder_get_text(path, text, sizeof(text), e)) != SHARD_OK)
+	st = folder_get_text(path, text, sizeof(text), e);
+	if (st == SHARD_NOT_FOUND)
+		return err_set(
+			e, st,
+			"%s: there is no file `latest`, so it is no folder of checkpoints, or "
+			"has none yet: name another folder, or a tag",
+			dir);
+	if (st != SHARD_OK)
 		return st;
 	if (!checkpoint_tag_ok(text))
 		return err_set(e, SHARD_NOT_FOUND, "%s: holds no tag: name one", path);

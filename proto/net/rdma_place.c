@@ -169,9 +169,11 @@ enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf
 
 	memset(out, 0, sizeof(*out));
 	all = ibv_get_device_list(&nr);
+	if (!all && errno == EPERM)
+		return err_set(e, SHARD_DENIED, "RDMA devices may not be listed: %s",
+			       strerror(errno));
 	if (!all)
-		return err_set(e, errno == EPERM ? SHARD_DENIED : SHARD_NOT_FOUND,
-			       "no RDMA devices here: %s", strerror(errno));
+		return none(e, conf, &why);
 	for (int i = 0; i < nr && best < FIT_ADDRESS; i++) {
 		struct rdma_place p = {0};
 		struct err no = {0};

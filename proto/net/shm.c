@@ -607,6 +607,31 @@ void shm_cut(struct shm *m)
 	m->fd = -1;
 }
 
+enum shard_status shm_map_over(struct shm *m, int fd, size_t bytes, int writable, struct err *e)
+{
+	enum shard_status st;
+	struct shm anew;
+
+	CHECK(m->base != NULL && m->room == NULL);
+	if ((st = shm_map(&anew, fd, bytes, writable, e)) != SHARD_OK)
+		return st;
+	/* Whole pages of another size may make more or less of it. What is left of the old memory
+	 * behind the new one has no bytes that count. */
+	if (anew.bytes > m->bytes && bytes <= m->bytes &&
+	    munmap((char *)anew.base + m->bytes, anew.bytes - m->bytes) == 0)
+		anew.bytes = m->bytes;
+	if (anew.bytes > m->bytes || !move_over(&anew, m->base)) {
+		shm_unmap(&anew);
+		return err_set(e, SHARD_SYSTEM, "shared memory cannot be mapped where it was: %s",
+			       strerror(errno));
+	}
+	if (m->fd >= 0)
+		close(m->fd);
+	m->fd = anew.fd;
+	m->writable = anew.writable;
+	return SHARD_OK;
+}
+
 /* Private memory needs no other mapping: m and own change places. */
 enum shard_status shm_give(struct shm *m, struct shm *own, struct err *e)
 {

@@ -71,6 +71,9 @@ uint64_t shm_room_start(uint64_t bytes);
 /* Client side. Checks seals and size before it maps, because a memfd that can shrink would be a
  * SIGBUS later. Takes over fd. */
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
+/* Client side. The addresses of m become other shared memory, in one step: pointers into m stay
+ * valid, and never see a hole. Takes over fd. After a failure m is as it was. */
+enum shard_status shm_map_over(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
 void shm_unmap(struct shm *m); /* Harmless when called twice. */
 /* Client side, when the peer is gone. The same addresses become private zero memory, made at the
  * first touch, so that what others still write is out of reach. Where the kernel refuses, the

@@ -165,6 +165,11 @@ void stream_free(struct stream **sp)
 	free(s);
 }
 
+void stream_owner(struct stream *s, void *owner)
+{
+	s->owner = owner;
+}
+
 int stream_fd(const struct stream *s)
 {
 	return s->io->fd;

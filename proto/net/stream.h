@@ -64,6 +64,8 @@ struct stream_conf {
 };
 
 enum shard_status stream_open(struct stream **out, const struct stream_conf *conf, struct err *e);
+/* From now on another owner is told. Never call it from a callback. */
+void stream_owner(struct stream *s, void *owner);
 /* Closes the descriptor and gives every queued body back with SHARD_CLOSED. Never call it from a
  * callback. */
 void stream_free(struct stream **s);

@@ -176,6 +176,7 @@ static bool session(struct trainer *t, shard_client **c)
 		tensor[i] = (struct shard_tensor){.name = names[i], .ndim = 1, .shape = {b->numel}};
 	}
 	o.address = b->daemons.address[t->node];
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	GO(shard_connect(c, &o));
 	GO(shard_define(*c, &spec, &m, &created));
 	if (created && !write_weights(b, m))

@@ -6,11 +6,17 @@
  * same slices and the same vectors. It only loads, multiplies and stores in place, which is what
  * the kernel would cost without arithmetic and without the two 16-bit streams. Rounds alternate, so
  * that a slow second hits both, and the figures are medians. --quick: 4 Mi parameters and fewer
- * rounds. Much of that stays in caches, so its ratio says little. */
+ * rounds. Much of that stays in caches, so its ratio says little.
+ *
+ * encode_int8, encode_int4, encode_int8_ef, encode_int4_ef: bf16 gradients into codes, without and
+ * with a residual that is read and written. decode_int8, decode_int4: the sum of two coded
+ * gradients as bf16, with its norm. Each beside memcpy() of as many bytes, read and written, by the
+ * same threads. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "optim/ftz.h"
 #include "optim/optim.h"
+#include "optim/quant.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -22,7 +28,7 @@
 
 enum { ROUNDS_MAX = 21, THREADS_MAX = 256, CHUNK = 1 << 20, HUGE_PAGE = 2 << 20 };
 
-enum work { WORK_TOUCH, WORK_KERNEL, WORK_LIMIT, WORK_END };
+enum work { WORK_TOUCH, WORK_KERNEL, WORK_LIMIT, WORK_ENCODE, WORK_DECODE, WORK_COPY, WORK_END };
 
 struct bench {
 	size_t n; /* Parameters. */
@@ -33,6 +39,10 @@ struct bench {
 	struct optim_args args;
 	uint16_t *grad, *image;
 	float *state[3];
+	struct quant quant;
+	const struct quant_kernels *codes;
+	bool feedback;
+	size_t slice_bytes; /* WORK_COPY: how many are copied for each chunk. */
 };
 
 struct thread {
@@ -79,6 +89,13 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static void scale(f
 	}
 }
 
+/* Two coded gradients, chunk by chunk. */
+static char *coded(const struct bench *b, int which, size_t at)
+{
+	return (char *)b->state[2] +
+	       ((size_t)which * (b->n / CHUNK) + at / CHUNK) * quant_bytes(&b->quant, CHUNK);
+}
+
 static void slice(const struct bench *b, size_t at, size_t n)
 {
 	float *p = b->state[0] + at, *m = b->state[1] + at, *v = b->state[2] + at;
@@ -92,6 +109,21 @@ static void slice(const struct bench *b, size_t at, size_t n)
 		return;
 	case WORK_LIMIT:
 		scale(p, m, v, n);
+		return;
+	case WORK_ENCODE:
+		b->codes->encode(&b->quant, n, b->grad + at, SHARD_BF16,
+				 b->feedback ? b->image + at : NULL,
+				 b->feedback ? b->image + at : NULL, coded(b, 0, at));
+		return;
+	case WORK_DECODE: {
+		const void *two[] = {coded(b, 0, at), coded(b, 1, at)};
+
+		b->codes->sum(&b->quant, n, 2, two, b->image + at, SHARD_BF16, true);
+		return;
+	}
+	case WORK_COPY:
+		memcpy((char *)b->state[0] + at / CHUNK * b->slice_bytes,
+		       (char *)b->state[1] + at / CHUNK * b->slice_bytes, b->slice_bytes);
 		return;
 	case WORK_END:
 		return;
@@ -158,12 +190,52 @@ static void measure(struct bench *b, int rounds)
 	printf("bench: adamw_kernel %.2f GB/s limit %.2f ratio %.3f\n", k, l, k / l);
 }
 
+/* bytes: read and written for each element. */
+static void beside_copy(struct bench *b, const char *name, enum work work, double bytes, int rounds)
+{
+	double ours[ROUNDS_MAX], copy[ROUNDS_MAX], all = bytes * (double)b->n * 1e-9;
+
+	b->slice_bytes = (size_t)(bytes / 2 * CHUNK);
+	seconds(b, work);
+	seconds(b, WORK_COPY);
+	for (int i = 0; i < rounds; i++) {
+		ours[i] = all / seconds(b, work);
+		copy[i] = all / seconds(b, WORK_COPY);
+	}
+	double o = median(ours, rounds), c = median(copy, rounds);
+	printf("bench: %s %.2f GB/s limit %.2f ratio %.3f\n", name, o, c, o / c);
+}
+
+static void measure_codes(struct bench *b, int rounds)
+{
+	static const char *const names[] = {[QUANT_INT8] = "int8", [QUANT_INT4] = "int4"};
+
+	for (int kind = QUANT_INT8; kind <= QUANT_INT4; kind++) {
+		char name[32];
+		double coded_bytes;
+
+		b->quant = (struct quant){(enum quant_kind)kind, 256};
+		coded_bytes = (double)quant_bytes(&b->quant, CHUNK) / CHUNK;
+		seconds(b, WORK_TOUCH);
+		b->feedback = false;
+		snprintf(name, sizeof(name), "encode_%s", names[kind]);
+		beside_copy(b, name, WORK_ENCODE, 2 + coded_bytes, rounds);
+		b->feedback = true;
+		snprintf(name, sizeof(name), "encode_%s_ef", names[kind]);
+		beside_copy(b, name, WORK_ENCODE, 6 + coded_bytes, rounds);
+		snprintf(name, sizeof(name), "decode_%s", names[kind]);
+		beside_copy(b, name, WORK_DECODE, 2 + 2 * coded_bytes, rounds);
+	}
+}
+
 static void bench_init(struct bench *b, size_t n, enum isa isa)
 {
 	const struct optim_row *row = optim_row(OPTIM_ADAMW);
 	double h[HYPER_NR];
 
-	*b = (struct bench){.n = n, .apply = optim_kernel(row, isa, SHARD_BF16, SHARD_BF16)};
+	*b = (struct bench){.n = n,
+			    .apply = optim_kernel(row, isa, SHARD_BF16, SHARD_BF16),
+			    .codes = quant_kernels(isa)};
 	optim_defaults(row, h);
 	optim_args_set(&b->args, row, h, 10, 1.0f);
 	b->grad = take(2 * n);
@@ -190,6 +262,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < b.threads; i++)
 		CHECK(pthread_create(&threads[i].id, NULL, thread_main, &threads[i]) == 0);
 	measure(&b, quick ? 5 : ROUNDS_MAX);
+	measure_codes(&b, quick ? 5 : ROUNDS_MAX);
 	seconds(&b, WORK_END);
 	for (int i = 0; i < b.threads; i++)
 		pthread_join(threads[i].id, NULL);

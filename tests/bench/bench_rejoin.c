@@ -83,6 +83,7 @@ static void train(const char *address, int rank, int fd, uint64_t in_main)
 		tensor[t] = (struct shard_tensor){.name = names[t], .ndim = 1, .shape = {NUMEL}};
 	}
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	TRY(shard_connect(&c, &o));
 	TRY(shard_define(c, &spec, &m, &created));
 	if (created)

@@ -68,6 +68,7 @@ static void join(struct hand *h)
 	int created;
 
 	o.address = h->fleet->address[h->index];
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	TRY(shard_connect(&h->client, &o));
 	TRY(shard_define(h->client, &spec, &h->model, &created));
 	if (created)

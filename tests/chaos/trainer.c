@@ -430,6 +430,7 @@ static enum shard_status join(struct trainer *t)
 	int created = 0;
 
 	o.address = p->address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.secret = p->secret;
 	o.timeout_ms = 2000;
 	s.name = p->name;
@@ -539,6 +540,7 @@ static int read_model(struct trainer *t)
 	uint64_t step = 0;
 
 	o.address = t->plan.address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.secret = t->plan.secret;
 	if (f == NULL || shard_connect(&t->client, &o) != SHARD_OK ||
 	    shard_attach(t->client, t->plan.name, &t->model) != SHARD_OK)

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # kill.sh BUILD: trains with two daemons and four trainers. The trainers are killed with -9 at
 # random moments, alone, together and while they join, and are started again, so that the worlds
-# grow and shrink between one and four. Then the history of worlds, which daemon a has logged, is
-# replayed in one process. Every master weight and moment is compared byte by byte, and every figure
+# grow and shrink between one and four. The daemons are killed in the same way, one or both, and
+# started again with their memory: that ends no trainer. Then the history of worlds, which daemon a
+# has logged, is replayed in one process. Every master weight and moment is compared byte by byte, and every figure
 # that any trainer was told. Each life of a trainer has checked that the place in the data which the
 # trainers before it committed is that of the step. Ends with "demo: exact" and status 0.
 # KILLS=n SEED=k STEPS=n say how often, at which moments and how long. BREAK=1 leaves one world out
@@ -14,19 +15,20 @@ kills=${KILLS:-20} seed=${SEED:-$(($(date +%s) % 30000))} steps=${STEPS:-800}
 model=(--layers "${LAYERS:-2}" --dim "${DIM:-64}" --heads 4 --seq 64 --batch 16 --seed 1 --dtype bf16 --steps "$steps"
 	--settings "optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384")
 stall_s=60
+WARM=1
 . "${BASH_SOURCE%/*}/cluster.sh"
 RANDOM=$seed
 
 nodes=(a a b b)
 life=(0 0 0 0) # of each trainer: how often it was started
-deaths=0
+deaths=0 daemon_deaths=0
 
 trainer() # K
 {
 	local k=$1
 
 	life[k]=$((life[k] + 1))
-	start "trainer-$k.${life[k]}" "$build/gpt" --data "$dir/text" "${model[@]}" --world 1,4 --rank-hint "$k" \
+	start "trainer-$k.${life[k]}" "$build/gpt" --data "$dir/text" "${model[@]}" --world 1,4 --look 60 --rank-hint "$k" \
 		--address "unix:$dir/${nodes[k]}.sock" --log "$dir/trainer-$k.${life[k]}.log" --dump "$dir/daemons"
 }
 
@@ -78,6 +80,44 @@ await_step() # STEP
 	done
 }
 
+daemon() # NODE: its memory is there, its socket soon. Its trainers look for it
+{
+	"$build/shardd" --config "$dir/$1.conf" >>"$dir/daemon-$1.out" 2>&1 </dev/null &
+	pid_of[daemon-$1]=$!
+}
+
+# At one moment one daemon dies, or both do, and in one of three cases some trainers with it.
+strike_daemons() # WHEN
+{
+	local victims n k=
+
+	case $((RANDOM % 3)) in
+		0) victims=(a) ;;
+		1) victims=(b) ;;
+		2) victims=(a b) ;;
+	esac
+	await_step "$1"
+	ms $((RANDOM % 40))
+	for n in "${victims[@]}"; do
+		kill -9 "${pid_of[daemon-$n]}"
+		daemon_deaths=$((daemon_deaths + 1))
+	done
+	for n in "${victims[@]}"; do
+		wait "${pid_of[daemon-$n]}" 2>/dev/null
+		echo >>"$dir/daemon-$n.out" # its last line may end anywhere
+	done
+	if [ $((RANDOM % 3)) = 0 ]; then
+		k=$((RANDOM % 4))
+		kill_them $k
+		trainer $k
+	fi
+	ms $((RANDOM % 200))
+	for n in "${victims[@]}"; do
+		daemon "$n"
+	done
+	echo "step $1 of $steps: killed daemon ${victims[*]}${k:+, and trainer $k}"
+}
+
 # At one moment some trainers die. They come again after a while. One in three dies once more while
 # it joins.
 strike() # WHEN
@@ -109,12 +149,13 @@ strike() # WHEN
 mkfifo "$dir/never"
 text
 start_daemons
-echo "demo: SEED=$seed: $kills moments at which trainers of two daemons are killed with -9"
+echo "demo: SEED=$seed: $kills moments at which trainers, or their two daemons, are killed with -9"
 for k in 0 1 2 3; do
 	trainer $k
 done
 for ((i = 0; i < kills; i++)); do # the last one early enough to come back before the end
-	strike $((steps / 20 + (steps * 8 / 10) * i / kills + RANDOM % (steps * 8 / 10 / kills + 1)))
+	when=$((steps / 20 + (steps * 8 / 10) * i / kills + RANDOM % (steps * 8 / 10 / kills + 1)))
+	if [ $((i % 2)) = 0 ]; then strike $when; else strike_daemons $when; fi
 done
 await_step "$steps"
 for k in 0 1 2 3; do
@@ -133,7 +174,7 @@ if [ "${BREAK:-}" = 1 ]; then # the world that lasted longest, but for the first
 			exit !out }' "$dir/worlds" >"$dir/wrong" || fail "there was but one world: nothing to leave out"
 	mv "$dir/wrong" "$dir/worlds"
 fi
-echo "demo: $deaths killed; $(grep -c '' "$dir/worlds") worlds, of $(sed 's/.* size=\([0-9]*\) .*/\1/' "$dir/worlds" | sort -n | uniq -c |
+echo "demo: $deaths killed, and daemons $daemon_deaths times; $(grep -c '' "$dir/worlds") worlds, of $(sed 's/.* size=\([0-9]*\) .*/\1/' "$dir/worlds" | sort -n | uniq -c |
 	awk '{ printf "%s%d (%d times)", sep, $2, $1; sep = ", " }') trainers; the same history in one process:"
 "$build/reference" --data "$dir/text" "${model[@]}" --history "$dir/worlds" --log "$dir/reference.log" --dump "$dir/reference" \
 	>"$dir/reference.out" 2>&1 || fail "the reference failed"

@@ -2,13 +2,14 @@
 /* libFuzzer target: configuration files and settings strings. Most inputs are a file. After "="
  * come the settings of a model, with one layer per line: the first is the file's, and the others
  * are a trainer's ("!": of a group). After "@" comes a variable of the environment, which is also
- * tried as --set. After "&" come keys and values that another node says of the cluster. */
+ * tried as --set. After "&" come keys and values that another node says of the cluster. A file is
+ * loaded from memory, where its first error ends it, and from a folder, where all are heard. */
 // clang-format off
 // covers: daemon/config/config.c daemon/config/cluster.c daemon/config/file.c
 // covers: daemon/config/finish.c daemon/config/keys.c
 // covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
 // covers: daemon/config/show.c daemon/config/table.c daemon/config/value.c
-// needs: daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
+// needs: daemon/config/foreign.c daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
 // needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
 // clang-format on
 #include "base/check.h"
@@ -18,10 +19,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static FILE *nowhere;
+static char folder[] = "/tmp/fuzz-config-XXXXXX", in_folder[64];
+
+static void remove_folder(void)
+{
+	unlink(in_folder);
+	rmdir(folder);
+}
 
 static void fuzz_settings(char *text)
 {
@@ -50,14 +59,45 @@ static void fuzz_settings(char *text)
 	layers[0] = (struct settings_layer){.text = one, .origin = "again"};
 	CHECK(settings_make(&t, layers, 1, groups, groups_nr, SHARD_BF16, &e) == SHARD_OK);
 	two = settings_text(&t, groups);
-	CHECK(settings_compare(one, "one", two, "two", "", &e) == SHARD_OK);
+	CHECK(settings_compare(one, "one", two, "two", "", NULL, &e) == SHARD_OK);
 	layers[0].text = "lr=2 optimizer=sgd";
 	CHECK(settings_make(&t, layers, 1, NULL, 0, SHARD_BF16, &e) == SHARD_OK);
 	free(two);
 	two = settings_text(&t, NULL);
-	settings_compare(one, "one", two, "two", one, &e);
+	settings_compare(one, "one", two, "two", one, NULL, &e);
 	free(one);
 	free(two);
+}
+
+static void hear(void *arg, const char *text)
+{
+	uint32_t *heard = arg;
+
+	CHECK(strlen(text) > 0);
+	++*heard;
+}
+
+/* A folder with this file alone is good if and only if its text is. */
+static void fuzz_folder(const char *text, size_t bytes, bool good)
+{
+	uint32_t heard = 0;
+	struct config_args args = {
+		.file = "/dev/null", .folder = folder, .wrong = hear, .wrong_arg = &heard};
+	struct config_changes changes;
+	struct config c;
+	struct err e;
+	FILE *f = fopen(in_folder, "we");
+
+	CHECK(f);
+	CHECK(fwrite(text, 1, bytes, f) == bytes);
+	CHECK(fclose(f) == 0);
+	CHECK((config_load(&c, &args, &e) == SHARD_OK) == good);
+	CHECK(heard == 0 || !good);
+	if (!good)
+		return;
+	CHECK(config_reload(&c, &args, &changes, &e) == SHARD_OK);
+	CHECK(changes.taken[0] == 0 && changes.left[0] == 0);
+	config_free(&c);
 }
 
 static void fuzz_file(const char *text, size_t bytes)
@@ -68,7 +108,10 @@ static void fuzz_file(const char *text, size_t bytes)
 	struct err e;
 	FILE *f;
 
-	if (config_load_text(&c, "fuzz", text, bytes, &e) != SHARD_OK) {
+	bool good = config_load_text(&c, "fuzz", text, bytes, &e) == SHARD_OK;
+
+	fuzz_folder(text, bytes, good);
+	if (!good) {
 		CHECK(strlen(e.text) > 0 && strlen(e.text) < sizeof(e.text));
 		return;
 	}
@@ -166,6 +209,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	(void)argv;
 	nowhere = fopen("/dev/null", "we");
 	CHECK(nowhere);
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(in_folder, sizeof(in_folder), "%s/fuzz.conf", folder);
+	atexit(remove_folder);
 	config_help(nowhere);
 	return 0;
 }

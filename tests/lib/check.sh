@@ -114,6 +114,13 @@ fuzzers()
 	step fuzz-run "fuzz: 4 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=4
 }
 
+# python_install: fetches and unpacks what the Python tests need, which is waiting for the most part.
+python_install()
+{
+	STEP_TIMEOUT=1500 step python-install "Python packages" \
+		nice -n 19 "$make" --no-print-directory torch && touch "$work/python.installed"
+}
+
 one_thread='verdict|quorum*|core_*|room|tables|gpt_*|client_cover|ckpt_beside|etcd_msg|control'
 one_thread+='|plan|history_file|rdma|rdma_fail|rdma_hostile'
 # san_programs KIND: the programs that are run with that sanitizer.
@@ -178,6 +185,7 @@ sources=(tests/unit/test_verdict.c tests/proc/test_*.c
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
 [ -z "$everything" ] || fuzzers &
+[ -z "$everything" ] || python_install &
 # Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
 # each core took 111 s, and one for each took 213 s.
 JOBS=$((2 * jobs)) programs programs "${beside[@]}"
@@ -221,8 +229,7 @@ if [ -n "$everything" ]; then
 	step bench "benchmarks with small sizes" "$make" --no-print-directory bench QUICK=1
 	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	# Chaos, Python and peers that lie mostly wait, so compilers and sanitizers run beside them.
-	STEP_TIMEOUT=1500 step python-install "Python packages" \
-		nice -n 19 "$make" --no-print-directory torch &&
+	[ -f "$work/python.installed" ] &&
 		pytests python "Python, with torch" "$make" --no-print-directory check-python \
 			PYTEST="-m 'not slow'" &
 	{
@@ -233,11 +240,11 @@ if [ -n "$everything" ]; then
 	} &
 	chaos=$!
 	san_build address,undefined
+	step hostile "peers that lie: 15 s" "$make" --no-print-directory hostile SECONDS=15 &
 	san_build thread
 	step arm "aarch64, under qemu-user" \
 		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 	wait $chaos
-	step hostile "peers that lie: 15 s" "$make" --no-print-directory hostile SECONDS=15 &
 	sanitized address,undefined
 	sanitized thread
 	wait

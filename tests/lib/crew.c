@@ -245,6 +245,7 @@ shard_client *crew_connect(const char *address)
 	shard_client *client;
 
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	MUST(shard_connect(&client, &o));
 	return client;
 }
@@ -436,6 +437,7 @@ static bool session(struct crew_member *b, shard_client **client)
 	int created;
 
 	o.address = b->address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	GO(shard_connect(client, &o));
 	spec_of(b->crew, &s, settings, sizeof(settings));
 	GO(shard_define(*client, &s, &m, &created));

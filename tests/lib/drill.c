@@ -241,6 +241,7 @@ static enum shard_status do_connect(struct trainee *t)
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 
 	o.address = t->address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.timeout_ms = pace_ms(10000);
 	return shard_connect(&t->client, &o);
 }

@@ -44,6 +44,8 @@ struct fake_knobs { /* Changed under the lock (fake_lock()). */
 	double loss_scale;    /* The loss scale of the next ATTEMPT. 0: 8. */
 	uint32_t ready_us;    /* How long READY waits before it is handled. */
 	bool diverged;
+	uint32_t other_model; /* ATTACH says a number of the model that is so much higher. */
+	const char *run_id;   /* Of HELLO. NULL: it says none. */
 };
 
 struct fake {

@@ -26,7 +26,7 @@ void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body)
 	struct wire_head r = answer_to(f, h);
 
 	CHECK(q != NULL && f->spec != NULL);
-	d.model = FAKE_MODEL;
+	d.model = FAKE_MODEL + f->knobs.other_model;
 	d.sealed = f->sealed;
 	d.step = f->step;
 	d.chunk_elems = f->conf.chunk_elems;

@@ -114,6 +114,8 @@ static void on_hello(struct fake *f, const struct wire_head *h, const void *body
 	r.wire_min = r.wire_max = WIRE_VERSION;
 	r.features = q->features & FEATURE_BODY_SUM;
 	r.release = q->release;
+	if (f->knobs.run_id != NULL)
+		r.run_id = (char *)(uintptr_t)f->knobs.run_id;
 	reply(f, h, &r.base);
 	stream_features(f->stream, r.features);
 	stream_set_body_max(f->stream, WIRE_CONTROL_MAX);
@@ -205,7 +207,8 @@ static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 			      .flags = WIRE_REPLY,
 			      .attempt = h->attempt,
 			      .model = FAKE_MODEL,
-			      .generation = f->generation};
+			      .generation = f->generation,
+			      .step = f->step};
 	Shard__Joined j = SHARD__JOINED__INIT;
 
 	(void)body;

@@ -38,6 +38,7 @@ static shard_client *connect_to(const char *address)
 	shard_client *c = NULL;
 
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.timeout_ms = pace_ms(10000);
 	if (shard_connect(&c, &o) != SHARD_OK)
 		fail_msg("%s: %s", address, shard_error());

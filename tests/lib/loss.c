@@ -148,6 +148,7 @@ static const char *status(struct loss *l, int node)
 	enum shard_status st;
 
 	o.address = l->cluster->node[node].unix_address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.timeout_ms = pace_ms(5000);
 	if (shard_connect(&client, &o) != SHARD_OK)
 		return NULL;

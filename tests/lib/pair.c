@@ -47,6 +47,7 @@ void pair_start(struct pair *p, void **state, const char *extra)
 		struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 
 		o.address = p->y->cluster->node[i].unix_address;
+		o.look_ms = -1; /* What broke is told, and not made again. */
 		assert_int_equal(shard_connect(&p->c[i], &o), SHARD_OK);
 		pair_await_log(p, i, "event=link_up");
 	}

@@ -78,6 +78,7 @@ static bool session(struct skipper *x, shard_client **c)
 	shard_model *m;
 
 	o.address = x->address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	if (shard_connect(c, &o) != SHARD_OK || !model(x, *c, &m, &w))
 		return false;
 	while (w.step <= atomic_load(&x->last)) {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "lib/proc.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -31,7 +32,7 @@ static int exec_tool(void *arg)
 {
 	const struct tool *t = arg;
 	char *words = strdup(t->words), *argv[TOOL_WORDS + 1], path[600], *save = NULL;
-	int n = 0;
+	int n = 0, program;
 
 	if (t->name[0] == '/')
 		snprintf(path, sizeof(path), "%s", t->name);
@@ -44,9 +45,11 @@ static int exec_tool(void *arg)
 	argv[n] = NULL;
 	if (dup2(t->fd, 1) < 0 || dup2(t->fd, 2) < 0)
 		return 98;
+	/* Another user may not reach this folder, as when it is below /root. */
+	program = open(path, O_PATH | O_CLOEXEC);
 	if (t->uid != 0 && setuid(t->uid) != 0)
 		return 98;
-	execv(path, argv);
+	fexecve(program, argv, environ);
 	return 97;
 }
 

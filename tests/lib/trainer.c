@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "client/client.h"
 #include "lib/pace.h"
 #include "wire/dtype.h"
 
@@ -50,6 +51,7 @@ void trainer_connect(struct trainer *t, const char *address)
 	t->world = SHARD_INIT(struct shard_world);
 	t->step = SHARD_INIT(struct shard_step);
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.timeout_ms = pace_ms(10000);
 	EXPECT(SHARD_OK, shard_connect(&t->client, &o));
 }
@@ -86,6 +88,13 @@ void trainer_join(struct trainer *t, const char *address, enum shard_dtype image
 {
 	trainer_define(t, address, image, grad);
 	EXPECT(SHARD_OK, shard_join(t->model, -1, pace_ms(10000), &t->world));
+}
+
+void trainer_looks(struct trainer *t, uint64_t ns)
+{
+	pthread_mutex_lock(&t->client->lock); /* Over tcp a thread of the library runs. */
+	t->client->look_ns = ns;
+	pthread_mutex_unlock(&t->client->lock);
 }
 
 void trainer_begin(struct trainer *t)

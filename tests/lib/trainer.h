@@ -37,6 +37,8 @@ void trainer_define(struct trainer *t, const char *address, enum shard_dtype ima
 void trainer_define_as(struct trainer *t, const char *address, const struct shard_spec *s);
 void trainer_join(struct trainer *t, const char *address, enum shard_dtype image,
 		  enum shard_dtype grad);
+/* Its connection is not made again where it breaks, unless a test says how long to look. */
+void trainer_looks(struct trainer *t, uint64_t ns);
 void trainer_begin(struct trainer *t);
 /* Pushes `value` for every element, from memory of its own. */
 void trainer_push_all(struct trainer *t, float value);

@@ -326,10 +326,12 @@ void trap_kill(struct trap *t)
 	 * reported to its parent. */
 	for (; t->nr > 0; t->nr--) {
 		pid_t tid = t->tid[t->nr - 1];
-		int status = 0;
+		int status = W_STOPCODE(SIGTRAP); /* Not ended yet. */
 
 		while (tid != t->pid && !WIFSIGNALED(status)) {
-			CHECK(waitpid(tid, &status, __WALL) == tid);
+			if (waitpid(tid, &status, __WALL) != tid && errno != EINTR)
+				fail_msg("thread %d of the killed process %d: %s, after 0x%x",
+					 (int)tid, (int)t->pid, strerror(errno), (unsigned)status);
 			if (WIFEXITED(status))
 				break;
 		}

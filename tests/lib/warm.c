@@ -124,6 +124,7 @@ static shard_client *connected(struct warm *w, int node)
 	o.address =
 		w->tcp ? w->cluster->node[node].tcp_address : w->cluster->node[node].unix_address;
 	o.timeout_ms = LIMIT_MS;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	EXPECT(SHARD_OK, shard_connect(&c, &o));
 	return c;
 }

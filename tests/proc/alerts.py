@@ -102,6 +102,15 @@ def stands(state=None, joined=2):
     return series
 
 
+def crash_loop():
+    """From minute 10 on a trainer comes and dies before the step, every second minute."""
+    series = stands()
+    series |= both("shardd_model_state", "1x9" + " 0 1" * 35, model="m", state="training")
+    series |= both("shardd_model_state", "0x9" + " 1 0" * 35, model="m", state="waiting")
+    return series | both("shardd_attempts_ended_total", "0x9" + "".join(
+        f" {n} {n} {n}" for n in range(1, 24)), model="m")
+
+
 def silent(node):
     """From minute 10 on that node is not scraped, so its series end."""
     series = {k: re.sub(r"x\d+$", "x9 stale", v) for k, v in HEALTHY.items()
@@ -130,6 +139,8 @@ FAULTS = [
      "ShardLinkDown", 10, 20, JOB,
      "nodes that run have no link to each other: a to b, b to a, /healthz says why"),
     ("a rank stands still", stands(), "ShardTrainingStalled", 24, 30, MODEL,
+     "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
+    ("a trainer dies in each attempt", crash_loop(), "ShardTrainingStalled", 24, 30, MODEL,
      "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
     ("the model is not recovered", stands("recovering"), "ShardTrainingStalled", 24, 30, MODEL,
      "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),

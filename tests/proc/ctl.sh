@@ -77,6 +77,11 @@ echo nonsense >"$dir/bad"
 exits 4 config check "$dir/bad"
 exits 4 config explain "$dir/bad"
 exits 4 doctor --config "$dir/bad" -a "$at"
+exits 3 status -a "127.0.0.1:$http" --timeout 1
+check "the port of the page: not said" grep -qF "is that the port of its page" "$dir/out"
+mkdir "$dir/nothing"
+exits 5 restore "$dir/nothing" -a "$at"
+check "restore of nothing: not said" grep -qF "nothing: there is no file \`latest\`" "$dir/out"
 coproc other { python3 -c '
 import socket
 s = socket.create_server(("127.0.0.1", 0))
@@ -251,6 +256,26 @@ says "write --name NAME" import
 check "tags of a folder" same "$(complete_words shardctl restore "$dir/ckpt" --tag g)" "global_step7 "
 check "folders" same "$(complete_words shardctl restore "$dir/ck")" "$dir/ckpt "
 check "files" same "$(complete_words shardctl config check README)" "README.md "
+
+# --- the completions for zsh and fish, where these are ---
+PATH=$B:$PATH
+if command -v fish >/dev/null; then
+	fish_words() { fish --no-config -c "source deploy/shardctl.fish; complete -C '$1'" 2>&1 | sort -u | tr '\n' ' '; }
+	check "fish: commands" same "$(fish_words "shardctl " | xargs)" "$(words <<<"$commands")"
+	check "fish: subcommands" same "$(fish_words "shardctl model s")" "set show "
+	check "fish: options" same "$(fish_words "shardctl top --s")" "--secret --sort "
+	check "fish: options of a subcommand" same "$(fish_words "shardctl model drop --f")" "--force "
+fi
+if command -v zsh >/dev/null; then
+	zsh_words() { # WORD...: all that is offered for the last one
+		zsh -fc 'compadd() { shift; print -l -- $@ }; _files() { print files }; words=("$@"); CURRENT=$#; complete_it() { . deploy/shardctl.zsh }; complete_it' zsh "$@" 2>&1 | sort -u | tr '\n' ' '
+	}
+	check "zsh: commands" same "$(zsh_words shardctl "" | xargs)" "$(words <<<"$commands")"
+	check "zsh: subcommands" same "$(zsh_words shardctl secret "")" "new rotate "
+	check "zsh: options" same "$(zsh_words shardctl top --)" "$(listed top)"
+	check "zsh: options of a subcommand" same "$(zsh_words shardctl model drop --)" "$(listed model drop)"
+	check "zsh: files" same "$(zsh_words shardctl config check "")" "files "
+fi
 
 echo "$([ $wrong = 0 ] && echo ok || echo not ok) ctl: $checks checks, $wrong wrong"
 [ $wrong = 0 ]

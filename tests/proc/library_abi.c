@@ -12,14 +12,15 @@
 		      #s "." #f)
 #define NUMBER(name, n) static_assert((int)(name) == (n), #name)
 
-IS(shard_connect_opts, 56);
+IS(shard_connect_opts, 64);
 AT(shard_connect_opts, size, 0, 8);
 AT(shard_connect_opts, address, 8, 8);
 AT(shard_connect_opts, secret, 16, 8);
 AT(shard_connect_opts, timeout_ms, 24, 8);
 AT(shard_connect_opts, log, 32, 8);
 AT(shard_connect_opts, log_arg, 40, 8);
-AT(shard_connect_opts, tls, 48, 8);
+AT(shard_connect_opts, look_ms, 48, 8);
+AT(shard_connect_opts, tls, 56, 8);
 
 IS(shard_tensor, 120);
 AT(shard_tensor, name, 0, 8);
@@ -47,7 +48,7 @@ AT(shard_spec, grad, 48, 4);
 AT(shard_spec, settings, 56, 8);
 AT(shard_spec, wait_ms, 64, 8);
 
-IS(shard_info, 128);
+IS(shard_info, 136);
 AT(shard_info, size, 0, 8);
 AT(shard_info, name, 8, 8);
 AT(shard_info, offset, 16, 8);
@@ -59,6 +60,7 @@ AT(shard_info, shape, 48, 64);
 AT(shard_info, image, 112, 4);
 AT(shard_info, grad, 116, 4);
 AT(shard_info, image_offset, 120, 8);
+AT(shard_info, mapped, 128, 8);
 
 IS(shard_world, 56);
 AT(shard_world, size, 0, 8);

@@ -61,6 +61,7 @@ static int train(void *arg)
 	for (int i = 0; i < 3000; i++)
 		ones[i] = 1;
 	o.address = task->address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	t.world = SHARD_INIT(struct shard_world);
 	t.step = SHARD_INIT(struct shard_step);
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);

@@ -143,7 +143,7 @@ static void interrupted_by(struct cluster *c, int number_of_signal)
 		CHECK(clock_ns() < until);
 	}
 	CHECK(kill(pid, number_of_signal) == 0);
-	proc_expect_exit(pid, 1, 10000);
+	proc_expect_exit(pid, 130, 10000);
 	n = pread(r.out, text, sizeof(text) - 1, 0);
 	text[n > 0 ? n : 0] = 0;
 	if (!strstr(text, "SHARD_INTERRUPTED: interrupted at step "))

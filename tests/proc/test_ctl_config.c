@@ -88,7 +88,7 @@ static void test_origins(void **state)
 	tool_expect(0, "clip = 3                                     ; command line", "shardctl",
 		    words);
 	snprintf(words, sizeof(words), "config check %s --json", path);
-	tool_expect(0, "\"origin\": \"default\"", "shardctl", words);
+	tool_expect(0, "\"origin\":\"default\"", "shardctl", words);
 	unsetenv("SHARD_WORKERS");
 	unsetenv("SHARD_NET_CONNECTIONS");
 	unlink(path);

@@ -117,7 +117,14 @@ static void test_options(void **state)
 		     "16\n[nodes]\na = "
 		     "127.0.0.1:1\nb = 127.0.0.1:2\n");
 	checkup_put("root/proc/712/limits", "Max open files   65536 65536 files\n");
+	checkup_put("root/proc/sys/net/ipv4/tcp_rmem", "4096 131072 6291456\n");
+	checkup_put("root/proc/sys/net/ipv4/tcp_wmem", "4096 16384 67108864\n");
 	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "tcp_buffers", "warn", "at most 6.00 MiB to receive");
+	checkup_put("root/proc/sys/net/ipv4/tcp_rmem", "4096 131072 67108864\n");
+	json_decref(o);
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "tcp_buffers", "ok", "at most 64.0 MiB to receive");
 	checkup_is(o, "descriptors", "ok", "60070 are needed");
 	json_decref(o);
 	checkup_machine();

@@ -5,11 +5,13 @@
 #include "base/check.h"
 #include "ckpt/safetensors.h"
 #include "lib/ckpts.h"
+#include "lib/proc.h"
 #include "lib/tool.h"
 #include "wire/dtype.h"
 
 #include <dirent.h>
 #include <math.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -63,11 +66,109 @@ static void test_nonfinite(void **state)
 		snprintf(words, sizeof(words),
 			 "import %s %s/some --name gpt --step %zu --allow-nonfinite --json", source,
 			 dir, i);
-		tool_expect(0, "\"nonfinite\": 1", "shardctl", words);
+		tool_expect(0, "\"nonfinite\":1", "shardctl", words);
 	}
 	write_source(source, 0);
 	snprintf(words, sizeof(words), "import %s %s/all --name gpt --json", source, dir);
-	tool_expect(0, "\"nonfinite\": 0", "shardctl", words);
+	tool_expect(0, "\"nonfinite\":0", "shardctl", words);
+	ckpts_remove(dir);
+}
+
+/* What somebody at a terminal answers. Returns the exit code. */
+static int asked(const char *source, const char *dir, const char *answer)
+{
+	char path[600], into[100], said[512] = "";
+	int master, status;
+	pid_t pid;
+
+	proc_beside(path, sizeof(path), "shardctl");
+	snprintf(into, sizeof(into), "%s/asked", dir);
+	fflush(NULL);
+	pid = forkpty(&master, NULL, NULL, NULL);
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		execl(path, "shardctl", "import", source, into, "--name", "gpt", (char *)NULL);
+		_exit(97);
+	}
+	while (!strstr(said, "replace it? [y/N]")) {
+		size_t n = strlen(said);
+		ssize_t got = read(master, said + n, sizeof(said) - 1 - n);
+
+		if (got <= 0)
+			fail_msg("no question: %s", said);
+		said[n + (size_t)got] = 0;
+	}
+	CHECK(write(master, answer, strlen(answer)) == (ssize_t)strlen(answer));
+	while (read(master, said, sizeof(said)) > 0)
+		;
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	close(master);
+	return WEXITSTATUS(status);
+}
+
+static ino_t made(const char *dir)
+{
+	char path[140];
+	struct stat info;
+
+	snprintf(path, sizeof(path), "%s/asked/global_step0", dir);
+	CHECK(stat(path, &info) == 0);
+	return info.st_ino;
+}
+
+/* A checkpoint is not replaced without a word. */
+static void test_import_again(void **state)
+{
+	char dir[64], source[100], words[300];
+	ino_t first;
+
+	(void)state;
+	ckpts_folder(dir);
+	snprintf(source, sizeof(source), "%s/x.safetensors", dir);
+	write_source(source, 1);
+	snprintf(words, sizeof(words), "import %s %s/asked --name gpt", source, dir);
+	tool_expect(0, "", "shardctl", words);
+	first = made(dir);
+	tool_expect(5, "is there already: choose another --tag or folder, or --force", "shardctl",
+		    words);
+	assert_int_equal(asked(source, dir, "n\n"), 5);
+	assert_int_equal(asked(source, dir, "\n"), 5);
+	assert_true(made(dir) == first);
+	assert_int_equal(asked(source, dir, "y\n"), 0);
+	assert_true(made(dir) != first);
+	first = made(dir);
+	tool_expect(0, "", "shardctl", strcat(words, " --force"));
+	assert_true(made(dir) != first);
+	ckpts_remove(dir);
+}
+
+/* Settings that nothing can restore are refused by the daemon's own parser. */
+static void test_import_settings(void **state)
+{
+	static const struct {
+		const char *settings, *text;
+		int rc;
+	} rows[] = {
+		{"foo=1", "import: --settings: [model] foo: unknown key", 4},
+		{"lr=abc", "import: --settings: [model] lr = abc: choose a number", 4},
+		{"optimizer=sgd,beta1=0.5", "optimizer", 4},
+		{"lr", "write key=value", 2},
+		{"lr=1e-3", "2 tensors", 0},
+		{"keep_latest=7", "keep_latest=7 holds only where shardd.conf", 0},
+	};
+	char dir[64], source[100], words[300];
+
+	(void)state;
+	ckpts_folder(dir);
+	snprintf(source, sizeof(source), "%s/x.safetensors", dir);
+	write_source(source, 1);
+	for (size_t i = 0; i < NR(rows); i++) {
+		snprintf(words, sizeof(words), "import %s %s/%zu --name gpt --settings %s", source,
+			 dir, i, rows[i].settings);
+		tool_expect(rows[i].rc, rows[i].text, "shardctl", words);
+		snprintf(words, sizeof(words), "%s/%zu", dir, i);
+		assert_int_equal(access(words, F_OK) == 0, rows[i].rc == 0);
+	}
 	ckpts_remove(dir);
 }
 
@@ -110,7 +211,7 @@ static void test_export_again(void **state)
 		if (i > 0)
 			tool_expect(5, "or --force", "shardctl", words);
 		strcat(words, " --force --json");
-		snprintf(other, sizeof(other), "\"files\": %d", rows[i].shards);
+		snprintf(other, sizeof(other), "\"files\":%d", rows[i].shards);
 		tool_expect(0, other, "shardctl", words);
 		has(out, rows[i].shards);
 		snprintf(other, sizeof(other), "%s/model-00001-of-00009.safetensors.keep", out);
@@ -168,7 +269,7 @@ static void test_export_own_types(void **state)
 	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
 	snprintf(out, sizeof(out), "%s/out", dir);
 	snprintf(words, sizeof(words), "export %s %s --json", dir, out);
-	tool_expect(0, "\"dtype\": \"mixed\"", "shardctl", words);
+	tool_expect(0, "\"dtype\":\"mixed\"", "shardctl", words);
 	snprintf(path, sizeof(path), "%s/model.safetensors", out);
 	assert_int_equal(own_types(path), CKPTS_TENSORS);
 	snprintf(words, sizeof(words), "export %s %s --max-shard-size 3KB --force", dir, out);
@@ -214,10 +315,9 @@ static void test_export_stopped(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_nonfinite),
-		cmocka_unit_test(test_export_again),
-		cmocka_unit_test(test_export_own_types),
-		cmocka_unit_test(test_export_stopped),
+		cmocka_unit_test(test_nonfinite),        cmocka_unit_test(test_import_again),
+		cmocka_unit_test(test_import_settings),  cmocka_unit_test(test_export_again),
+		cmocka_unit_test(test_export_own_types), cmocka_unit_test(test_export_stopped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

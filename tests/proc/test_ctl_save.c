@@ -136,6 +136,11 @@ static void test_save_restore(void **state)
 	/* However fast it was, it counts the bytes. */
 	assert_true(json_integer_value(json_object_get(o, "bytes")) > 0);
 	json_decref(o);
+	/* What somebody asked for is no error, on no node, and neither is a wrong name. */
+	RUN(5, "", "restore %s --force --tag none --address %s", dir, c->node[1].unix_address);
+	for (int n = 0; n < 2; n++)
+		assert_int_equal(cluster_logged(c, n, "level=error"), 0);
+	assert_true(cluster_logged(c, 0, "event=lost model=gpt") > 0);
 	cluster_stop(c);
 }
 

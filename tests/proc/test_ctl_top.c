@@ -110,7 +110,7 @@ static void check_screen(struct pty *p, unsigned columns, unsigned lines)
 	end = strstr(home, "\033[J");
 	for (at = home; at < end; at++) {
 		if (*at == '\033') {
-			at += 2; /* ESC [ x. */
+			at += 1 + strcspn(at + 1, "HJKm"); /* ESC [ 3 1 m. */
 		} else if (*at == '\n') {
 			line++;
 			column = 0;
@@ -161,7 +161,7 @@ static void test_screen(void **state)
 	check_screen(p, 50, 9);
 	size.ws_col = 200, size.ws_row = 3;
 	CHECK(ioctl(p->master, TIOCSWINSZ, &size) == 0);
-	check_screen(p, 200, 3);
+	pty_read(p, "too small: 200x3, 40x8 needed");
 	size.ws_col = 80, size.ws_row = 24;
 	CHECK(ioctl(p->master, TIOCSWINSZ, &size) == 0);
 	trainer_push_all(&t, 0.5f);
@@ -169,8 +169,21 @@ static void test_screen(void **state)
 	pty_read(p, "model \"");
 	CHECK(write(p->master, "x", 1) == 1); /* Any other key does nothing. */
 	check_screen(p, 80, 24);
+	CHECK(write(p->master, "?", 1) == 1);
+	pty_read(p, "Keys of shardctl top");
+	CHECK(write(p->master, "x/nothing\r", 10) == 10);
+	pty_read(p, "only with nothing");
 	CHECK(write(p->master, "q", 1) == 1);
 	pty_end(p, 0);
+	/* Colours are there on a terminal, unless somebody wants none. */
+	assert_non_null(strstr(p->seen, "\033[1mnode a\033[0m"));
+	CHECK(setenv("NO_COLOR", "1", 1) == 0);
+	pty_start(p, 80, 24, c->node[0].unix_address);
+	pty_read(p, "node a");
+	CHECK(write(p->master, "\033[B\033[Fq", 7) == 7); /* Neither key ends it. */
+	pty_end(p, 0);
+	assert_null(strstr(p->seen, "\033[1m"));
+	CHECK(unsetenv("NO_COLOR") == 0);
 	free(p);
 	cluster_stop(c);
 }
@@ -235,7 +248,14 @@ static void test_once(void **state)
 	snprintf(words, sizeof(words), "top --once --interval 0.1 -a %s",
 		 c->node[1].tcp_address + strlen("tcp://"));
 	tool_expect(0, "(its node knows)", "shardctl", words);
+	tool_expect(0, "(its node knows)", "shardctl",
+		    strcat(words, " --sort node --color always"));
+	tool_expect(0, "no models", "shardctl", strcat(words, " --filter nobody"));
 	trainer_end(&t);
+	tool_expect(2, "top: --sort x: choose wait, rank", "shardctl", "top --once --sort x");
+	tool_expect(2, "--color x: choose auto", "shardctl", "top --once --color x");
+	tool_expect(2, "--color x: choose auto", "shardctl", "status --color x");
+	tool_expect(2, "--color x: choose auto", "shardctl", "doctor --color x");
 	tool_expect(2, "the output is no terminal", "shardctl", "top");
 	tool_expect(2, "choose seconds from 0.05", "shardctl", "top --once --interval 0");
 	tool_expect(3, "SHARD_UNREACHABLE", "shardctl", "top --once -a unix:/nonexistent/x.sock");

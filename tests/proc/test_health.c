@@ -170,6 +170,53 @@ static void test_rank_stands(void **state)
 	cluster_done(&cluster);
 }
 
+/* How long the model has made no step, as status says it. Negative: it does not. */
+static double stood(void)
+{
+	static const char words[] = "\"gpt\" has made no step for ";
+	int rc;
+	char *out = moved_said(cluster, 0, "status", &rc), *at = strstr(out, words);
+	double s = at != NULL ? strtod(at + sizeof(words) - 1, NULL) : -1;
+
+	free(out);
+	return s;
+}
+
+static double await_stood(double at_least)
+{
+	uint64_t until = pace_by(WAIT_S);
+	double s;
+
+	while ((s = stood()) < at_least) {
+		if (clock_ns() > until)
+			fail_msg("\"gpt\" has stood for %g s, not %g s", s, at_least);
+		(void)poll(NULL, 0, 50);
+	}
+	return s;
+}
+
+/* Trainers come and die before they have made a step, again and again. */
+static void test_crash_loop(void **state)
+{
+	struct trainer t;
+
+	(void)state;
+	serve(NULL);
+	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	train(&t, 6);
+	trainer_begin(&t);
+	(void)await_stood(8);
+	shard_detach(&t.model);
+	shard_disconnect(&t.client);
+	seen("warn", "\"gpt\" waits at step 6 for 1 more trainer");
+	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	trainer_begin(&t);
+	assert_true(await_stood(0) >= 8); /* What it stood before counts. */
+	shard_detach(&t.model);
+	shard_disconnect(&t.client);
+	cluster_done(&cluster);
+}
+
 static void test_node_dead(void **state)
 {
 	(void)state;
@@ -307,10 +354,20 @@ static void test_everywhere(void **state)
 		says(n, "top --all --once", 0, " b                ");
 	}
 	says(0, "status", 0, "node b            pid");
+	/* /cluster has what the rank's own node knows of it, and what went over that node's links.
+	 */
+	web_await(http_port[0], "/cluster", "\"everywhere\":{\"b\":{\"release\"");
+	web_await(http_port[0], "/cluster", "\"links\":{\"a\":{\"in_bytes\":");
+	web_await(http_port[0], "/cluster", "\"state\":\"computing\",\"chunks_pushed\":0");
+	out = web_fetch(http_port[0], "GET", "/status");
+	assert_null(strstr(out, "chunks_pushed"));
+	assert_null(strstr(out, "everywhere"));
+	free(out);
 	cluster_kill(cluster, 1);
 	seen_at(0, "ill", "node b is down: ");
 	says(0, "status --all", 1, "\nb                did not answer: ");
 	says(0, "status --all --json", 1, "\"everywhere\":{\"b\":{\"error\":");
+	web_await(http_port[0], "/cluster", "\"everywhere\":{\"b\":{\"error\":");
 	shard_detach(&t.model);
 	shard_disconnect(&t.client);
 	cluster_done(&cluster);
@@ -320,7 +377,8 @@ static void test_everywhere(void **state)
  * are not there. Another model at the same daemons is shown as ever. */
 static void test_private(void **state)
 {
-	static const char *const paths[] = {"/status", "/events", "/healthz", "/samples"};
+	static const char *const paths[] = {"/status", "/cluster", "/events", "/healthz",
+					    "/samples"};
 	struct shard_spec spec;
 	struct trainer t, open;
 
@@ -429,6 +487,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_rank_stands, cleanup),
+		cmocka_unit_test_teardown(test_crash_loop, cleanup),
 		cmocka_unit_test_teardown(test_node_dead, cleanup),
 		cmocka_unit_test_teardown(test_lost, cleanup),
 		cmocka_unit_test_teardown(test_set_back, cleanup),

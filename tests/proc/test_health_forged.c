@@ -2,6 +2,7 @@
 /* What a node that lies can do with HEALTH. The test is node b, which does not coordinate. What no
  * honest node sends ends the link. What it says of models counts for nothing, because it is not the
  * coordinator. What it says of itself is shown as long as its link is up, and no longer. */
+#include "base/clock.h"
 #include "lib/rawnode.h"
 #include "wire/ops.h"
 
@@ -125,13 +126,45 @@ static void test_of_models(void **state)
 	rawnode_stop(&x);
 }
 
+/* Node a says so if node b's clock is ahead of its own. A message that is late looks the same as a
+ * clock that is behind, so that is for the other node to say. */
+static void test_clock(void **state)
+{
+	static const char *const says = "the clocks of nodes a and b differ by 3";
+	uint64_t hour = 3600 * NS_PER_SEC;
+	Shard__Health body = SHARD__HEALTH__INIT;
+	Shard__Finding f, *mine = finding(&f, 1, "node b has said it");
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, false, &quiet, 1);
+	body.clock = clock_unix_ns() + hour;
+	raw_send(&x.r[0], &health, &body.base);
+	shown(&x, says, true);
+	body.clock = clock_unix_ns();
+	raw_send(&x.r[0], &health, &body.base);
+	shown(&x, says, false);
+	body.clock = clock_unix_ns() - hour;
+	body.n_found = 1;
+	body.found = &mine;
+	raw_send(&x.r[0], &health, &body.base);
+	shown(&x, "node b has said it", true);
+	shown(&x, "the clocks", false);
+	body.clock = UINT64_MAX;
+	raw_send(&x.r[0], &health, &body.base);
+	shown(&x, "the clocks of nodes a and b differ by 1", true);
+	raw_close(&x.r[0]);
+	shown(&x, "the clocks", false); /* Its link is down. */
+	rawnode_link(&x);
+	rawnode_stop(&x);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_no_such_level),
-		cmocka_unit_test(test_no_such_state),
-		cmocka_unit_test(test_of_itself),
-		cmocka_unit_test(test_of_models),
+		cmocka_unit_test(test_no_such_level), cmocka_unit_test(test_no_such_state),
+		cmocka_unit_test(test_of_itself),     cmocka_unit_test(test_of_models),
+		cmocka_unit_test(test_clock),
 	};
 
 	if (argc > 1)

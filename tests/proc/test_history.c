@@ -490,7 +490,8 @@ static void test_damaged(void **state)
 	last = crew_finish(c);
 	all = ask(0, "one", " --node all", 1);
 	assert_non_null(judge(&j, all, "ac", (json_int_t)last));
-	assert_non_null(strstr(j.wrong, "damage or a gap: {\"node\":\"b\",\"kind\":\"damaged\""));
+	assert_non_null(strstr(
+		j.wrong, "damage or a gap: {\"format\":1,\"node\":\"b\",\"kind\":\"damaged\""));
 	assert_non_null(first_of(all, "b", "cut"));
 	json_decref(all);
 	/* Steps before the damage are whole, and it may hide any that follows. */

@@ -59,7 +59,7 @@ static void paths(void **state)
 	WEB_EXPECT(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
 		   "# TYPE shardd_build_info gauge\n");
 	WEB_EXPECT(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json",
-		   "{\"node\":\"a\"");
+		   "{\"format\":1,\"node\":\"a\"");
 	WEB_EXPECT(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	WEB_EXPECT(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
 	WEB_EXPECT(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
@@ -74,15 +74,31 @@ static void paths(void **state)
 	cluster_stop(s.c);
 }
 
-static void answered(uint16_t port, const char *headers, const char *part)
+static char *answer(uint16_t port, const char *headers)
 {
 	int fd = web_dial(port);
-	char request[300], *text;
+	char request[300];
 
 	snprintf(request, sizeof(request),
 		 "GET /status HTTP/1.1\r\n%s\r\nConnection: close\r\n\r\n", headers);
 	web_say(fd, request);
-	text = web_hear(fd);
+	return web_hear(fd);
+}
+
+/* libmicrohttpd says 501 or 400, by its release. */
+static void refused(uint16_t port, const char *headers)
+{
+	char *text = answer(port, headers);
+
+	if (strncmp(text, "HTTP/1.1 501 ", 13) != 0 && strncmp(text, "HTTP/1.1 400 ", 13) != 0)
+		fail_msg("%s is answered with\n%.600s", headers, text);
+	free(text);
+}
+
+static void answered(uint16_t port, const char *headers, const char *part)
+{
+	char *text = answer(port, headers);
+
 	if (strstr(text, part) == NULL)
 		fail_msg("%s: no \"%s\" in\n%.600s", headers, part, text);
 	free(text);
@@ -111,7 +127,7 @@ static void hosts(void **state)
 	answered(s.port[0], "Host: 127.0.0.1.evil.example", "HTTP/1.1 421 ");
 	answered(s.port[0], "Host: evil.example", "or by the host in [daemon] http");
 	answered(s.port[0], "Host: ", "HTTP/1.1 421 ");
-	answered(s.port[0], "Host: localhost\r\nTransfer-Encoding: xchunked", "HTTP/1.1 501 ");
+	refused(s.port[0], "Host: localhost\r\nTransfer-Encoding: xchunked");
 	cluster_stop(s.c);
 }
 

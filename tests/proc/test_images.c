@@ -30,15 +30,30 @@ static struct seen { /* The cutter writes it while .lock is held. */
 	pthread_mutex_t lock;
 	bool flies[CHUNKS_MAX]; /* Node d has asked for it, and it has not passed yet. */
 	uint32_t flying, most;
-	uint32_t got[NODES]; /* Chunks that it had asked a node for and got from it. */
-	uint8_t asked[CHUNKS_MAX];
-	uint64_t bad; /* Chunks that cannot be. */
+	uint64_t step, next[NODES]; /* Which record it asks for, and each node from which chunk. */
+	uint32_t got[NODES];        /* Chunks that it had asked a node for and got from it. */
+	uint8_t asked[CHUNKS_MAX];  /* 1 + the node. 0: it was not asked for. */
+	uint64_t bad;               /* Chunks that cannot be. */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Node d asks each node in ascending order. If it begins again, for another record or because
+ * nothing came for a second, it has given up what it had asked for, and so does this count. */
+static void again(struct seen *s, int of, uint64_t step, uint32_t first)
+{
+	if (step == s->step && first >= s->next[of])
+		return;
+	memset(s->flies, 0, sizeof(s->flies));
+	memset(s->next, 0, sizeof(s->next));
+	s->flying = 0;
+	s->step = step;
+}
 
 static void asks(struct seen *s, int of, const struct wire_head *h, const void *body)
 {
 	Shard__Chunks *runs = shard__chunks__unpack(NULL, h->body_bytes, body);
 
+	if (runs != NULL && runs->n_runs > 0)
+		again(s, of, h->step, runs->runs[0]);
 	for (size_t i = 0; runs != NULL && i + 1 < runs->n_runs; i += 2)
 		for (uint32_t k = 0; k < runs->runs[i + 1]; k++) {
 			uint64_t c = (uint64_t)runs->runs[i] + k;
@@ -49,7 +64,8 @@ static void asks(struct seen *s, int of, const struct wire_head *h, const void *
 			}
 			s->flying += !s->flies[c];
 			s->flies[c] = true;
-			s->asked[c] = (uint8_t)of;
+			s->asked[c] = (uint8_t)(1 + of);
+			s->next[of] = c + 1;
 		}
 	if (s->flying > s->most)
 		s->most = s->flying;
@@ -63,10 +79,11 @@ static void watch(void *arg, int from, int to, const struct wire_head *h, const 
 	pthread_mutex_lock(&s->lock);
 	if (h->op == OP_IMAGE_ASK && from == BACK)
 		asks(s, to, h, body);
-	if (h->op == OP_IMAGE_DATA && to == BACK && h->chunk < CHUNKS_MAX && s->flies[h->chunk]) {
+	if (h->op == OP_IMAGE_DATA && to == BACK && h->chunk < CHUNKS_MAX) {
+		s->flying -= s->flies[h->chunk];
 		s->flies[h->chunk] = false;
-		s->flying--;
-		s->got[from] += s->asked[h->chunk] == from;
+		s->got[from] += s->asked[h->chunk] == 1 + from;
+		s->asked[h->chunk] = 0;
 	}
 	pthread_mutex_unlock(&s->lock);
 }

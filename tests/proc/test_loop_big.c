@@ -200,6 +200,7 @@ static void define(const char *address, uint64_t nr)
 	for (uint32_t i = 0; i < WRITE_ELEMS; i++)
 		ones[i] = 1;
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	must(shard_connect(&c, &o), "connect");
 	s.name = "big";
 	s.tensors = &tensor;
@@ -224,6 +225,7 @@ static void save(const char *address, const char *dir)
 	shard_model *m;
 
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	must(shard_connect(&c, &o), "connect");
 	must(shard_attach(c, "big", &m), "attach");
 	must(shard_save(m, dir, NULL, &ticket), "save");

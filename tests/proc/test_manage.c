@@ -104,6 +104,7 @@ static void test_set(void **state)
 
 static void test_set_refused(void **state)
 {
+	char words[256];
 	struct pair p;
 	shard_model *m;
 
@@ -121,6 +122,29 @@ static void test_set_refused(void **state)
 	assert_int_equal(shard_set(m, "clip", "0.5"),
 			 SHARD_OK); /* Nobody trains, so it is in force at once. */
 	assert_int_equal(shard_set(m, "clip", "0.5"), SHARD_OK);
+	tool_expect(0, "m: clip 0.5 -> 2 from the next step on; it is at step ", "shardctl",
+		    pair_model(&p, words, "set m clip 2"));
+	tool_expect(0, "m: clip 2 -> 0 from", "shardctl",
+		    pair_model(&p, words, "set m clip default"));
+	tool_expect(0, "\"key\":\"clip\",\"from\":\"0\",\"to\":\"7\",\"step\":", "shardctl",
+		    pair_model(&p, words, "set m clip 7 --json"));
+	pair_finish(&p);
+}
+
+/* No node takes a view with such a rate: the model would never train again. */
+static void test_lr_out_of_range(void **state)
+{
+	struct pair p;
+	shard_model *m;
+
+	pair_start(&p, state, NULL);
+	pair_join(&p, PAIR_TWO);
+	BOTH(&p, .op = DRILL_TRAIN, .step = 2);
+	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK);
+	pair_fails(shard_set(m, "lr", "-1"), SHARD_BAD_ARG,
+		   "lr = -1: choose a finite number of at least 0");
+	pair_fails(shard_set(m, "lr", "1e39"), SHARD_BAD_ARG, "lr = 1e+39: choose a finite number");
+	BOTH(&p, .op = DRILL_TRAIN, .step = 4);
 	pair_finish(&p);
 }
 
@@ -146,10 +170,11 @@ static void test_pause(void **state)
 		    pair_model(&p, words, "pause m")); /* It is paused already. */
 	assert_true(p.t[0]->out && p.t[1]->out);
 	tool_expect(0, "\"paused\":true", "shardctl", pair_model(&p, words, "show m --json"));
-	tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
+	tool_expect(0, "m resumed at step ", "shardctl", pair_model(&p, words, "resume m"));
 	for (int i = 0; i < 2; i++)
 		drill_get(p.t[i], SHARD_OK);
 	drill_replay(p.t[0], 6, 2);
+	tool_expect(0, "m was not paused at step 6", "shardctl", pair_model(&p, words, "resume m"));
 	pair_finish(&p);
 }
 
@@ -182,7 +207,7 @@ static void test_diverged(void **state)
 		drill_text(p.t[0]->last.error, "the model is paused since step ");
 		drill_text(p.t[0]->last.error, "then `shardctl model resume` lets it go on");
 		tool_expect(0, "diverged", "shardctl", pair_model(&p, words, "list"));
-		tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
+		tool_expect(0, "m resumed at step ", "shardctl", pair_model(&p, words, "resume m"));
 		BOTH(&p, .op = DRILL_TRAIN, .step = (uint64_t)round * 4 + 4);
 	}
 	drill_replay(p.t[1], 8, 2);
@@ -375,10 +400,15 @@ int main(void)
 {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_set),         TEST(test_pause),
-		TEST(test_set_refused), TEST(test_diverged),
-		TEST(test_kick),        TEST(test_kick_process),
-		TEST(test_denied),      TEST(test_owner_elsewhere),
+		TEST(test_set),
+		TEST(test_pause),
+		TEST(test_set_refused),
+		TEST(test_lr_out_of_range),
+		TEST(test_diverged),
+		TEST(test_kick),
+		TEST(test_kick_process),
+		TEST(test_denied),
+		TEST(test_owner_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,6 +99,7 @@ static void connect_rank(struct rank *r, struct trainer *t)
 		 "chunk_elems=1024 %s",
 		 RANKS, RANKS, h->settings ? h->settings : "");
 	o.address = h->tcp >> r->nr & 1 ? n->tcp_address : n->unix_address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	MUST(shard_connect(&t->client, &o));
 	s.name = "stale";
 	s.tensors = tensors;
@@ -280,6 +281,7 @@ static void check(struct run *run, int late, bool equal)
 		struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 
 		o.address = run->cluster.node[run->how->nodes > 1 ? 1 : 0].unix_address;
+		o.look_ms = -1; /* What broke is told, and not made again. */
 		EXPECT(SHARD_OK, shard_connect(&t.client, &o));
 		EXPECT(SHARD_OK, shard_attach(t.client, "stale", &t.model));
 	}

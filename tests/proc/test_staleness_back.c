@@ -81,6 +81,7 @@ static bool connect_rank(struct rank *r)
 	float w[NUMEL];
 
 	o.address = r->yard->tcp && r->nr == 1 ? n->tcp_address : n->unix_address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	o.timeout_ms = pace_ms(10000);
 	s.name = "m";
 	s.tensors = &tensor;

@@ -334,14 +334,16 @@ static void test_coordinator_is_the_verdict(void **state)
 /* The node waits for longer than heartbeat_timeout. It must not be taken for a silent node. */
 static void test_long_wait(void **state)
 {
-	struct duo *d =
-		prepared(state, B, false,
-			 "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
-	char *text;
+	char conf[120], *text;
+	int silent_ms = pace_ms(1000); /* A loaded machine must not make a node silent. */
+	struct duo *d;
 
+	snprintf(conf, sizeof(conf),
+		 "[cluster]\nheartbeat_timeout = %dms\n[daemon]\nstop_timeout = 600s", silent_ms);
+	d = prepared(state, B, false, conf);
 	cluster_signal(d->y->cluster, B, SIGTERM);
 	wait_logged(d, B, "the verdict of node a is waited for");
-	(void)poll(NULL, 0, 1000); /* Nothing must happen in this time. */
+	(void)poll(NULL, 0, 3 * silent_ms); /* Nothing must happen in this time. */
 	hold_release(&d->still);
 	for (int n = 0; n < NODES; n++)
 		result_is(d, n, SHARD_OK, NULL, 1);

@@ -96,6 +96,7 @@ static enum shard_status session(struct trainer *t, const char *address)
 	shard_ticket ticket;
 
 	o.address = address;
+	o.look_ms = -1; /* What broke is told, and not made again. */
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
 	STEP(shard_connect(&t->client, &o));
 	STEP(shard_define(t->client, &s, &t->model, &t->created));

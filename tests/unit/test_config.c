@@ -568,7 +568,7 @@ static void contradictions(void **state)
 	refused(HEAD "listen = off\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n",
 		"shardd.conf:3: [daemon] listen = off: the other nodes of [nodes] (shardd.conf:5) "
 		"could not connect: set it");
-	refused(HEAD "linger = 2\n", "shardd.conf:3: [daemon] linger = 2: choose a time from 0ns "
+	refused(HEAD "linger = 2\n", "shardd.conf:3: [daemon] linger = 2: choose a time from 0s "
 				     "to 86400s with its unit (us, ms, s, "
 				     "min, h), as in 5s");
 	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: choose off or host:port");

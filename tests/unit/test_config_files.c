@@ -134,6 +134,24 @@ static void all_wrong(const struct config_args *args, const char *want)
 	assert_memory_equal(said, below_top(e.text), strlen(below_top(e.text)));
 }
 
+/* Nobody writes into it, so that open() would wait for ever. */
+static void test_pipe(void **state)
+{
+	char file[128], dir[128], path[160];
+	struct config_args args = {.file = file, .folder = dir};
+	struct config c;
+	struct err e;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/conf.d", top);
+	put(file, "main.conf", "[daemon]\nnode = a\n");
+	snprintf(path, sizeof(path), "%s/10-pipe.conf", dir);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "/conf.d/10-pipe.conf: not a file"));
+	assert_int_equal(unlink(path), 0);
+}
+
 static void test_all_errors(void **state)
 {
 	char file[128], dir[128], path[128], said[4096] = "";
@@ -201,6 +219,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_pipe, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_all_errors, setup, teardown),
 	};
 

@@ -300,6 +300,14 @@ static void test_lines(void **state)
 			 ETCD_NO_LEASE);
 	assert_int_equal(refusal_is("{\"error\":\"etcdserver: too many requests\",\"code\":8}"),
 			 ETCD_REFUSED);
+	/* As another release says it. */
+	assert_int_equal(refusal_is("{\"code\":8, \"message\":"
+				    "\"etcdserver: mvcc: database space exceeded\"}"),
+			 ETCD_NOSPACE);
+	assert_int_equal(refusal_is("{\"code\":5,\"message\":"
+				    "\"etcdserver: requested lease not found\"}"),
+			 ETCD_NO_LEASE);
+	assert_int_equal(refusal_is("{\"message\":7}"), ETCD_REFUSED);
 	assert_int_equal(refusal_is("{\"error\":7}"), ETCD_REFUSED);
 	assert_int_equal(refusal_is("<html>"), ETCD_REFUSED);
 }

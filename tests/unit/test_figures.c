@@ -92,7 +92,7 @@ static char *shown(const json_t *before, const json_t *now)
 	FILE *out = open_memstream(&text, &bytes);
 
 	assert_true(f && out);
-	figures_print(f, out);
+	figures_print(f, &palette_plain, out);
 	assert_int_equal(fclose(out), 0);
 	json_decref(f);
 	return text;

@@ -163,6 +163,37 @@ static void rate(void **state)
 	assert_int_equal(s.nr, 2 * LOG_BURST + 1);
 }
 
+/* A peer that tries each second is written four times, and then once a minute with a count. */
+static void folds(void **state)
+{
+	struct log_fold f = {.slot = {{.shown = 0}}};
+	uint64_t now = 5000 * NS_PER_SEC;
+	uint32_t times, written = 0, all = 0;
+
+	(void)state;
+	for (int i = 0; i < 300; i++, now += NS_PER_SEC) {
+		if (log_fold(&f, now, "10.0.0.7 wrong", &times)) {
+			written++;
+			all += 1 + times;
+		}
+		/* Others in between do not matter. */
+		for (int k = 0; k < LOG_FOLD_SLOTS - 1; k++) {
+			char other[16];
+
+			snprintf(other, sizeof(other), "other %d", k);
+			(void)log_fold(&f, now, other, &times);
+		}
+	}
+	assert_in_range(written, LOG_FOLD_SHOWN + 4, LOG_FOLD_SHOWN + 5);
+	assert_in_range(all, 300 - 60, 300);
+	assert_true(log_fold(&f, now, "10.0.0.8 wrong", &times)); /* It takes the oldest place. */
+	assert_int_equal(times, 0);
+	now += 600 * NS_PER_SEC;
+	for (int i = 0; i < LOG_FOLD_SHOWN; i++)
+		assert_true(log_fold(&f, now, "10.0.0.8 wrong", &times)); /* It is news again. */
+	assert_false(log_fold(&f, now, "10.0.0.8 wrong", &times));
+}
+
 static void descriptor(void **state)
 {
 	struct log l;
@@ -186,8 +217,9 @@ static void descriptor(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(values), cmocka_unit_test(quoting), cmocka_unit_test(cut),
-		cmocka_unit_test(levels), cmocka_unit_test(rate),    cmocka_unit_test(descriptor),
+		cmocka_unit_test(values),     cmocka_unit_test(quoting), cmocka_unit_test(cut),
+		cmocka_unit_test(levels),     cmocka_unit_test(rate),    cmocka_unit_test(folds),
+		cmocka_unit_test(descriptor),
 	};
 
 	return cmocka_run_group_tests_name("log", tests, NULL, NULL);

@@ -227,11 +227,11 @@ static void canonical(void **state)
 	assert_string_equal(
 		one,
 		"optimizer=sgd checkpoint_dir=none checkpoint_every=0 chunk_elems=1048576 clip=0 "
-		"consecutive_hysteresis=no hysteresis=2 join_timeout=0ns keep_latest=0 "
+		"consecutive_hysteresis=no hysteresis=2 join_timeout=0s keep_latest=0 "
 		"local_world=1 loss_scale=1 "
 		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=256 "
 		"min_copies=1 min_loss_scale=1 min_world=1 mode=0666 "
-		"momentum=0 nesterov=0 nonfinite=skip predivide=1 quorum_timeout=0ns replicas=1 "
+		"momentum=0 nesterov=0 nonfinite=skip predivide=1 quorum_timeout=0s replicas=1 "
 		"restore_at_start=no "
 		"schedule=none straggler_timeout=30s stragglers=wait timeout=300s weight_decay=0 "
 		"when_lost=fail");
@@ -240,31 +240,37 @@ static void canonical(void **state)
 
 static void compared(void **state)
 {
+	char key[SETTINGS_KEY_BYTES];
 	struct err e;
 
 	(void)state;
-	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=2", "there", "", &e), SHARD_OK);
-	assert_int_equal(
-		settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0", "", &e),
-		SHARD_MISMATCH);
+	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=2", "there", "", NULL, &e),
+			 SHARD_OK);
+	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0",
+					  "", key, &e),
+			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "setting b: 2 here, 3 in the model of rank 0");
-	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1", "there", "", &e),
+	assert_string_equal(key, "b");
+	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1", "there", "", NULL, &e),
 			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: b=2 here,  there");
-	assert_int_equal(settings_compare("a=1", "here", "b=1", "there", "", &e), SHARD_MISMATCH);
+	assert_int_equal(settings_compare("a=1", "here", "b=1", "there", "", key, &e),
+			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: a=1 here, b=1 there");
-	assert_int_equal(settings_compare("", "here", "", "there", "", &e), SHARD_OK);
+	assert_string_equal(key, "");
+	assert_int_equal(settings_compare("", "here", "", "there", "", NULL, &e), SHARD_OK);
 	/* What somebody wrote comes before what follows from it. */
-	assert_int_equal(
-		settings_compare("a=1 b=2 c=3", "here", "a=2 b=2 c=4", "there", " c=3\tb=2 ", &e),
-		SHARD_MISMATCH);
+	assert_int_equal(settings_compare("a=1 b=2 c=3", "here", "a=2 b=2 c=4", "there",
+					  " c=3\tb=2 ", key, &e),
+			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "setting c: 3 here, 4 there");
+	assert_string_equal(key, "c");
 	assert_int_equal(settings_compare("a=1 beta1=0 beta2=0.5", "here", "a=2 beta1=0 beta2=1",
-					  "there", "betas=0,0.5", &e),
+					  "there", "betas=0,0.5", key, &e),
 			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "setting beta2: 0.5 here, 1 there");
 	/* A key that only one of them has is as before. */
-	assert_int_equal(settings_compare("a=1 b=2", "here", "c=1 b=2", "there", "a=1", &e),
+	assert_int_equal(settings_compare("a=1 b=2", "here", "c=1 b=2", "there", "a=1", NULL, &e),
 			 SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: a=1 here, c=1 there");
 }

@@ -36,7 +36,8 @@ static void shows(void **state)
 	struct termios before, raw, after;
 	unsigned columns, lines;
 	int master, slave;
-	char text[4096], key = 0;
+	char text[4096];
+	int key = 0;
 	struct term t;
 	struct err e;
 
@@ -51,12 +52,38 @@ static void shows(void **state)
 	term_show(&t, "1234567\na\033[2J\tb\n\nfour\n");
 	assert_string_equal(seen(master, text, sizeof(text)),
 			    "\033[H123456\r\r\na?[2J?\r\r\n\033[K\033[J");
+	/* Marks have no width, and are seen only with colours. */
+	term_show(&t, "\7\003"
+		      "12"
+		      "\6"
+		      "345678");
+	assert_string_equal(seen(master, text, sizeof(text)), "\033[H123456\033[J");
+	t.colour = true;
+	term_show(&t, "\7\003"
+		      "12"
+		      "\6"
+		      "345678\n\1a");
+	assert_string_equal(seen(master, text, sizeof(text)),
+			    "\033[H\033[31m12\033[0m3456\r\r\n\033[32ma\033[0m\033[K\033[J");
+	t.colour = false;
 	term_show(&t, "");
 	assert_string_equal(seen(master, text, sizeof(text)), "\033[H\033[J");
 	assert_int_equal(term_wait(&t, 0, &key), TERM_TIMEOUT);
 	CHECK(write(master, "q", 1) == 1);
 	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
 	assert_int_equal(key, 'q');
+	CHECK(write(master, "\033[B", 3) == 3);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
+	assert_int_equal(key, TERM_DOWN);
+	CHECK(write(master, "\033[6~", 4) == 4);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
+	assert_int_equal(key, TERM_PAGE_DOWN);
+	CHECK(write(master, "\033[15~", 5) == 5);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
+	assert_int_equal(key, TERM_OTHER);
+	CHECK(write(master, "\033", 1) == 1);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
+	assert_int_equal(key, 27);
 	CHECK(raise(SIGWINCH) == 0);
 	assert_int_equal(term_wait(&t, 10000, &key), TERM_RESIZED);
 	CHECK(raise(SIGTERM) == 0);

@@ -55,7 +55,7 @@ class Sized(C.Structure):
 
 class ConnectOpts(Sized):
     _fields_ = [("size", size_t), ("address", text), ("secret", text), ("timeout_ms", i64),
-                ("log", void), ("log_arg", void), ("tls", text)]
+                ("log", void), ("log_arg", void), ("look_ms", i64), ("tls", text)]
 
 
 class Tensor(C.Structure):
@@ -76,7 +76,7 @@ class Spec(Sized):
 class Info(Sized):
     _fields_ = [("size", size_t), ("name", text), ("offset", u64), ("numel", u64), ("group", u32),
                 ("flags", u32), ("ndim", u32), ("shape", u64 * 8), ("image", u32),
-                ("grad", u32), ("image_offset", u64)]
+                ("grad", u32), ("image_offset", u64), ("mapped", u64)]
 
 
 class World(Sized):

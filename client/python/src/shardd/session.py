@@ -157,7 +157,8 @@ class Session:
         self._pid = os.getpid()
         opts = _c.ConnectOpts(address=address.encode(), secret=secret.encode() if secret else None,
                               tls=tls.encode() if tls else None,
-                              timeout_ms=max(1, int(1000 * connect_timeout)))
+                              timeout_ms=max(1, int(1000 * connect_timeout)),
+                              look_ms=-1)  # Parameters are its image: find_again() looks.
         if address.startswith("spawn:"):
             # A trainer that crashed and starts again has to find its model.
             os.environ.setdefault("SHARD_LINGER", "300s")

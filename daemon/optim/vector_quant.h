@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vector_quant.h: the kernels of quant.h with the vector that the including file has defined. Each
+ * kernel goes from block to block. It takes a block into a buffer of fp32 that stays in the first
+ * cache, so that memory is read once and a source that changes meanwhile does no harm, works there
+ * on whole lines, and puts out what the block has. The last block is filled up with zeros, which
+ * have no magnitude and change no sum. */
+#ifndef SHARD_OPTIM_VECTOR_QUANT_H
+#define SHARD_OPTIM_VECTOR_QUANT_H
+
+#include "base/check.h"
+#include "optim/kernels.h"
+
+#include <string.h>
+
+enum {
+	LINE = REDUCE_LANES,
+	PARTS = LINE / VEC_LANES,
+	OPERANDS = 4, /* So many coded operands are read side by side. */
+};
+
+/* A block, in whole lines. */
+struct qblock {
+	_Alignas(64) float x[QUANT_BLOCK_MAX];
+	_Alignas(64) int8_t code[OPERANDS][QUANT_BLOCK_MAX];
+	_Alignas(64) char rest[LINE * DTYPE_BYTES_MAX];
+};
+
+/* What a kernel knows at compile time. */
+struct qhow {
+	enum quant_kind kind;
+	enum shard_dtype dt;
+	uint32_t block;
+};
+
+/* --- where things are in a coded segment --- */
+
+INLINE size_t code_bytes(enum quant_kind kind, size_t n)
+{
+	return kind == QUANT_INT8 ? n : (n + 1) / 2;
+}
+
+INLINE size_t scales_at(const struct qhow *how, size_t n)
+{
+	return (code_bytes(how->kind, n) + 3) / 4 * 4;
+}
+
+INLINE char *scale_of(const struct qhow *how, size_t n, const void *coded, size_t at)
+{
+	return (char *)(uintptr_t)coded + scales_at(how, n) + at / how->block * sizeof(float);
+}
+
+INLINE char *codes_of(const struct qhow *how, const void *coded, size_t at)
+{
+	return (char *)(uintptr_t)coded + (how->kind == QUANT_INT8 ? at : at / 2);
+}
+
+/* --- elements --- */
+
+INLINE vec load(enum shard_dtype dt, const void *p)
+{
+	if (dt == SHARD_F32)
+		return vec_load((const float *)p);
+	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)p)
+				: vec_load_f16((const uint16_t *)p);
+}
+
+/* Rounds x to dt, with every NaN as the plain one, and returns what a reader will see. */
+INLINE vec store(enum shard_dtype dt, void *p, vec x)
+{
+	vec_half h;
+
+	if (dt == SHARD_F32) {
+		x = vec_plain_nan(x);
+		vec_store((float *)p, x);
+		return x;
+	}
+	if (dt == SHARD_BF16) {
+		x = vec_round_bf16(x, &h);
+	} else {
+		h = vec_to_f16(vec_plain_nan(x));
+		x = vec_from_f16(h);
+	}
+	vec_store_half((uint16_t *)p, h);
+	return x;
+}
+
+/* A line of src. `left` elements are left of the block: what a short line lacks is zero. */
+INLINE const char *line_of(struct qblock *b, const void *src, size_t at, size_t left, size_t size)
+{
+	if (left >= LINE)
+		return (const char *)src + at * size;
+	memset(b->rest, 0, sizeof(b->rest));
+	memcpy(b->rest, (const char *)src + at * size, left * size);
+	return b->rest;
+}
+
+/* Takes m elements from `at` on. add: bf16 values that are added, or NULL. */
+INLINE void take(enum shard_dtype dt, const void *src, const uint16_t *add, size_t at, size_t m,
+		 struct qblock *b)
+{
+	const size_t size = dtype_bytes(dt);
+
+	for (size_t i = 0; i < m; i += LINE) {
+		const char *p = line_of(b, src, at + i, m - i, size);
+
+		for (int part = 0; part < PARTS; part++)
+			vec_store(b->x + i + part * VEC_LANES,
+				  load(dt, p + (size_t)part * VEC_LANES * size));
+		if (add == NULL)
+			continue;
+		p = line_of(b, add, at + i, m - i, 2);
+		for (int part = 0; part < PARTS; part++) {
+			float *x = b->x + i + part * VEC_LANES;
+
+			vec_store(x, vec_add(vec_load(x),
+					     load(SHARD_BF16, p + (size_t)part * VEC_LANES * 2)));
+		}
+	}
+}
+
+/* --- coding --- */
+
+struct qscale {
+	float scale, inverse; /* 0 and 0: all codes are 0. */
+	bool finite;
+};
+
+INLINE struct qscale scale_for(enum quant_kind kind, const struct qblock *b, size_t m)
+{
+	const float most = kind == QUANT_INT8 ? 127.0f : 7.0f;
+	vec_bits top = vec_bits_zero();
+	uint32_t bits;
+
+	for (size_t i = 0; i < m; i += LINE)
+		for (int part = 0; part < PARTS; part++)
+			top = vec_bits_max(top,
+					   vec_magnitude(vec_load(b->x + i + part * VEC_LANES)));
+	bits = vec_bits_top(top);
+	if (bits >= 0x7f800000u)
+		return (struct qscale){dtype_float(0x7fc00000u), 0, false};
+	if (bits <= 0x0d800000u) /* 2^-100 */
+		return (struct qscale){0, 0, true};
+	return (struct qscale){dtype_float(bits) / most, most / dtype_float(bits), true};
+}
+
+/* Two codes for each byte. The second half of an odd block ends with a zero. */
+INLINE void pack(const int8_t *code, size_t m, uint8_t *out)
+{
+	size_t h = (m + 1) / 2;
+
+	for (size_t i = 0; i < h; i++)
+		out[i] = (uint8_t)((code[i] & 15) | (code[h + i] & 15) << 4);
+}
+
+INLINE void unpack(const uint8_t *in, size_t m, int8_t *code)
+{
+	size_t h = (m + 1) / 2;
+
+	for (size_t i = 0; i < h; i++)
+		code[i] = (int8_t)((int8_t)(uint8_t)(in[i] << 4) >> 4);
+	for (size_t i = 0; i < h; i++)
+		code[h + i] = (int8_t)((int8_t)in[i] >> 4);
+}
+
+/* Codes the block, which is at element `at` of n. Each x becomes what its code loses, or 0 if the
+ * block is not finite, because no step is made of it. `stands`: it becomes what its code stands
+ * for. */
+INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, struct qblock *b,
+		 bool stands, void *dst)
+{
+	struct qscale s = scale_for(how->kind, b, m);
+	vec inverse = vec_all(s.inverse), scale = vec_all(s.scale);
+	int8_t *codes = b->code[0];
+
+	memcpy(scale_of(how, n, dst, at), &s.scale, sizeof(s.scale));
+	for (size_t i = 0; i < m; i += LINE)
+		for (int part = 0; part < PARTS; part++) {
+			float *p = b->x + i + part * VEC_LANES;
+			vec x = vec_load(p), y;
+			vec_bits c = s.finite ? vec_nearest(vec_mul(x, inverse)) : vec_bits_zero();
+
+			vec_store_bytes(codes + i + part * VEC_LANES, c);
+			y = vec_mul(vec_from_bits(c), scale);
+			if (!stands)
+				y = s.finite ? vec_sub(x, y) : vec_all(0);
+			vec_store(p, y);
+		}
+	if (how->kind == QUANT_INT8)
+		memcpy(codes_of(how, dst, at), codes, m);
+	else
+		pack(codes, m, (uint8_t *)codes_of(how, dst, at));
+}
+
+/* The codes of a block, one to a byte, in whole lines. */
+INLINE const int8_t *codes(const struct qhow *how, const void *coded, size_t at, size_t m,
+			   struct qblock *b, uint32_t slot)
+{
+	const char *in = codes_of(how, coded, at);
+	int8_t *out = b->code[slot];
+
+	if (how->kind == QUANT_INT8 && m % LINE == 0)
+		return (const int8_t *)in;
+	if (how->kind == QUANT_INT8)
+		memcpy(out, in, m);
+	else
+		unpack((const uint8_t *)in, m, out);
+	for (size_t i = m; i % LINE != 0; i++)
+		out[i] = 0;
+	return out;
+}
+
+INLINE vec stands_for(const int8_t *code, float scale)
+{
+	return vec_mul(vec_from_bits(vec_load_bytes(code)), vec_all(scale));
+}
+
+/* --- sums --- */
+
+/* Adds the blocks of k operands at element `at` to what the block has, in their order. first: it
+ * has nothing yet. */
+INLINE void add(const struct qhow *how, size_t n, uint32_t k, bool first, const void *const *coded,
+		size_t at, size_t m, struct qblock *b)
+{
+	const int8_t *c[OPERANDS];
+	float scale[OPERANDS];
+
+	for (uint32_t s = 0; s < k; s++) {
+		c[s] = codes(how, coded[s], at, m, b, s);
+		memcpy(&scale[s], scale_of(how, n, coded[s], at), sizeof(float));
+	}
+	for (size_t i = 0; i < m; i += VEC_LANES) {
+		vec x = stands_for(c[0] + i, scale[0]);
+
+		if (!first)
+			x = vec_add(vec_load(b->x + i), x);
+		for (uint32_t s = 1; s < k; s++)
+			x = vec_add(x, stands_for(c[s] + i, scale[s]));
+		vec_store(b->x + i, x);
+	}
+}
+
+INLINE void add_all(const struct qhow *how, size_t n, uint32_t k, const void *const *coded,
+		    size_t at, size_t m, struct qblock *b)
+{
+	for (uint32_t s = 0; s < k; s += OPERANDS) {
+		const void *const *c = coded + s;
+
+		switch (k - s) {
+		case 1:
+			add(how, n, 1, s == 0, c, at, m, b);
+			break;
+		case 2:
+			add(how, n, 2, s == 0, c, at, m, b);
+			break;
+		case 3:
+			add(how, n, 3, s == 0, c, at, m, b);
+			break;
+		default:
+			add(how, n, OPERANDS, s == 0, c, at, m, b);
+		}
+	}
+	/* A block that is not finite has made NaN of the zeros after it. */
+	for (size_t i = m; i % LINE != 0; i++)
+		b->x[i] = 0;
+}
+
+struct qlanes { /* Sixteen sums of squares, and which lanes have been finite so far. */
+	struct vec_sq sq[PARTS];
+	vmask finite[PARTS];
+};
+
+INLINE void lanes_zero(struct qlanes *l)
+{
+	for (int part = 0; part < PARTS; part++) {
+		l->sq[part] = vec_sq_zero();
+		l->finite[part] = vec_finite(vec_all(0));
+	}
+}
+
+INLINE void lanes_fold(const struct qlanes *l, bool norm, struct reduce_sum *r)
+{
+	double lane[LINE];
+
+	for (int part = 0; part < PARTS; part++) {
+		r->finite = r->finite && vmask_count(l->finite[part]) == VEC_LANES;
+		vec_sq_store(lane + part * VEC_LANES, l->sq[part]);
+	}
+	for (int width = LINE / 2; width > 0; width /= 2)
+		for (int j = 0; j < width; j++)
+			lane[j] += lane[j + width];
+	if (norm)
+		r->sq += lane[0];
+}
+
+/* Puts the m elements of the block out as dt, from element `at` of dst on. */
+INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t m, struct qblock *b,
+		struct qlanes *l)
+{
+	const size_t size = dtype_bytes(dt);
+
+	for (size_t i = 0; i < m; i += LINE) {
+		bool whole = m - i >= LINE;
+		char *to = whole ? (char *)dst + (at + i) * size : b->rest;
+
+		for (int part = 0; part < PARTS; part++) {
+			vec x = store(dt, to + (size_t)part * VEC_LANES * size,
+				      vec_load(b->x + i + part * VEC_LANES));
+
+			if (l != NULL) {
+				l->sq[part] = vec_sq_add(l->sq[part], x);
+				l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
+			}
+		}
+		if (!whole)
+			memcpy((char *)dst + (at + i) * size, to, (m - i) * size);
+	}
+}
+
+/* --- the four kernels --- */
+
+INLINE size_t block_at(const struct qhow *how, size_t n, size_t at)
+{
+	return n - at < how->block ? n - at : how->block;
+}
+
+INLINE void encode_as(const struct qhow *how, size_t n, const void *src, const uint16_t *residual,
+		      uint16_t *next, void *dst)
+{
+	struct qblock b;
+
+	memset((char *)dst + code_bytes(how->kind, n), 0,
+	       scales_at(how, n) - code_bytes(how->kind, n));
+	for (size_t at = 0; at < n; at += how->block) {
+		size_t m = block_at(how, n, at);
+
+		take(how->dt, src, residual, at, m, &b);
+		code(how, n, at, m, &b, false, dst);
+		if (next != NULL)
+			put(SHARD_BF16, next, at, m, &b, NULL);
+	}
+}
+
+INLINE struct reduce_sum sum_as(const struct qhow *how, size_t n, uint32_t k,
+				const void *const *coded, void *dst, bool norm)
+{
+	struct reduce_sum r = {0, true};
+	struct qblock b;
+	struct qlanes l;
+
+	CHECK(k >= 1 && k <= REDUCE_MAX);
+	for (size_t at = 0; at < n;) {
+		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK;
+
+		lanes_zero(&l);
+		for (size_t m; at < end; at += m) {
+			m = block_at(how, n, at);
+			add_all(how, n, k, coded, at, m, &b);
+			put(how->dt, dst, at, m, &b, &l);
+		}
+		lanes_fold(&l, norm, &r);
+	}
+	return r;
+}
+
+/* The image of a block: what was before, and what the codes stand for, which the block has. */
+INLINE void image_of(const struct qhow *how, const void *before, void *image, size_t at, size_t m,
+		     struct qblock *b)
+{
+	const size_t size = dtype_bytes(how->dt);
+
+	for (size_t i = 0; i < m; i += LINE) {
+		const char *p = line_of(b, before, at + i, m - i, size);
+
+		for (int part = 0; part < PARTS; part++) {
+			float *x = b->x + i + part * VEC_LANES;
+
+			vec_store(x, vec_add(load(how->dt, p + (size_t)part * VEC_LANES * size),
+					     vec_load(x)));
+		}
+	}
+	put(how->dt, image, at, m, b, NULL);
+}
+
+INLINE void delta_as(const struct qhow *how, size_t n, const float *master, const void *before,
+		     void *image, void *dst)
+{
+	const size_t size = dtype_bytes(how->dt);
+	struct qblock b;
+
+	memset((char *)dst + code_bytes(how->kind, n), 0,
+	       scales_at(how, n) - code_bytes(how->kind, n));
+	for (size_t at = 0; at < n; at += how->block) {
+		size_t m = block_at(how, n, at);
+
+		take(SHARD_F32, master, NULL, at, m, &b);
+		for (size_t i = 0; i < m; i += LINE) {
+			const char *p = line_of(&b, before, at + i, m - i, size);
+
+			for (int part = 0; part < PARTS; part++) {
+				float *x = b.x + i + part * VEC_LANES;
+
+				vec_store(x, vec_sub(vec_load(x),
+						     load(how->dt,
+							  p + (size_t)part * VEC_LANES * size)));
+			}
+		}
+		code(how, n, at, m, &b, true, dst);
+		image_of(how, before, image, at, m, &b);
+	}
+}
+
+INLINE void patch_as(const struct qhow *how, size_t n, const void *coded, const void *before,
+		     void *image)
+{
+	struct qblock b;
+
+	for (size_t at = 0; at < n; at += how->block) {
+		size_t m = block_at(how, n, at);
+
+		add(how, n, 1, true, &coded, at, m, &b);
+		image_of(how, before, image, at, m, &b);
+	}
+}
+
+/* Gives each pair of a kind and an element type a copy of the kernel. With one lane that is not
+ * worth the compiler's time. */
+#define EACH(q, dtype, call)                                                                       \
+	do {                                                                                       \
+		struct qhow how = {.kind = (q)->kind, .block = (q)->block, .dt = dtype};           \
+                                                                                                   \
+		CHECK((q)->kind == QUANT_INT8 || (q)->kind == QUANT_INT4);                         \
+		if (VEC_LANES == 1)                                                                \
+			call;                                                                      \
+		else if ((q)->kind == QUANT_INT8)                                                  \
+			EACH_DTYPE(QUANT_INT8, dtype, call);                                       \
+		else                                                                               \
+			EACH_DTYPE(QUANT_INT4, dtype, call);                                       \
+	} while (0)
+#define EACH_DTYPE(k, dtype, call)                                                                 \
+	do {                                                                                       \
+		how.kind = k;                                                                      \
+		if ((dtype) == SHARD_F32) {                                                        \
+			how.dt = SHARD_F32;                                                        \
+			call;                                                                      \
+		} else if ((dtype) == SHARD_BF16) {                                                \
+			how.dt = SHARD_BF16;                                                       \
+			call;                                                                      \
+		} else {                                                                           \
+			how.dt = SHARD_F16;                                                        \
+			call;                                                                      \
+		}                                                                                  \
+	} while (0)
+
+static void encode(const struct quant *q, size_t n, const void *src, enum shard_dtype dt,
+		   const uint16_t *residual, uint16_t *residual_next, void *dst)
+{
+	if (residual == NULL)
+		EACH(q, dt, encode_as(&how, n, src, NULL, NULL, dst));
+	else
+		EACH(q, dt, encode_as(&how, n, src, residual, residual_next, dst));
+}
+
+static struct reduce_sum sum(const struct quant *q, size_t n, uint32_t k, const void *const *coded,
+			     void *dst, enum shard_dtype dt, bool norm)
+{
+	struct reduce_sum r = {0, true};
+
+	EACH(q, dt, r = sum_as(&how, n, k, coded, dst, norm));
+	return r;
+}
+
+static void delta(const struct quant *q, size_t n, const float *master, const void *before,
+		  void *image, enum shard_dtype dt, void *dst)
+{
+	EACH(q, dt, delta_as(&how, n, master, before, image, dst));
+}
+
+static void patch(const struct quant *q, size_t n, const void *coded, const void *before,
+		  void *image, enum shard_dtype dt)
+{
+	EACH(q, dt, patch_as(&how, n, coded, before, image));
+}
+
+#endif
