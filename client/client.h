@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.h: one connection to one daemon, for the files of the library. It says which field is
- * protected how, how a call waits, and how a request finds its reply. Everything that is neither
- * constant nor atomic is touched with the lock held. poll(2), copies of gradients and the user's
- * log function run without it. */
+/* client.h: one connection to one daemon, for the files of the library: which field is protected
+ * how, how a call waits, how a request finds its reply. What is neither constant nor atomic is
+ * touched with the lock held. poll(2), copies of gradients and the user's log run without it. */
 #ifndef SHARD_CLIENT_H
 #define SHARD_CLIENT_H
 
@@ -110,8 +109,7 @@ enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd);
 /* --- hello.c --- */
 struct auth;
 struct tls;
-struct wait;
-/* auth NULL: there is no secret. tls NULL: nor TLS. */
+struct wait; /* auth NULL: there is no secret. tls NULL: nor TLS. */
 enum shard_status hello_say(struct shard_client *c, const struct auth *auth, const struct tls *tls,
 			    struct wait *w);
 

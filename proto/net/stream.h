@@ -41,10 +41,8 @@ typedef void (*stream_sent_fn)(void *arg, enum shard_status st);
 struct stream_stats {
 	uint64_t frames_in, frames_out, bytes_in, bytes_out; /* Of the whole stream. */
 	uint64_t tensor_bytes_in, tensor_bytes_out;          /* Bodies of bulk ops. */
-	/* Bulk bodies that were received into the stream's own buffer, from where their owner
-	 * copies them. There are none on the step path. */
-	uint64_t copied_bytes;
-	uint64_t refused; /* Frames refused because of header, sum or legality. */
+	uint64_t copied_bytes; /* Of bulk bodies in the stream's buffer: none on the step path. */
+	uint64_t refused;      /* Frames refused because of header, sum or legality. */
 };
 
 /* What all streams of a daemon hold in memory to be sent. */
