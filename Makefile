@@ -34,8 +34,10 @@ COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noa
 SIZE    := -Os -fno-asynchronous-unwind-tables $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
 # Tests are most of the code, and what they compute is little, but for some that try all cases.
 ALL_CASES := $(addprefix tests/unit/test_,verdict.c quorum%.c core_plan.c)
+# What a connection does once is built for size, too.
+ONCE    := $(addprefix proto/net/,address.c auth.c prove.c secret_file.c stream_plain.c tls.c openssl.c)
 quick   = $(if $(filter-out $(ALL_CASES),$(filter tests/unit/% tests/proc/% tests/lib/%,$1)),$(if $(SAN),-O0,-O1))
-small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
+small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/% $(ONCE),$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 # A null pointer ends in a signal anyway, and to look for it takes a quarter of the compiler's time.
 SANF   := $(if $(SAN),-fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize=null) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)
@@ -51,7 +53,7 @@ inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclien
 LIBS_PROTO  := -lprotobuf-c
 # A program that does not use the source etcd does not load libcurl.
 CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -68,6 +70,9 @@ NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
 PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
+# libshard has TLS in a library of its own, which it loads when a trainer asks for TLS.
+TLS_LOAD_C := client/tls/load.c
+TLS_C    := client/tls/library.c
 CTL_C    := $(wildcard client/ctl/*.c)
 GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
 TESTLIB_C:= $(wildcard tests/lib/*.c)
@@ -117,7 +122,7 @@ $(B)/with-systemd: systemd-look # It is always looked at, but only newer if it d
 systemd-look:
 
 # The programs and the library are made anew if the flags above change.
-$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
+$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(TLS_LOAD_C) $(TLS_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
 $(B)/hardening: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
@@ -133,7 +138,7 @@ $(B)/with-cuda: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_CUDA),yes,no)' ] || echo '$(if $(HAVE_CUDA),yes,no)' >$@
 parts: $(B)/with-cuda
 
-all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
+all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
 $(B)/gen/shard.pb-c.h: $(PB)
 $(PB): proto/wire/shard.proto
@@ -180,9 +185,13 @@ $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -ljansson -linih -lm
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -lm
-$(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
+$(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
+
+$(B)/libshard-tls.so.0: client/tls/libshard-tls.map $(call objs,$(TLS_C)) $(PROTO_A)
+	$(link) -shared -Wl,-soname,libshard-tls.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
+	  $(filter-out $<,$^)
 
 $(B)/libshard-cuda.so.0: client/cuda/libshard-cuda.map $(call objs,$(CUDA_C)) $(PROTO_A) $(B)/libshard.so.0
 	$(link) -shared -Wl,-soname,libshard-cuda.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
@@ -190,7 +199,7 @@ $(B)/libshard-cuda.so.0: client/cuda/libshard-cuda.map $(call objs,$(CUDA_C)) $(
 
 # For static linking: the client and what it needs of proto/ are one object, whose only global names
 # are those of shard.h.
-$(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
+$(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
@@ -203,7 +212,9 @@ $(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/base/status.c proto/base
 
 # Tests, benchmarks and the simulator may use everything.
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
-TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
+# Certificates of tests are made by libcrypto.
+CRYPTO    = -Wl$(comma)--push-state$(comma)--as-needed -lcrypto -Wl$(comma)--pop-state
+TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT) $(CRYPTO)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $(filter-out %/shardd,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
@@ -261,7 +272,7 @@ install: all $(B)/libshard.pc $(if $(HAVE_CUDA),install-cuda)
 	install -m 755 $(B)/shardd $(B)/shardctl $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/shard.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libshard-whole.a $(DESTDIR)$(LIBDIR)/libshard.a
-	install -m 755 $(B)/libshard.so.0 $(DESTDIR)$(LIBDIR)
+	install -m 755 $(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(DESTDIR)$(LIBDIR)
 	ln -sf libshard.so.0 $(DESTDIR)$(LIBDIR)/libshard.so
 	install -m 644 $(B)/libshard.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 deploy/shardd.conf deploy/alerts.yml deploy/grafana.json $(DESTDIR)$(PREFIX)/share/shardd
@@ -275,7 +286,7 @@ install-cuda: all $(B)/libshard-cuda.pc
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/include/shard_cuda.h $(addprefix $(DESTDIR)$(LIBDIR)/,libshard-cuda.a libshard-cuda.so libshard-cuda.so.0 pkgconfig/libshard-cuda.pc)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf share/shardd/alerts.yml share/shardd/grafana.json)
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 pkgconfig/libshard.pc)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 libshard-tls.so.0 pkgconfig/libshard.pc)
 	-rmdir $(DESTDIR)$(PREFIX)/share/shardd 2>/dev/null
 
 # --- what people type ---

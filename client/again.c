@@ -292,7 +292,7 @@ static enum shard_status find(struct shard_client *c, struct look *l, const stru
 			      struct shard_client **n)
 {
 	const struct shard_connect_opts o = {
-		.size = sizeof(o), .address = c->address, .secret = c->secret};
+		.size = sizeof(o), .address = c->address, .secret = c->secret, .tls = c->tls};
 	uint64_t pause;
 	enum shard_status rc;
 

@@ -8,11 +8,10 @@
 #include "again.h"
 #include "define.h"
 #include "push.h"
+#include "secure.h"
 #include "spawn/spawn.h"
 #include "ticket.h"
 #include "world.h"
-
-#include "net/auth.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -146,6 +145,7 @@ static void client_free(struct shard_client *c)
 	pthread_mutex_destroy(&c->lock);
 	close_all(c);
 	free(c->secret);
+	free(c->tls);
 	free(c);
 }
 
@@ -158,7 +158,7 @@ static enum shard_status watch(struct shard_client *c, int fd)
 		       : no_system("cannot watch a descriptor");
 }
 
-static enum shard_status open_stream(struct shard_client *c, int fd)
+static enum shard_status open_stream(struct shard_client *c, struct tls *tls, int fd)
 {
 	struct stream_conf conf = {.fd = fd,
 				   .queue_max = CLIENT_QUEUE_MAX,
@@ -167,10 +167,8 @@ static enum shard_status open_stream(struct shard_client *c, int fd)
 				   .owner = c};
 	struct err e;
 
-	if (stream_open(&c->stream, &conf, &e) != SHARD_OK) {
-		close(fd);
+	if (secure_stream(&c->stream, tls, &conf, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	}
 	return watch(c, c->event_fd) == SHARD_OK ? client_watch(c) : SHARD_SYSTEM;
 }
 
@@ -180,34 +178,36 @@ enum shard_status client_watch(struct shard_client *c)
 	return c->tcp ? SHARD_OK : watch(c, stream_fd(c->stream));
 }
 
+struct connecting {
+	const struct shard_connect_opts *o;
+	struct shard_client *parent; /* Of client_connect(). */
+	struct auth *auth;           /* NULL: no secret. */
+	struct tls *tls;             /* NULL: no TLS. */
+	bool tcp;
+	uint64_t deadline_ns;
+	struct shard_client *c; /* NULL after a failure. */
+};
+
 /* Dials, says HELLO and starts the thread. */
-static enum shard_status introduce(struct shard_client *c, const struct auth *auth, struct wait *w)
+static enum shard_status introduce(struct shard_client *c, const struct connecting *a,
+				   struct wait *w)
 {
 	enum shard_status rc;
 	int fd;
 
 	if ((rc = dial(c->address, w->deadline_ns, &fd)) != SHARD_OK)
 		return rc;
-	if ((rc = open_stream(c, fd)) != SHARD_OK)
+	if ((rc = open_stream(c, a->tls, fd)) != SHARD_OK)
 		return rc;
 	bool tcp = c->tcp;
 
 	c->tcp = false; /* Until the thread runs, this call pumps. */
 	pthread_mutex_lock(&c->lock);
-	rc = hello_say(c, auth, w);
+	rc = hello_say(c, a->auth, a->tls, w);
 	c->tcp = tcp;
 	pthread_mutex_unlock(&c->lock);
 	return rc == SHARD_OK ? pump_start(c) : rc;
 }
-
-struct connecting {
-	const struct shard_connect_opts *o;
-	struct shard_client *parent; /* Of client_connect(). */
-	struct auth *auth;           /* NULL: no secret. */
-	bool tcp;
-	uint64_t deadline_ns;
-	struct shard_client *c; /* NULL after a failure. */
-};
 
 /* What again.c needs. One that it makes itself is interrupted with its parent, and has no thread.
  */
@@ -225,6 +225,8 @@ static enum shard_status keep_way(const struct connecting *a)
 	c->look_ns = again_look_ns(a->o->look_ms);
 	if (a->o->secret != NULL && (c->secret = strdup(a->o->secret)) == NULL)
 		return text_no_memory("a connection");
+	if (a->o->tls != NULL && (c->tls = strdup(a->o->tls)) == NULL)
+		return text_no_memory("a connection");
 	return SHARD_OK;
 }
 
@@ -239,7 +241,7 @@ static enum shard_status connect_once(void *arg)
 		wait_begin(a->c, &w,
 			   a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1
 						: 1);
-		rc = introduce(a->c, a->auth, &w);
+		rc = introduce(a->c, a, &w);
 	}
 	if (rc != SHARD_OK && a->c != NULL) {
 		client_free(a->c);
@@ -276,10 +278,15 @@ enum shard_status client_connect(const struct shard_connect_opts *o, struct shar
 	if (a.tcp && o->secret != NULL && o->secret[0] != 0 &&
 	    auth_open(&a.auth, o->secret, &e) != SHARD_OK)
 		return text_fail_err(&e);
+	if (a.tcp && secure_open(&a.tls, o->tls, a.auth, &e) != SHARD_OK) {
+		auth_close(&a.auth);
+		return text_fail_err(&e);
+	}
 	rc = spawn_is(o->address) ? spawn_connect(o->address, deadline_ns, connect_once, &a)
 				  : connect_tries(&a);
 	error = errno;
 	auth_close(&a.auth);
+	tls_close(&a.tls);
 	errno = error;
 	*out = a.c;
 	return rc;
@@ -304,6 +311,8 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 		o.address = DEFAULT_ADDRESS;
 	if (o.secret == NULL)
 		o.secret = secure_getenv("SHARD_SECRET");
+	if (o.tls == NULL)
+		o.tls = secure_getenv("SHARD_TLS");
 	if ((rc = again_first(&o, out)) == SHARD_OK)
 		client_log(*out, 6, "connected", shard_version());
 	return rc;

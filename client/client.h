@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.h: one connection to one daemon, for the files of the library. It says which field is
- * protected how, how a call waits, and how a request finds its reply. Everything that is neither
- * constant nor atomic is touched with the lock held. poll(2), copies of gradients and the user's
- * log function run without it. */
+/* client.h: one connection to one daemon, for the files of the library: which field is protected
+ * how, how a call waits, how a request finds its reply. What is neither constant nor atomic is
+ * touched with the lock held. poll(2), copies of gradients and the user's log run without it. */
 #ifndef SHARD_CLIENT_H
 #define SHARD_CLIENT_H
 
@@ -58,7 +57,7 @@ struct shard_client {
 	atomic_flag progress_busy; /* A thread is in shard_progress(). */
 
 	uint64_t look_ns;          /* How long again.c looks for the daemon. 0: not at all. */
-	char *secret;              /* The caller's, for again.c. */
+	char *secret, *tls;        /* The caller's, for again.c. */
 	char run_id[WIRE_RUN_MAX]; /* Of the daemon's cluster. Empty: it did not say. */
 
 	pthread_mutex_t lock;
@@ -109,9 +108,10 @@ enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd);
 
 /* --- hello.c --- */
 struct auth;
-struct wait;
-/* auth NULL: there is no secret. */
-enum shard_status hello_say(struct shard_client *c, const struct auth *auth, struct wait *w);
+struct tls;
+struct wait; /* auth NULL: there is no secret. tls NULL: nor TLS. */
+enum shard_status hello_say(struct shard_client *c, const struct auth *auth, const struct tls *tls,
+			    struct wait *w);
 
 /* --- pump.c: who reads the socket, and how a call waits --- */
 /* The waiting of one call. */

@@ -7,6 +7,7 @@
 #include "handle.h"
 
 #include "net/prove.h"
+#include "secure.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -99,7 +100,7 @@ static enum shard_status proofs(struct shard_client *c, struct prove *p, const s
 }
 
 static enum shard_status greet(struct shard_client *c, struct prove *p, const struct auth *auth,
-			       struct wait *w)
+			       const struct tls *tls, struct wait *w)
 {
 	Shard__Hello whole = SHARD__HELLO__INIT, brief, *theirs = NULL;
 	struct request *r = request_new(c, OP_HELLO, 0);
@@ -122,8 +123,13 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 		rc = unreadable(c, "HELLO");
 	if (rc == SHARD_OK)
 		rc = check(c, theirs, auth);
+	if (rc == SHARD_OK &&
+	    secure_check(c->stream, tls, theirs->node, c->address, &e) != SHARD_OK)
+		rc = text_fail_err(&e);
 	if (rc == SHARD_OK && auth != NULL) {
-		rc = prove_heard(p, auth, theirs, r->body, r->body_bytes, &e);
+		rc = prove_bind(p, c->stream, &e);
+		if (rc == SHARD_OK)
+			rc = prove_heard(p, auth, theirs, r->body, r->body_bytes, &e);
 		rc = rc == SHARD_OK ? proofs(c, p, auth, &whole, w) : text_fail_err(&e);
 	}
 	if (rc == SHARD_OK) {
@@ -141,13 +147,14 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 	return rc;
 }
 
-enum shard_status hello_say(struct shard_client *c, const struct auth *auth, struct wait *w)
+enum shard_status hello_say(struct shard_client *c, const struct auth *auth, const struct tls *tls,
+			    struct wait *w)
 {
 	struct prove p;
 	enum shard_status rc;
 
 	prove_begin(&p, AUTH_DIALLER, AUTH_FOR_CLIENT);
-	rc = greet(c, &p, auth, w);
+	rc = greet(c, &p, auth, tls, w);
 	prove_end(&p);
 	return rc;
 }

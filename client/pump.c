@@ -95,7 +95,8 @@ static void pump_over(struct shard_client *c, const struct err *e)
 {
 	if (c->over.status != SHARD_OK)
 		return;
-	enum shard_status st = e->status == SHARD_PROTOCOL || e->status == SHARD_VERSION
+	enum shard_status st = e->status == SHARD_PROTOCOL || e->status == SHARD_VERSION ||
+					       e->status == SHARD_DENIED
 				       ? e->status
 				       : SHARD_CLOSED;
 
@@ -216,8 +217,10 @@ static void pump_round(struct shard_client *c, int timeout_ms)
 			      {.fd = c->wake_fd, .events = POLLIN}};
 	int n;
 
-	if (stream_queued(c->stream) > 0)
+	if (stream_wants_out(c->stream))
 		p[0].events |= POLLOUT;
+	if (stream_pending(c->stream))
+		timeout_ms = 0; /* The socket has given what is left to read. */
 	c->pumping = true;
 	pthread_mutex_unlock(&c->lock);
 	n = poll(p, 2, timeout_ms);
@@ -225,7 +228,7 @@ static void pump_round(struct shard_client *c, int timeout_ms)
 	c->pumping = false;
 	if (n > 0 && p[1].revents)
 		wake_clear(c);
-	if (n > 0 && p[0].revents && !c->stop)
+	if ((stream_pending(c->stream) || (n > 0 && p[0].revents)) && !c->stop)
 		(void)pump_once(c);
 	say_event(c);
 	/* All that wait look again. If this thread has what it wants, one of them pumps. */

@@ -189,8 +189,7 @@ static enum shard_status listen_all(struct server *s, struct err *e)
 static enum shard_status start_http(struct server *s, struct err *e)
 {
 	struct http_conf conf = {
-		.at = &s->conf->http,
-		.allow = s->conf->http_allow,
+		.config = s->conf,
 		.log = s->log,
 		.loop = s->loop,
 		.stall_ns = s->conf->heartbeat_timeout_ns,
@@ -318,12 +317,13 @@ static void init_lists(struct server *s)
 }
 
 /* Reserves room in the budget for data that waits to be sent: a common amount, and beyond it one
- * answer for each connection. A small budget reserves only a share of itself. A peer that does not
- * take its answers is then stopped sooner. */
+ * answer for each connection, and the buffers of TLS. A small budget reserves only a share of
+ * itself. A peer that does not take its answers is then stopped sooner. */
 static void reserve_queues(struct server *s)
 {
 	uint64_t places = s->conf->connections_max + s->nodes_nr - 1u;
-	uint64_t all = SERVER_QUEUED_MAX + places * WIRE_PART_BYTES;
+	uint64_t each = WIRE_PART_BYTES + (s->conf->tls != TLS_OFF ? TLS_CONN_BYTES : 0);
+	uint64_t all = SERVER_QUEUED_MAX + places * each;
 	uint64_t share = s->budget.total / SERVER_QUEUED_SHARE;
 
 	s->budget.queues = share < all ? share : all;
@@ -339,6 +339,14 @@ static void init_timers(struct server *s)
 	uv_timer_init(s->loop, &s->clock.beat);
 	uv_timer_init(s->loop, &s->clock.history_timer);
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
+}
+
+/* With mtls both read the same files, and what is wrong with them the first one finds. */
+enum shard_status server_reload_secret(struct server *s, struct err *e)
+{
+	enum shard_status st = secret_open(s, e);
+
+	return st == SHARD_OK && s->http != NULL ? http_reload(s->http, e) : st;
 }
 
 void server_reloaded(struct server *s, bool ok)

@@ -29,8 +29,8 @@ const char *server_stopping(
 	const struct server *s); /* What it still has to do while it stops. NULL: no stop yet. */
 /* Connections now. ever: how many sessions there have been. */
 uint32_t server_connected(const struct server *s, uint64_t *ever);
-/* Reads the file of [cluster] secret again, for new connections. A failure keeps the old secret.
- * Does nothing if there is none. */
+/* Reads the secrets and the files of TLS again, for new connections. A failure keeps all of them as
+ * they were. Does nothing if there are none. */
 enum shard_status server_reload_secret(struct server *s, struct err *e);
 /* Notes for the metrics whether the configuration could be read again. */
 void server_reloaded(struct server *s, bool ok);

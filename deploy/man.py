@@ -479,6 +479,7 @@ def section1(out, shardctl):
     body += ".SH ENVIRONMENT\n" + tagged([
         ("SHARD_ADDRESS", "Where the daemon is, unless --address says it."),
         ("SHARD_SECRET", "The file with the key that is [cluster] secret of the nodes, for an address host:port, unless --secret says it."),
+        ("SHARD_TLS", "off, psk or a folder with tls.crt, tls.key and ca.crt, as [net] tls of the nodes is, for an address host:port, unless --tls says it."),
         ("SHARD_DAEMON, SHARD_LINGER", "For an address spawn:NAME of shardctl bench: which shardd is started, and how long it stays without a trainer.")])
     body += ".SH EXAMPLES\n" + "".join(esc(what) + "\n" + ".PP\n" + code(text) + ".PP\n" for what, text in EXAMPLES)[:-4] + exit_status(lines)
     page(out, "shardctl", 1, "shardd", "look at shardd, plan for it, and act on it", body + see([("shardd", 8), ("shardd.conf", 5), ("shard", 3)]))

@@ -11,7 +11,7 @@ _shardctl_nodes()
 _shardctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
-	local common="--address --secret --json --timeout --help --usage --version" words=
+	local common="--address --secret --tls --json --timeout --help --usage --version" words=
 	local commands="status members events top model kick drain rebalance save verify history replay restore checkpoints export import plan doctor bench config secret help"
 	COMPREPLY=()
 	# readline splits at = : the option is one or two words back
@@ -19,7 +19,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --timeout | --config | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
+		-a | --address | --secret | --tls | --timeout | --config | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -27,6 +27,7 @@ _shardctl()
 	done
 	case $prev in
 	--from) [ "$command" = replay ] && mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--tls) mapfile -t COMPREPLY < <(compgen -W "off psk" -- "$cur"; compgen -d -- "$cur"); return ;;
 	--config | --secret | --history) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--dir | --client | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named

@@ -308,6 +308,11 @@ struct shard_connect_opts {
 	 * service manager needs seconds to start it again, and taking up large models a minute or
 	 * two. */
 	int64_t look_ms;
+	/* Over TCP only, as [net] tls of the daemon: "off"; "psk", which needs the secret; or, for
+	 * a daemon with mtls, the path of a folder with tls.crt, tls.key and ca.crt in PEM, or the
+	 * paths of these three with commas between. NULL takes $SHARD_TLS, and without that it is
+	 * off. */
+	const char *tls;
 };
 
 /* One tensor of a model that is being defined. */
@@ -700,7 +705,8 @@ SHARD_CALL const char *shard_error(void);
  *
  * DESCRIPTION
  * Opens a socket, agrees on the version of the protocol and, over TCP with a secret, proves on both
- * sides that the secret is known.
+ * sides that the secret is known. With `tls` all of that is encrypted, and what follows. The
+ * library libshard-tls.so.0 and OpenSSL 3 are loaded then, and only then.
  *
  * The address spawn:NAME stands for a private daemon of this user. If none runs under that name it
  * is started. It ends five minutes after its last connection, and its models end with it: a trainer
@@ -715,15 +721,17 @@ SHARD_CALL const char *shard_error(void);
  *
  * ERRORS
  * SHARD_BAD_ARG: client is NULL, opts were not started with SHARD_INIT(), the address is none, or
- *   the file of the secret is no key, or others may read it.
- * SHARD_SYSTEM: no memory, no descriptor, no thread, the file of the secret cannot be read, or a
- *   private daemon cannot be started or ended at once; errno is kept.
+ *   the file of the secret is no key, or others may read it, or a certificate of `tls` is wrong.
+ * SHARD_SYSTEM: no memory, no descriptor, no thread, the file of the secret cannot be read, what
+ *   `tls` needs cannot be loaded, or a private daemon cannot be started or ended at once; errno is
+ *   kept.
  * SHARD_UNREACHABLE: nobody listens at the address, the host is not known, or this user may not
  *   open the socket. With look_ms the text says how long and how often it was tried.
  * SHARD_TIMEOUT: the daemon accepted the connection and did not answer in time, or a private daemon
  *   did not start in time.
- * SHARD_DENIED: the secret is another one, or only one side has a secret. With spawn: the folder or
- *   the daemon is another user's, or others could get in.
+ * SHARD_DENIED: the secret is another one, or only one side has a secret, or TLS, or one refuses
+ *   the certificate of the other. With spawn: the folder or the daemon is another user's, or others
+ *   could get in.
  * SHARD_NOT_FOUND: with spawn: there is no shardd to start.
  * SHARD_BUSY: the daemon has as many connections as it may have, of all or of this user.
  * SHARD_VERSION: daemon and library have no version of the protocol in common.

@@ -7,6 +7,10 @@ $(TEST_A): $(addprefix $(B)/tests/bench/,daemons.o fleet.o bare.o)
 $(B)/tests/bench/bench_control: $(addprefix $(B)/tests/bench/,cores.o crowd.o frames.o)
 $(B)/tests/bench/bench_control: LDFLAGS += -Wl,--wrap=wire_seal,--wrap=wire_invalid
 
+# A bare TLS transfer stands beside that of daemons.
+$(B)/tests/bench/bench_net: $(B)/tests/bench/limit_tls.o
+$(B)/tests/bench/bench_net: TEST_L += -lssl -lcrypto
+
 .PHONY: bench bench-build bench-growth bench-python
 bench-build: all $(BENCH)
 bench: bench-build

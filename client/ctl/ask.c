@@ -15,6 +15,7 @@
 #include "client.h"
 #include "net/prove.h"
 #include "net/stream.h"
+#include "secure.h"
 #include "shard.pb-c.h"
 #include "wire/control.h"
 #include "wire/ops.h"
@@ -39,6 +40,7 @@ struct question {
 	char *text;
 	uint64_t deadline_ns;
 	struct auth *auth; /* NULL where no secret is needed. */
+	struct tls *tls;   /* NULL where there is no TLS. */
 	struct prove prove;
 	Shard__Hello hello; /* The HELLO that this end sends. */
 	ctl_heard_fn heard; /* Gets the daemon's HELLO. NULL where a request follows it. */
@@ -82,6 +84,8 @@ static enum shard_status on_hello(struct question *q, const struct wire_head *h,
 	enum shard_status st;
 	Shard__Auth mine;
 
+	if (secure_check(q->stream, q->tls, theirs->node, q->o->address, e) != SHARD_OK)
+		return e->status;
 	if (!q->auth && (theirs->features & FEATURE_AUTH))
 		return err_set(e, SHARD_DENIED,
 			       "the daemon at %s asks for the cluster secret: --secret FILE",
@@ -93,7 +97,8 @@ static enum shard_status on_hello(struct question *q, const struct wire_head *h,
 			       "the daemon at %s asks for no secret: set [cluster] secret there, "
 			       "or give none here",
 			       q->o->address);
-	if ((st = prove_heard(&q->prove, q->auth, theirs, body, h->body_bytes, e)) != SHARD_OK ||
+	if ((st = prove_bind(&q->prove, q->stream, e)) != SHARD_OK ||
+	    (st = prove_heard(&q->prove, q->auth, theirs, body, h->body_bytes, e)) != SHARD_OK ||
 	    (st = prove_own(&q->prove, q->auth, &q->hello, &mine, e)) != SHARD_OK)
 		return st;
 	st = stream_send_control(q->stream, &reply, &mine.base);
@@ -186,7 +191,7 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 				       strncmp(q->o->address, "unix:", 5) == 0
 					       ? ""
 					       : ", or is that the port of its page");
-		if (sent == SHARD_AGAIN)
+		if (sent == SHARD_AGAIN && stream_wants_out(q->stream))
 			p.events |= POLLOUT;
 		if (poll(&p, 1, (int)((q->deadline_ns - now) / NS_PER_MS) + 1) < 0 &&
 		    errno != EINTR)
@@ -227,17 +232,18 @@ static enum shard_status talk(struct question *q, struct err *e)
 	return move(q, &q->answered, wire_op(q->op)->name, e);
 }
 
-/* A daemon never asks for the secret over a unix socket, so the file is read only for tcp. */
+/* A daemon never asks for the secret over a unix socket, nor for TLS. So files are read only for
+ * tcp. */
 static enum shard_status open_secret(struct question *q, struct err *e)
 {
 	enum shard_status st;
 	bool tcp;
 
-	if (!q->o->secret)
-		return SHARD_OK;
 	if ((st = dial_check(q->o->address, &tcp)) != SHARD_OK)
 		return err_set(e, st, "%s", shard_error());
-	return tcp ? auth_open(&q->auth, q->o->secret, e) : SHARD_OK;
+	if (tcp && q->o->secret)
+		st = auth_open(&q->auth, q->o->secret, e);
+	return tcp && st == SHARD_OK ? secure_open(&q->tls, q->o->tls, q->auth, e) : st;
 }
 
 static enum shard_status ask(struct question *q, struct err *e)
@@ -255,14 +261,14 @@ static enum shard_status ask(struct question *q, struct err *e)
 	st = open_secret(q, e);
 	if (st == SHARD_OK && (st = dial(q->o->address, q->deadline_ns, &conf.fd)) != SHARD_OK) {
 		err_set(e, st, "%s", shard_error());
-	} else if (st == SHARD_OK && (st = stream_open(&q->stream, &conf, e)) != SHARD_OK) {
-		close(conf.fd);
-	} else if (st == SHARD_OK) {
+	} else if (st == SHARD_OK &&
+		   (st = secure_stream(&q->stream, q->tls, &conf, e)) == SHARD_OK) {
 		st = talk(q, e);
 		stream_free(&q->stream);
 	}
 	prove_end(&q->prove);
 	auth_close(&q->auth);
+	tls_close(&q->tls);
 	free(memory);
 	return st;
 }

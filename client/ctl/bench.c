@@ -87,6 +87,7 @@ static bool take_options(const struct ctl_options *o, struct bench_conf *b, uint
 
 	*b = (struct bench_conf){.address = o->address,
 				 .secret = o->secret,
+				 .tls = o->tls,
 				 .what = "bench",
 				 .timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1};
 	b->params = 64u << 20;

@@ -16,8 +16,9 @@ enum {
 };
 
 struct bench_conf {
-	const char *address, *secret, *optimizer, *what; /* `what` is for the progress line. */
-	int64_t timeout_ms;                              /* For connecting to the daemon. */
+	const char *address, *secret, *tls, *optimizer,
+		*what;      /* `what` is for the progress line. */
+	int64_t timeout_ms; /* For connecting to the daemon. */
 	uint64_t params;
 	uint32_t ranks, steps;
 	enum shard_dtype image, grad;

@@ -143,6 +143,7 @@ static void *rank_main(void *arg)
 
 	o.address = t->b->address;
 	o.secret = t->b->secret;
+	o.tls = t->b->tls;
 	o.timeout_ms = t->b->timeout_ms;
 	if (failed(t, shard_connect(&c, &o), "connect") == SHARD_OK) {
 		atomic_store(&k->client, c);
@@ -314,6 +315,7 @@ enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r
 	pthread_sigmask(SIG_BLOCK, &signals, &before);
 	o.address = b->address;
 	o.secret = b->secret;
+	o.tls = b->tls;
 	o.timeout_ms = b->timeout_ms;
 	st = describe(t, &t->err);
 	if (st == SHARD_OK && (st = failed(t, shard_connect(&c, &o), "connect")) == SHARD_OK) {

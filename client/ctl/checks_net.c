@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at on the network: whether the daemon may have its ports, and how
- * large the frames of the links are. doctor.c calls these functions through the rows in checks.c. A
- * port is tried by binding it, and it is given back at once. A port in use is fine where a daemon
- * answers at --address. What is wrong becomes a finding with a remedy. */
+/* What `shardctl doctor` looks at on the network: whether the daemon may have its ports, how large
+ * the frames of the links are, and whether TLS can be spoken. doctor.c calls these functions
+ * through the rows in checks.c. A port is tried by binding it, and it is given back at once. A port
+ * in use is fine where a daemon answers at --address. What is wrong becomes a finding with a
+ * remedy. */
 #include "ctl/doctor.h"
 #include "ctl/json.h"
+
+#include "secure.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,9 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NET        "/sys/class/net"
+#define ULPS       "/proc/sys/net/ipv4/tcp_available_ulp"
+#define CERT_DAYS  14 /* A certificate is renewed before so many are left. */
 #define TCP_WINDOW (64ul << 20)
 #define MTU_SMALL  1400 /* The tunnels of clouds have 1450 or 1460, which is no fault. */
 
@@ -129,6 +135,77 @@ void doctor_mtu(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_OK, "%lu on %s%s", least, least_name,
 			     least < 9000 ? "; 9000 is faster where all links take it" : "");
 	}
+}
+
+const char *doctor_tls_how(const struct doctor *d, char *out, size_t bytes)
+{
+	const char *how = doctor_value(d, "net", "tls");
+
+	if (strcmp(how, "mtls") != 0)
+		return how;
+	snprintf(out, bytes, "%s,%s,%s", doctor_value(d, "net", "tls_cert"),
+		 doctor_value(d, "net", "tls_key"), doctor_value(d, "net", "tls_ca"));
+	return out;
+}
+
+/* Can the kernel encrypt what is sent? */
+static const char *kernel_tls(const struct doctor *d)
+{
+	char line[200] = "";
+
+	if (strcmp(doctor_value(d, "net", "tls_kernel"), "off") == 0)
+		return "tls_kernel = off";
+	return doctor_line(d, ULPS, line, sizeof(line)) && strstr(line, "tls")
+		       ? "the kernel encrypts what is sent"
+		       : "the kernel has no TLS, and the daemon encrypts (`modprobe tls`)";
+}
+
+static void look_certificate(const struct doctor *d, struct finding *f)
+{
+	struct tls_conf conf = {.mode = TLS_MTLS,
+				.cert = doctor_value(d, "net", "tls_cert"),
+				.key = doctor_value(d, "net", "tls_key"),
+				.ca = doctor_value(d, "net", "tls_ca"),
+				.name = doctor_value(d, "daemon", "node")};
+	char date[32] = "?";
+	struct tls *t;
+	time_t expires;
+	struct tm tm;
+	struct err e;
+
+	if (tls_open(&t, &conf, &e) != SHARD_OK) {
+		doctor_found(f, e.status == SHARD_SYSTEM ? DOCTOR_WARN : DOCTOR_FAIL, "mtls: %s",
+			     e.text);
+		doctor_remedy(f,
+			      e.status == SHARD_SYSTEM
+				      ? "run doctor as who may read the key"
+				      : "correct the files of [net] tls_cert, tls_key and tls_ca");
+		return;
+	}
+	expires = (time_t)tls_expires(t);
+	tls_close(&t);
+	if (gmtime_r(&expires, &tm))
+		(void)strftime(date, sizeof(date), "%Y-%m-%d", &tm);
+	if (expires - time(NULL) < CERT_DAYS * 86400) {
+		doctor_found(f, DOCTOR_WARN, "mtls: the certificate expires on %s", date);
+		doctor_remedy(f, "put a new one into %s, and `systemctl reload shardd`", conf.cert);
+		return;
+	}
+	doctor_found(f, DOCTOR_OK, "mtls: the certificate is valid until %s; %s", date,
+		     kernel_tls(d));
+}
+
+void doctor_tls(const struct doctor *d, struct finding *f)
+{
+	const char *how = doctor_value(d, "net", "tls");
+
+	if (strcmp(how, "mtls") == 0)
+		look_certificate(d, f);
+	else if (strcmp(how, "psk") == 0)
+		doctor_found(f, DOCTOR_OK, "psk: TLS 1.3 with keys of the secrets; %s",
+			     kernel_tls(d));
+	else
+		doctor_found(f, DOCTOR_OK, "off: connections over TCP are not encrypted");
 }
 
 /* The third of three numbers in a file of /proc/sys, or 0. */

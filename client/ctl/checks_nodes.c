@@ -95,6 +95,7 @@ static void heard(void *arg, const Shard__Hello *h)
 static void ask_node(struct probe *p, const char *address)
 {
 	struct ctl_options o = *p->d->options;
+	char how[DOCTOR_HOW_BYTES];
 	struct err e;
 
 	o.address = address;
@@ -104,6 +105,8 @@ static void ask_node(struct probe *p, const char *address)
 					"node_secret");
 	if (!o.secret && doctor_value(p->d, "cluster", "secret")[0])
 		o.secret = doctor_value(p->d, "cluster", "secret");
+	if (!o.tls)
+		o.tls = doctor_tls_how(p->d, how, sizeof(how));
 	o.timeout_ns = o.timeout_ns < ASK_NS ? o.timeout_ns : ASK_NS;
 	if (ctl_greet(&o, heard, p, &e) == SHARD_OK)
 		return;
@@ -114,6 +117,9 @@ static void ask_node(struct probe *p, const char *address)
 		wrong(p, DOCTOR_WARN,
 		      "run doctor as who may read the secret, or give it with --secret FILE",
 		      "%.250s", e.text);
+	else if (strstr(e.text, "TLS") || strstr(e.text, "certificate"))
+		wrong(p, DOCTOR_FAIL, "set the same [net] tls on all nodes, with one CA", "%.250s",
+		      e.text);
 	else if (e.status == SHARD_DENIED)
 		wrong(p, DOCTOR_FAIL, "set the same [cluster] node_secret on all nodes", "%.250s",
 		      e.text);

@@ -28,6 +28,7 @@ enum { CTL_VALUES = 16, CTL_WORDS = 8, CTL_KEY = 512 };
 struct ctl_options {
 	const char *address; /* unix:/path or host:port */
 	const char *secret;  /* File with the cluster's secret, for tcp. NULL: none. */
+	const char *tls;     /* "off", "psk" or a folder, for tcp. NULL: off. */
 	uint64_t timeout_ns;
 	bool timeout_given; /* False: timeout_ns is the default, which is for short questions. */
 	bool json;

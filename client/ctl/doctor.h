@@ -46,6 +46,7 @@ void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);
 void doctor_tcp(const struct doctor *d, struct finding *f);
 void doctor_mtu(const struct doctor *d, struct finding *f);
+void doctor_tls(const struct doctor *d, struct finding *f);
 void doctor_nodes(const struct doctor *d, struct finding *f);
 void doctor_cluster(const struct doctor *d, struct finding *f);
 void doctor_ntp(const struct doctor *d, struct finding *f);
@@ -67,6 +68,9 @@ __attribute__((format(printf, 2, 3))) void doctor_remedy(struct finding *f, cons
 
 /* The value of an option, or "" if the configuration has none. */
 const char *doctor_value(const struct doctor *d, const char *section, const char *key);
+/* What ctl_options.tls says for connections to other nodes, by [net] tls. It may lie in out. */
+enum { DOCTOR_HOW_BYTES = 1600 };
+const char *doctor_tls_how(const struct doctor *d, char *out, size_t bytes);
 /* [daemon] memory in bytes. */
 uint64_t doctor_memory(const struct doctor *d);
 /* Opens path below root. NULL: it is not there. */

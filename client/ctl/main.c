@@ -95,7 +95,7 @@ static const char *whole_name(const struct ctl_command *c, char out[64])
 	return out;
 }
 
-enum { OPT_TIMEOUT = 256, OPT_JSON, OPT_SECRET };
+enum { OPT_TIMEOUT = 256, OPT_JSON, OPT_SECRET, OPT_TLS };
 
 #define NEGATIVE(digit)                                                                            \
 	{                                                                                          \
@@ -107,6 +107,11 @@ static const struct argp_option argp_rows[] = {
 	 "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " CTL_ADDRESS ")", 0},
 	{"secret", OPT_SECRET, "FILE", 0,
 	 "the cluster's secret, for host:port (default: $SHARD_SECRET)", 0},
+	{"tls", OPT_TLS, "HOW", 0,
+	 "off, psk, or a folder with tls.crt, tls.key and ca.crt, as the daemon's [net] tls is, "
+	 "for "
+	 "host:port (default: $SHARD_TLS)",
+	 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
 	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
 	{"version", 'V', NULL, 0, "print the version and exit", 0},
@@ -156,6 +161,9 @@ static error_t on_common(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SECRET:
 		p->options.secret = arg;
+		return 0;
+	case OPT_TLS:
+		p->options.tls = arg;
 		return 0;
 	case OPT_TIMEOUT:
 		seconds = strtod(arg, &end);
@@ -515,10 +523,12 @@ static struct usage *usage_begin(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const char *from_env = getenv("SHARD_ADDRESS"), *secret = getenv("SHARD_SECRET");
+	const char *from_env = getenv("SHARD_ADDRESS"), *secret = getenv("SHARD_SECRET"),
+		   *tls = getenv("SHARD_TLS");
 	struct parsed p = {
 		.options = {.address = from_env && *from_env ? from_env : CTL_ADDRESS,
 			    .secret = secret && *secret ? secret : NULL,
+			    .tls = tls && *tls ? tls : NULL,
 			    .timeout_ns = 5000000000ull},
 	};
 	struct usage *usage;

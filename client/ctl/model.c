@@ -445,6 +445,7 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 	CHECK(s); /* The rows of main.c are these, and have counted the words. */
 	opts.address = o->address;
 	opts.secret = o->secret;
+	opts.tls = o->tls;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);
 	if ((st = shard_connect(&c, &opts)) != SHARD_OK)
 		return failed(o, st);

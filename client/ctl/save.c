@@ -49,6 +49,7 @@ enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
 
 	opts.address = o->address;
 	opts.secret = o->secret;
+	opts.tls = o->tls;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
 	rc = shard_connect(c, &opts);
 	return rc == SHARD_OK ? CTL_OK : ctl_fail_as(o, rc, "", shard_error());

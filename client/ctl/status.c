@@ -76,6 +76,8 @@ static void print_nodes(const json_t *list, const struct palette *p)
 		if (ctl_text(n, "transport")[0])
 			printf(", tensors by %s%s%s", ctl_text(n, "transport"),
 			       ctl_text(n, "tcp_why")[0] ? ": " : "", ctl_text(n, "tcp_why"));
+		if (ctl_text(n, "tls")[0] && strcmp(ctl_text(n, "tls"), "off") != 0)
+			printf(", %s", ctl_text(n, "tls"));
 		printf("\n");
 		if (ctl_text(n, "ill")[0] != 0)
 			printf("  %sill%s: %s\n", p->bad, p->end, ctl_text(n, "ill"));

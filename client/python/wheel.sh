@@ -23,8 +23,8 @@ fail()
 		"virtual environment"
 "${MAKE:-make}" --no-print-directory B=$build RDMA=0 ETCD=0 SYSTEMD=0 \
 	LIBS_PROTO=-l:libprotobuf-c.a LIBS_CLIENT='-l:libprotobuf-c.a -Wl,--exclude-libs,ALL' \
-	LIBS_DAEMON='-l:libuv_a.a -l:libinih.a -l:libjansson.a -lmicrohttpd -lm' \
-	$build/shardd $build/libshard.so.0 $build/libshard-cuda.so.0 >&2
+	LIBS_DAEMON='-l:libuv_a.a -l:libinih.a -l:libjansson.a -lmicrohttpd -lgnutls -lm' \
+	$build/shardd $build/libshard.so.0 $build/libshard-tls.so.0 $build/libshard-cuda.so.0 >&2
 stage=$(mktemp -d "${TMPDIR:-/tmp}/shardd-wheel.XXXXXX")
 trap 'rm -rf "$stage"' EXIT
 cp -r "$here/pyproject.toml" "$here/setup.py" "$here/src" "$stage"
@@ -33,6 +33,8 @@ find "$stage/src" -name __pycache__ -prune -exec rm -rf {} +
 native=$stage/src/shardd/_native
 mkdir -p "$native/lib" "$native/bin"
 strip -o "$native/lib/libshard.so.0" $build/libshard.so.0
+# libshard looks for it beside itself, where a trainer asks for TLS. It loads the system's OpenSSL.
+strip -o "$native/lib/libshard-tls.so.0" $build/libshard-tls.so.0
 # It finds libshard beside it, and the driver's libcuda.so.1 at run time.
 strip -o "$native/lib/libshard-cuda.so.0" $build/libshard-cuda.so.0
 PATH=$(dirname "$(command -v "$python")"):$PATH \

@@ -95,7 +95,7 @@ static void put_defaults(struct config_loader *l)
 static void note_unknown(struct config *c, const char *name, size_t n)
 {
 	static const char *const client[] = {"SHARD_ADDRESS", "SHARD_DAEMON", "SHARD_GUARD",
-					     "SHARD_SECRET"};
+					     "SHARD_SECRET", "SHARD_TLS"};
 	size_t used = strlen(c->unknown);
 
 	for (size_t i = 0; i < NR(client); i++)

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "net/address.h"
 #include "net/shm.h"
+#include "net/tls.h"
 
 #include <stdio.h>
 
@@ -75,17 +76,16 @@ struct config {
 	bool body_checksum;
 	char rdma_device[CONFIG_NAME_BYTES]; /* "auto": any. */
 	int32_t rdma_gid_index;              /* -1: the best one. */
-	uint32_t rdma_queue_pairs;
-	uint32_t rdma_busy_poll_us;
-	bool rdma_checksum;
+	uint32_t rdma_queue_pairs, rdma_busy_poll_us;
+	bool rdma_checksum, rdma_with_tls, tls_kernel;
+	enum tls_mode tls;
+	char tls_cert[CONFIG_PATH_BYTES], tls_key[CONFIG_PATH_BYTES], tls_ca[CONFIG_PATH_BYTES];
 	/* [cluster] */
 	char run_id[CONFIG_NAME_BYTES];
-	char secret[CONFIG_PATH_BYTES];      /* Empty: none. */
-	char node_secret[CONFIG_PATH_BYTES]; /* Empty: none. */
-	struct conn_address join;            /* Without a host: off. */
+	char secret[CONFIG_PATH_BYTES], node_secret[CONFIG_PATH_BYTES]; /* Empty: none. */
+	struct conn_address join;                                       /* Without a host: off. */
 	/* join is set, and this node is in no list of nodes yet. It is alone in node_list. */
-	bool joins;
-	bool listen_chosen; /* Somebody has set `listen`. */
+	bool joins, listen_chosen; /* listen_chosen: somebody has set `listen`. */
 	uint64_t set; /* A bit for each option, in the order of the table, that somebody has set. */
 	bool trust_remote_root;
 	enum config_membership membership;
@@ -103,9 +103,9 @@ struct config {
 	uint32_t models_nr;
 	struct config_model *model;
 	/* What the daemon has to warn of when it starts. */
-	bool listen_open;          /* Trainers and tools over TCP prove nothing. */
-	bool nodes_open;           /* Other nodes prove nothing. */
-	bool http_beyond_loopback; /* HTTP answers everybody who reaches it from elsewhere. */
+	bool listen_open, nodes_open; /* Trainers and tools, or other nodes prove nothing. */
+	bool http_beyond_loopback;    /* HTTP answers everybody who reaches it from elsewhere. */
+	bool http_tls, http_certs;    /* HTTP speaks TLS, and wants a certificate from elsewhere. */
 	/* SHARD_* variables that nothing reads, as in "SHARD_WORKER, SHARD_X". */
 	char unknown[CONFIG_UNKNOWN_BYTES];
 };

@@ -134,7 +134,7 @@ static enum shard_status check_join(struct config_loader *l, struct err *e)
 
 	if (!c->joins)
 		return SHARD_OK;
-	if (!c->node_secret[0] && !c->allow_unauthenticated)
+	if (!c->node_secret[0] && !c->allow_unauthenticated && c->tls != TLS_MTLS)
 		return err_set(e, SHARD_BAD_ARG,
 			       "%s: [cluster] join = %s: there is no [cluster] node_secret, by "
 			       "which nodes know each other: copy the file from a node of that "
@@ -148,13 +148,13 @@ static enum shard_status check_join(struct config_loader *l, struct err *e)
 	return SHARD_OK;
 }
 
-/* A node may do everything. So nodes need a secret that trainers do not have. Without any secret
- * allow_unauthenticated has to be set. */
+/* A node may do everything. So nodes need a secret that trainers do not have, or certificates with
+ * their names. Without both allow_unauthenticated has to be set. */
 static enum shard_status check_nodes(struct config *c, const struct config_node *self,
 				     struct err *e)
 {
 	CHECK(c->nodes_nr <= 1 || self);
-	if (c->nodes_nr <= 1 || c->node_secret[0])
+	if (c->nodes_nr <= 1 || c->node_secret[0] || c->tls == TLS_MTLS)
 		return SHARD_OK;
 	if (c->secret[0])
 		return err_set(
@@ -182,7 +182,8 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 	const char *where = place(l, "daemon", "listen");
 	struct config *c = l->c;
 	const struct config_node *self = c->nodes_nr ? &c->node_list[c->self] : NULL;
-	bool clients = c->secret[0] || c->node_secret[0] || c->allow_unauthenticated;
+	bool clients =
+		c->secret[0] || c->node_secret[0] || c->tls == TLS_MTLS || c->allow_unauthenticated;
 
 	if (!c->listen.text[0] && c->nodes_nr <= 1 && !clients) {
 		c->listen = (struct conn_address){.text = "off"};
@@ -221,7 +222,8 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 			       "listen = off, or set allow_unauthenticated = yes if everybody who "
 			       "can reach it, every user of this machine too, may train",
 			       where, c->listen.text);
-	c->listen_open = c->listen.host[0] != 0 && !c->secret[0] && c->allow_unauthenticated;
+	c->listen_open = c->listen.host[0] != 0 && !c->secret[0] && c->tls != TLS_MTLS &&
+			 c->allow_unauthenticated;
 	return check_nodes(c, self, e);
 }
 
@@ -232,7 +234,18 @@ static enum shard_status finish_http(struct config_loader *l, struct err *e)
 	bool beyond = c->http.host[0] != 0 && !conn_address_loopback(&c->http);
 
 	CHECK(c->http.text[0]);
-	c->http_beyond_loopback = beyond && !c->http_allow[0];
+	c->http_tls = c->tls != TLS_OFF && c->tls_cert[0] && c->tls_key[0];
+	c->http_certs =
+		c->http_tls && c->tls_ca[0] && !c->http_allow[0] && !c->allow_unauthenticated;
+	if (beyond && c->tls != TLS_OFF && !c->http_tls)
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [daemon] http = %s: beyond loopback beside [net] tls = psk, and "
+			"browsers speak no psk, so that it would not be encrypted: set "
+			"tls_cert and tls_key, by which HTTP speaks TLS, or choose "
+			"127.0.0.1:PORT or off",
+			place(l, "daemon", "http"), c->http.text);
+	c->http_beyond_loopback = beyond && !c->http_allow[0] && !c->http_certs;
 	if (c->http_beyond_loopback && !c->allow_unauthenticated)
 		return err_set(
 			e, SHARD_BAD_ARG,
@@ -247,6 +260,38 @@ static enum shard_status finish_http(struct config_loader *l, struct err *e)
 			       "for it is loopback: set http, as in 0.0.0.0:29701",
 			       place(l, "daemon", "http_allow"), c->http_allow, c->http.text,
 			       place(l, "daemon", "http"));
+	return SHARD_OK;
+}
+
+/* TLS is never half there: what it needs must be set, and nothing of a step may go around it. */
+static enum shard_status check_tls(struct config_loader *l, struct err *e)
+{
+	struct config *c = l->c;
+
+	if (c->tls == TLS_OFF)
+		return SHARD_OK;
+	if (c->tls == TLS_PSK && !c->node_secret[0] && (c->nodes_nr > 1 || !c->secret[0]))
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [net] tls = psk makes its keys of the secrets, and there is no "
+			"[cluster] %s: make one with `shardctl secret new FILE`, or set tls = "
+			"mtls with certificates",
+			place(l, "net", "tls"), c->nodes_nr > 1 ? "node_secret" : "secret");
+	if (c->tls == TLS_MTLS && (!c->tls_cert[0] || !c->tls_key[0] || !c->tls_ca[0]))
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [net] tls = mtls: %s is not set, and tls_cert, tls_key and "
+			       "tls_ca have to be",
+			       place(l, "net", "tls"),
+			       !c->tls_cert[0]  ? "tls_cert"
+			       : !c->tls_key[0] ? "tls_key"
+						: "tls_ca");
+	if (c->transport == CONFIG_TRANSPORT_RDMA && !c->rdma_with_tls)
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [net] transport = rdma beside tls: RDMA is not encrypted. Choose "
+			"transport = auto or tcp, or set rdma_with_tls = yes if everybody on "
+			"that fabric is trusted",
+			place(l, "net", "transport"));
 	return SHARD_OK;
 }
 
@@ -344,6 +389,7 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 	CHECK(c && c->state[0] && c->connections > 0);
 	if ((st = finish_node(l, e)) != SHARD_OK ||
 	    (st = config_go_on(l->wrong, finish_listen(l, e), e)) != SHARD_OK ||
+	    (st = config_go_on(l->wrong, check_tls(l, e), e)) != SHARD_OK ||
 	    (st = config_go_on(l->wrong, finish_http(l, e), e)) != SHARD_OK)
 		return st;
 	for (uint32_t i = 0; st == SHARD_OK && i < c->models_nr; i++)

@@ -31,6 +31,9 @@ static const char *const transport_words[] = {[CONFIG_TRANSPORT_AUTO] = "auto",
 					      [CONFIG_TRANSPORT_TCP] = "tcp",
 					      [CONFIG_TRANSPORT_RDMA] = "rdma",
 					      NULL};
+static const char *const tls_words[] = {
+	[TLS_OFF] = "off", [TLS_PSK] = "psk", [TLS_MTLS] = "mtls", NULL};
+static const char *const tls_kernel_words[] = {[false] = "off", [true] = "auto", NULL};
 static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
 					       [CONFIG_MEMBERSHIP_QUORUM] = "quorum",
 					       [CONFIG_MEMBERSHIP_ETCD] = "etcd",
@@ -154,6 +157,33 @@ static const struct table_row rows[] = {
 		FIELD(rdma_busy_poll_us), .max = 1000000, .fallback = "0",
 		.help = "How many microseconds the daemon polls for more completions after one, "
 			"before it sleeps."},
+	{.section = "net", .name = "tls", .type = TABLE_CHOICE, FIELD(tls), .words = tls_words,
+		.fallback = "off",
+		.help = "Encrypts every connection over TCP by TLS 1.3, between nodes and with "
+			"trainers and tools. psk: with keys that are made of the secrets. mtls: "
+			"with certificates, which both ends check. It has to be the same on all "
+			"nodes, trainers and tools. The unix socket needs none."},
+	{.section = "net", .name = "tls_cert", .type = TABLE_PATH, FIELD(tls_cert),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "The file in PEM with this node's certificate and those between it and "
+			"tls_ca. Its subjectAltName has DNS:NAME with this node's name in [nodes]. "
+			"SIGHUP reads the three files again."},
+	{.section = "net", .name = "tls_key", .type = TABLE_PATH, FIELD(tls_key),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "The file in PEM with the private key of tls_cert. Nobody else may read "
+			"it."},
+	{.section = "net", .name = "tls_ca", .type = TABLE_PATH, FIELD(tls_ca),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "The file in PEM with who signs the certificates of nodes, trainers and "
+			"tools."},
+	{.section = "net", .name = "tls_kernel", .type = TABLE_CHOICE, FIELD(tls_kernel),
+		.words = tls_kernel_words, .fallback = "auto",
+		.help = "auto lets the kernel encrypt what is sent, where it has TLS (`modprobe "
+			"tls`)."},
+	{.section = "net", .name = "rdma_with_tls", .type = TABLE_BOOL, FIELD(rdma_with_tls),
+		.fallback = "no",
+		.help = "Lets tensors travel by RDMA beside tls. What travels that way is not "
+			"encrypted: yes says that everybody on that fabric is trusted."},
 	{.section = "cluster", .name = "run_id", .type = TABLE_NAME, FIELD(run_id),
 		.fallback = "default", .shared = true,
 		.help = "The name of this cluster. Nodes and trainers with another one are "

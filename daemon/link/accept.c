@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "link/channel.h"
 #include "link/hello.h"
 #include "link/intake.h"
 #include "link/session.h"
@@ -99,6 +100,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 	struct conn *c = g->conn;
 	enum shard_status st = hello_check(s, hello, c, e);
 
+	if (st == SHARD_OK && hello->role == ROLE_NODE)
+		st = channel_is_node(s->conf, c, hello->node, e);
 	if (st != SHARD_OK && hello->role == ROLE_NODE)
 		peer_turned_away(s, hello->node, e);
 	if (st != SHARD_OK)
@@ -260,8 +263,19 @@ static bool make_room(struct server *s)
 	return most != NULL && evict_of(s, most);
 }
 
+/* Does whoever has connected read frames before a handshake? */
+static bool reads_frames(const struct server *s, int fd)
+{
+	struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+	socklen_t bytes = sizeof(at);
+
+	return s->conf->tls == TLS_OFF ||
+	       (getsockname(fd, (struct sockaddr *)&at, &bytes) == 0 && at.ss_family == AF_UNIX);
+}
+
 /* Refuses a connection that would take one of the last descriptors. The error is sent only as far
- * as the socket takes it at once, so that the descriptor can be closed here. */
+ * as the socket takes it at once, so that the descriptor can be closed here. Where a handshake of
+ * TLS would come first, nothing is sent. */
 static void refuse(struct server *s, int fd)
 {
 	unsigned char frame[sizeof(struct wire_head) + sizeof(struct err) + 32], *body;
@@ -276,7 +290,8 @@ static void refuse(struct server *s, int fd)
 	h.body_bytes = (uint32_t)shard__error__pack(&error, body);
 	wire_seal(&h, body, 0, true);
 	memcpy(frame, &h, sizeof(h));
-	(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (reads_frames(s, fd))
+		(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
 	s->conns.refused++;
 	log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,
@@ -290,13 +305,14 @@ void accept_one(void *server, int fd)
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
 				 .account = &s->conns.queued,
+				 .tls = s->secret.tls,
 				 .silence_ns = 0,
 				 .frame_ns = SERVER_HELLO_NS};
 	struct guest *guest;
 	struct opening *g;
 	struct err e;
 
-	CHECK(fd >= 0);
+	CHECK(fd >= 0 && (s->secret.tls != NULL) == (s->conf->tls != TLS_OFF));
 	if (!limits_spare(fd, 0)) {
 		refuse(s, fd);
 		return;
@@ -336,7 +352,9 @@ void accept_beat(struct server *s, uint64_t now_ns)
 		if (now_ns - g->since_ns < SERVER_HELLO_NS)
 			continue;
 		err_set(&e, SHARD_TIMEOUT, "no %s within %.0f s",
-			g->prove.asked ? "proof of the secret" : "hello",
+			g->prove.asked                         ? "proof of the secret"
+			: stream_blocked(conn_stream(g->conn)) ? "end of the handshake of TLS"
+							       : "hello",
 			(double)SERVER_HELLO_NS / NS_PER_SEC);
 		conn_close(g->conn, &e, 0);
 	}

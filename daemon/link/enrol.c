@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cluster/static.h"
+#include "link/channel.h"
 #include "net/conn.h"
 #include "net/prove.h"
 #include "net/tcp.h"
@@ -39,6 +40,7 @@ struct enrol {
 	uv_timer_t again;
 	struct conn *conn; /* NULL: none is open. */
 	struct auth *auth; /* NULL: there is no secret. */
+	struct tls *tls;   /* NULL: [net] tls = off. */
 	struct prove prove;
 	struct conn_address here; /* Where others reach this node. */
 	uint64_t end_ns, said_ns;
@@ -185,6 +187,8 @@ static enum shard_status take_hello(struct enrol *r, struct stream *stream,
 	    SHARD_OK)
 		return e->status;
 	theirs = (const Shard__Hello *)msg;
+	if (channel_is_node(r->conf, r->conn, theirs->node, e) != SHARD_OK)
+		return e->status;
 	if ((theirs->features & FEATURE_AUTH) && r->auth == NULL)
 		return err_set(e, SHARD_DENIED,
 			       "it asks for the nodes' secret: copy the file from there, and set "
@@ -196,7 +200,8 @@ static enum shard_status take_hello(struct enrol *r, struct stream *stream,
 			       "it asks for no secret, and this node has [cluster] node_secret: "
 			       "take it away here, or set it on all nodes");
 	fill(r, &whole);
-	if (prove_heard(&r->prove, r->auth, theirs, body, h->body_bytes, e) != SHARD_OK ||
+	if (prove_bind(&r->prove, stream, e) != SHARD_OK ||
+	    prove_heard(&r->prove, r->auth, theirs, body, h->body_bytes, e) != SHARD_OK ||
 	    prove_own(&r->prove, r->auth, &whole, &out, e) != SHARD_OK)
 		return e->status;
 	if (stream_send_control(stream, &auth, &out.base) != SHARD_OK)
@@ -310,6 +315,7 @@ static void dial(uv_timer_t *t)
 				 .owner = r,
 				 .queue_max = 16,
 				 .body_max = WIRE_HELLO_MAX,
+				 .tls = r->tls,
 				 .silence_ns = HELLO_NS,
 				 .connect_ns = HELLO_NS};
 	struct err e;
@@ -335,6 +341,8 @@ enum shard_status enrol(const struct config *conf, struct log *log, uv_loop_t *l
 	config_shared_set(conf, put_set, r);
 	if ((st = static_in_use(conf->state, e)) == SHARD_OK && conf->node_secret[0] != 0)
 		st = auth_open(&r->auth, conf->node_secret, e);
+	if (st == SHARD_OK)
+		st = channel_make(&r->tls, conf, conf->node, NULL, r->auth, e);
 	if (st == SHARD_OK) {
 		CHECK(uv_timer_init(loop, &r->again) == 0);
 		r->again.data = r;
@@ -350,6 +358,7 @@ enum shard_status enrol(const struct config *conf, struct log *log, uv_loop_t *l
 		log_line(log, LOG_LEVEL_INFO, "event=enrolled at=%s nodes=%u address=%s",
 			 conf->join.text, r->list.nodes_nr, r->here.text);
 	auth_close(&r->auth);
+	tls_close(&r->tls);
 	free(r);
 	return st;
 }

@@ -187,6 +187,7 @@ static void link_down(struct peer *p, const struct err *why)
 static void link_up(struct peer *p)
 {
 	struct server *s = p->server;
+	char said[TLS_SAID_BYTES];
 
 	CHECK(!p->up);
 	for (uint32_t i = 0; i < p->conns_nr; i++)
@@ -202,8 +203,10 @@ static void link_up(struct peer *p)
 	p->since_ns = clock_ns();
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
 	p->why[0] = 0;
-	log_line(s->log, LOG_LEVEL_INFO, "event=link_up peer=%s incarnation=%lu connections=%u",
-		 members_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr);
+	log_line(s->log, LOG_LEVEL_INFO,
+		 "event=link_up peer=%s incarnation=%lu connections=%u tls=%s",
+		 members_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr,
+		 tls_said(stream_io(conn_stream(p->conns[0].conn)), said));
 	s->events->node_up(s, p->node);
 	rdma_link_link_up(p);
 }
@@ -662,10 +665,13 @@ static void dial(struct peer *p, struct peer_conn *pc)
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
 				 .account = &s->conns.queued,
+				 .tls = s->secret.tls,
+				 .tls_peer = members_name(s, p->node),
 				 .silence_ns = s->conf->heartbeat_timeout_ns,
 				 .connect_ns = s->conf->heartbeat_timeout_ns};
 	struct err e;
 
+	CHECK((s->secret.tls != NULL) == (s->conf->tls != TLS_OFF));
 	if (conn_connect(&pc->conn, s->loop, &s->node[p->node].address, &conf, &e) == SHARD_OK)
 		return;
 	pc->conn = NULL;

@@ -89,6 +89,12 @@ enum shard_status rdma_local_open(struct server *s, struct err *e)
 	if (s->conf->transport == CONFIG_TRANSPORT_TCP)
 		snprintf(a->why, sizeof(a->why), "[net] transport = tcp on node %s",
 			 members_name(s, s->self));
+	else if (s->conf->tls != TLS_OFF && !s->conf->rdma_with_tls)
+		snprintf(
+			a->why, sizeof(a->why),
+			"[net] tls = %s on node %s, and RDMA is not encrypted: rdma_with_tls = yes "
+			"would say that its fabric is trusted",
+			s->conf->tls == TLS_PSK ? "psk" : "mtls", members_name(s, s->self));
 	else if (s->nodes_nr == 1 && s->conf->transport == CONFIG_TRANSPORT_AUTO)
 		snprintf(a->why, sizeof(a->why), "there is no other node");
 	else if (open_device(s, &why) != SHARD_OK && s->conf->transport == CONFIG_TRANSPORT_RDMA)

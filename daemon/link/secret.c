@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "link/channel.h"
 #include "link/hello.h"
 #include "server.h"
 #include "wire/control.h"
@@ -27,6 +28,7 @@ enum shard_status secret_open(struct server *s, struct err *e)
 	const char *const files[AUTH_FOR_NR] = {
 		[AUTH_FOR_CLIENT] = s->conf->secret, [AUTH_FOR_NODE] = s->conf->node_secret};
 	struct auth *fresh[AUTH_FOR_NR] = {NULL};
+	struct tls *tls = NULL;
 	enum shard_status st = SHARD_OK;
 
 	for (int i = 0; st == SHARD_OK && i < AUTH_FOR_NR; i++)
@@ -39,6 +41,14 @@ enum shard_status secret_open(struct server *s, struct err *e)
 			     "every trainer could be a node: "
 			     "make another with `shardctl secret new FILE`",
 			     s->conf->secret, s->conf->node_secret);
+	if (st == SHARD_OK)
+		st = channel_make(&tls, s->conf, members_name(s, s->self), fresh[AUTH_FOR_CLIENT],
+				  fresh[AUTH_FOR_NODE], e);
+	if (st == SHARD_OK) {
+		tls_close(&s->secret.tls);
+		s->secret.tls = tls;
+		channel_log(s->conf, tls, s->log);
+	}
 	for (int i = 0; i < AUTH_FOR_NR; i++) {
 		if (st == SHARD_OK) {
 			auth_close(&s->secret.auth[i]);
@@ -54,15 +64,11 @@ enum shard_status secret_open(struct server *s, struct err *e)
 	return st;
 }
 
-enum shard_status server_reload_secret(struct server *s, struct err *e)
-{
-	return secret_open(s, e);
-}
-
 void secret_close(struct server *s)
 {
 	for (int i = 0; i < AUTH_FOR_NR; i++)
 		auth_close(&s->secret.auth[i]);
+	tls_close(&s->secret.tls);
 }
 
 __attribute__((format(printf, 5, 6))) static enum shard_status denied(
@@ -129,6 +135,8 @@ static enum shard_status unproved(struct server *s, struct conn *c, struct prove
 		return denied(s, c, p, e, "node %s asks over tcp for the %s, %s has none: %s", self,
 			      node ? "nodes' secret" : "cluster secret", conn_name(c),
 			      remedy(theirs->role));
+	if (s->conf->tls == TLS_MTLS) /* The certificate was the proof. */
+		return SHARD_OK;
 	if (!s->conf->allow_unauthenticated)
 		return denied(s, c, p, e,
 			      "node %s lets nobody in over tcp who proves nothing: set [cluster] "
@@ -176,7 +184,8 @@ enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p
 			      node ? "nodes' secret" : "cluster secret", self,
 			      node ? "node_secret" : "secret", self);
 	prove_begin(p, AUTH_LISTENER, node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT);
-	if ((st = prove_heard(p, a, theirs, body, h->body_bytes, e)) != SHARD_OK)
+	if ((st = prove_bind(p, conn_stream(c), e)) != SHARD_OK ||
+	    (st = prove_heard(p, a, theirs, body, h->body_bytes, e)) != SHARD_OK)
 		return st;
 	hello_fill(s, &mine, &text, theirs, theirs->connection);
 	if ((st = prove_brief(p, a, &mine, &brief, e)) != SHARD_OK)
@@ -302,5 +311,7 @@ enum shard_status secret_answered(struct server *s, struct conn *c, struct prove
 		return denied(s, c, p, e,
 			      "node %.64s asks for the nodes' secret, node %s has none: %s",
 			      theirs->node, self, remedy(ROLE_NODE));
-	return a == NULL ? SHARD_OK : prove_heard(p, a, theirs, body, h->body_bytes, e);
+	if (a == NULL || prove_bind(p, conn_stream(c), e) != SHARD_OK)
+		return a == NULL ? SHARD_OK : e->status;
+	return prove_heard(p, a, theirs, body, h->body_bytes, e);
 }

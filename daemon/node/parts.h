@@ -68,6 +68,7 @@ struct server_calls {
 /* The keys of [cluster] secret and node_secret. Owner: link/secret.c. */
 struct server_secret {
 	struct auth *auth[AUTH_FOR_NR]; /* NULL: none. */
+	struct tls *tls;                /* For new connections over TCP. NULL: [net] tls = off. */
 	struct log_bucket bucket;
 	struct log_fold fold;
 	/* Connections refused because the other end did not prove that it knows the secret. */

@@ -33,7 +33,8 @@ struct events {
 	struct event at[EVENTS_KEPT];
 };
 
-static const char *const dull[] = {"session", "session_closed", "http", "descriptors", "secret"};
+static const char *const dull[] = {"session",     "session_closed", "http",
+				   "descriptors", "secret",         "tls"};
 
 /* Copies the value behind " key=" in a line, which may be quoted. Empty: there is none. */
 static void value_of(const char *line, const char *key, char *out, size_t bytes)

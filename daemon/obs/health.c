@@ -29,8 +29,10 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define NOTE_NS       (600 * NS_PER_SEC) /* How long a refusal is news. */
+#define CERT_DAYS     14                 /* A certificate is renewed before so many are left. */
 #define STANDS_STEPS  5                  /* Without a step for so many of its steps: warn. */
 #define STANDS_MIN_NS (5 * NS_PER_SEC)
 #define STANDS_ILL    30
@@ -117,6 +119,12 @@ static void own_node(struct ask *a)
 	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "secret", self, NULL,
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);
+	if (tls_expires(s->secret.tls) != 0 &&
+	    tls_expires(s->secret.tls) - (int64_t)time(NULL) < CERT_DAYS * 86400)
+		found(a, HEALTH_WARN, "tls", self, NULL,
+		      "the certificate of node %s (tls_cert) expires in less than %d days: put a "
+		      "new one there, and send SIGHUP",
+		      self, CERT_DAYS);
 	if (s->budget.refused_ns != 0 && clock_ns() - s->budget.refused_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "budget", self, NULL,
 		      "a model was refused lately, for want of memory: %s", s->budget.refused_why);

@@ -8,6 +8,7 @@
  * older than stall_ns, which is a 503. Fails at start if the address is taken. If there is no
  * memory, that connection is closed. */
 #include "obs/http.h"
+#include "obs/http_tls.h"
 #include "obs/metrics.h"
 
 #include "base/check.h"
@@ -18,6 +19,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -39,6 +41,7 @@
 struct http {
 	struct http_conf conf;
 	struct MHD_Daemon *mhd;
+	struct http_tls tls; /* What mhd shows and accepts. */
 	uv_async_t ask;
 	uint16_t port;
 	struct network_list own, allow; /* allow empty: everybody. */
@@ -101,11 +104,26 @@ static void on_closed(uv_handle_t *handle)
 	void *arg = h->closed_arg;
 
 	snapshot_free(&h->now);
+	http_tls_free(&h->tls);
 	pthread_cond_destroy(&h->made);
 	pthread_mutex_destroy(&h->lock);
 	free(h);
 	if (closed != NULL)
 		closed(arg);
+}
+
+/* Requests stop waiting for the loop, because it renders nothing while it joins their thread. */
+static void stop_thread(struct http *h)
+{
+	pthread_mutex_lock(&h->lock);
+	h->closing = true;
+	pthread_cond_broadcast(&h->made);
+	pthread_mutex_unlock(&h->lock);
+	if (h->mhd != NULL)
+		MHD_stop_daemon(h->mhd);
+	pthread_mutex_lock(&h->lock);
+	h->closing = false;
+	pthread_mutex_unlock(&h->lock);
 }
 
 void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
@@ -115,14 +133,7 @@ void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
 	*hp = NULL;
 	h->closed = closed;
 	h->closed_arg = arg;
-	pthread_mutex_lock(&h->lock);
-	/* Requests stop waiting for the loop, because it renders nothing while it joins their
-	 * thread. */
-	h->closing = true;
-	pthread_cond_broadcast(&h->made);
-	pthread_mutex_unlock(&h->lock);
-	if (h->mhd != NULL)
-		MHD_stop_daemon(h->mhd);
+	stop_thread(h);
 	uv_close((uv_handle_t *)&h->ask, on_closed);
 }
 
@@ -331,13 +342,24 @@ static bool known_host(const struct http *h, const char *host)
 	size_t n = host_name(host, &name), own;
 
 	if (is_numeric(name, n) || is_name(name, n, "localhost") ||
-	    is_name(name, n, h->conf.at->host))
+	    is_name(name, n, h->conf.config->http.host))
 		return true;
 	if (gethostname(machine, sizeof(machine) - 1) != 0 || machine[0] == 0)
 		return false;
 	own = strlen(machine);
 	return is_name(name, n, machine) ||
 	       (n > own && name[own] == '.' && strncasecmp(name, machine, own) == 0);
+}
+
+/* Does the request come from elsewhere, and without a certificate where one is needed? */
+static bool unproved(const struct http *h, struct MHD_Connection *c)
+{
+	const union MHD_ConnectionInfo *from;
+
+	if (!h->conf.config->http_certs)
+		return false;
+	from = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	return from == NULL || (!network_has(&h->own, from->client_addr) && !http_tls_proved(c));
 }
 
 /* Checks what every request has to fulfil. a->code 0: nothing is wrong. */
@@ -347,7 +369,11 @@ static void check_headers(const struct http *h, struct MHD_Connection *c, struct
 	const char *coding =
 		MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
 
-	if (coding != NULL && strcasecmp(coding, "chunked") != 0)
+	if (unproved(h, c))
+		say(a, MHD_HTTP_FORBIDDEN,
+		    "a certificate of the CA in [net] tls_ca is needed from elsewhere than "
+		    "loopback, unless http_allow lists the network");
+	else if (coding != NULL && strcasecmp(coding, "chunked") != 0)
 		say(a, MHD_HTTP_NOT_IMPLEMENTED,
 		    "of Transfer-Encoding there is chunked, and no other");
 	else if (host != NULL && !known_host(h, host))
@@ -438,10 +464,68 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 	return fd;
 }
 
+/* NULL: e says why. */
+static struct MHD_Daemon *start_thread(struct http *h, const struct http_tls *tls, int fd,
+				       struct err *e)
+{
+	struct MHD_OptionItem more[HTTP_TLS_OPTIONS];
+	unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC;
+	struct MHD_Daemon *d;
+
+	http_tls_options(tls, more);
+	errno = 0;
+	d = MHD_start_daemon(flags | (tls->cert != NULL ? MHD_USE_TLS : 0), 0, may_connect, h,
+			     on_request, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd,
+			     MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS,
+			     MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
+			     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_ARRAY,
+			     more, MHD_OPTION_END);
+	if (d == NULL)
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s",
+			h->conf.config->http.text,
+			errno == 0 && tls->cert != NULL
+				? "libmicrohttpd refuses tls_cert, tls_key or tls_ca"
+				: strerror(errno));
+	return d;
+}
+
+/* The new thread listens beside the old one before that is stopped, so that nobody is turned
+ * away. */
+enum shard_status http_reload(struct http *h, struct err *e)
+{
+	struct http_tls fresh;
+	struct MHD_Daemon *next;
+	enum shard_status st = http_tls_read(&fresh, h->conf.config, e);
+	int fd, old;
+
+	if (st != SHARD_OK || fresh.cert == NULL)
+		return st;
+	fd = fcntl(MHD_get_daemon_info(h->mhd, MHD_DAEMON_INFO_LISTEN_FD)->listen_fd,
+		   F_DUPFD_CLOEXEC, 0);
+	next = fd >= 0 ? start_thread(h, &fresh, fd, e) : NULL;
+	if (next == NULL) {
+		if (fd >= 0)
+			close(fd);
+		else
+			err_set(e, SHARD_SYSTEM, "HTTP: no descriptor: %s", strerror(errno));
+		http_tls_free(&fresh);
+		return e->status;
+	}
+	old = MHD_quiesce_daemon(h->mhd);
+	stop_thread(h);
+	if (old >= 0)
+		close(old);
+	http_tls_free(&h->tls);
+	h->tls = fresh;
+	h->mhd = next;
+	return SHARD_OK;
+}
+
 enum shard_status http_open(struct http **out, const struct http_conf *conf, struct err *e)
 {
 	struct http *h = calloc(1, sizeof(*h));
 	pthread_condattr_t attr;
+	enum shard_status st;
 	int fd;
 
 	*out = NULL;
@@ -450,15 +534,16 @@ enum shard_status http_open(struct http **out, const struct http_conf *conf, str
 	h->conf = *conf;
 	if (h->conf.stall_ns < HTTP_FRESH_NS)
 		h->conf.stall_ns = HTTP_FRESH_NS;
-	if (conf->allow != NULL && conf->allow[0] != 0) {
-		/* The configuration was checked. */
-		CHECK(network_parse(&h->allow, conf->allow));
-		CHECK(network_parse(&h->own, "127.0.0.1, ::1"));
-	}
-	fd = listen_at(conf->at, &h->port, e);
+	/* The configuration was checked. */
+	CHECK(network_parse(&h->own, "127.0.0.1, ::1"));
+	if (conf->config->http_allow[0] != 0)
+		CHECK(network_parse(&h->allow, conf->config->http_allow));
+	st = http_tls_read(&h->tls, conf->config, e);
+	fd = st == SHARD_OK ? listen_at(&conf->config->http, &h->port, e) : -1;
 	if (fd < 0) {
+		http_tls_free(&h->tls);
 		free(h);
-		return SHARD_SYSTEM;
+		return st != SHARD_OK ? st : SHARD_SYSTEM;
 	}
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_condattr_init(&attr);
@@ -467,16 +552,11 @@ enum shard_status http_open(struct http **out, const struct http_conf *conf, str
 	pthread_condattr_destroy(&attr);
 	CHECK(uv_async_init(conf->loop, &h->ask, on_ask) == 0);
 	h->ask.data = h;
-	h->mhd = MHD_start_daemon(
-		MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, may_connect, h, on_request, h,
-		MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
-		HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
+	h->mhd = start_thread(h, &h->tls, fd, e);
 	if (h->mhd == NULL) {
 		close(fd);
 		http_close(&h, NULL, NULL);
-		return err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s",
-			       conf->at->text, strerror(errno));
+		return e->status;
 	}
 	*out = h;
 	return SHARD_OK;

@@ -26,10 +26,9 @@ struct http_snapshot { /* Texts from malloc(); NULL: there was no memory. */
 };
 
 struct http_conf {
-	const struct conn_address *at;
-	/* The networks that are answered beside 127.0.0.1 and ::1, as network.h reads them. Empty
-	 * or NULL: everybody is. */
-	const char *allow;
+	/* Where it listens, the networks that are answered beside 127.0.0.1 and ::1 (none:
+	 * everybody is), and TLS. */
+	const struct config *config;
 	struct log *log; /* It says whose connections are closed. */
 	uv_loop_t *loop;
 	uint64_t stall_ns; /* A loop that has not answered for so long is ill. */
@@ -40,6 +39,9 @@ struct http_conf {
 
 /* SHARD_SYSTEM: the address cannot be used. e names the option and what to do. */
 enum shard_status http_open(struct http **out, const struct http_conf *conf, struct err *e);
+/* Reads the files of TLS again. A failure keeps those that are in use. Without TLS it does
+ * nothing. */
+enum shard_status http_reload(struct http *h, struct err *e);
 uint16_t http_port(const struct http *h); /* The port that was bound. */
 /* Ends the thread and every connection and sets *h to NULL. closed(arg) comes on the loop when the
  * memory is freed. */

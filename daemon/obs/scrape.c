@@ -331,6 +331,13 @@ COUNT(started_at, (uint64_t)s->reload.started_at)
 COUNT(resident, resident_bytes())
 COUNT(descriptors, open_descriptors())
 
+/* Without a certificate there is no sample. */
+static void cert_expiry(FILE *f, const char *name, const struct server *s)
+{
+	if (tls_expires(s->secret.tls) != 0)
+		metrics_count(f, name, NULL, (uint64_t)tls_expires(s->secret.tls));
+}
+
 static void uptime(FILE *f, const char *name, const struct server *s)
 {
 	metrics_sample(f, name, NULL, (double)(clock_ns() - s->started_ns) / NS_PER_SEC);
@@ -356,6 +363,8 @@ static const struct family {
 	 reload_good},
 	{"shardd_config_last_reload_success_timestamp_seconds", METRICS_GAUGE,
 	 "When the configuration was last read and taken.", reload_at},
+	{"shardd_tls_cert_expiry_timestamp_seconds", METRICS_GAUGE,
+	 "When the certificate in [net] tls_cert expires.", cert_expiry},
 	{"shardd_log_lines_total", METRICS_COUNTER, "Lines written to the log, by level.",
 	 log_lines},
 	{"shardd_parked_bytes", METRICS_GAUGE, "Memory that outlives this process.", parked},

@@ -44,9 +44,10 @@ static double seconds(uint64_t since_ns)
 	return (double)(clock_ns() - since_ns) / (double)NS_PER_SEC;
 }
 
-/* What carries tensors to and from a peer, and why it is not RDMA. */
+/* What carries tensors to and from a peer, why it is not RDMA, and what encrypts the rest. */
 static void transport_json(json_t *o, const struct peer *p)
 {
+	char said[TLS_SAID_BYTES];
 	uint64_t in, out;
 	const char *why;
 
@@ -58,6 +59,8 @@ static void transport_json(json_t *o, const struct peer *p)
 	json_object_set_new(o, "rdma_in_bytes", json_integer((json_int_t)in));
 	json_object_set_new(o, "rdma_out_bytes", json_integer((json_int_t)out));
 	json_object_set_new(o, "rdma_failures", json_integer((json_int_t)p->rdma.failures));
+	json_object_set_new(o, "tls",
+			    json_string(tls_said(stream_io(conn_stream(p->conns[0].conn)), said)));
 }
 
 static void uuid_text(char *out, const uint8_t *uuid)

@@ -7,6 +7,7 @@
 #include "net/auth.h"
 
 #include "base/check.h"
+#include "net/secret_file.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -15,19 +16,15 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define TEXT(x)     TEXT_OF(x)
-#define TEXT_OF(x)  #x
-#define LIBCRYPTO   "libcrypto.so." TEXT(OPENSSL_SHLIB_VERSION)
-#define CREDENTIALS "${CREDENTIALS_DIRECTORY}"
-#define FILE_MAX    512 /* Bytes. Two secrets and generous line breaks fit. */
+#define TEXT(x)    TEXT_OF(x)
+#define TEXT_OF(x) #x
+#define LIBCRYPTO  "libcrypto.so." TEXT(OPENSSL_SHLIB_VERSION)
+#define FILE_MAX   512 /* Bytes. Two secrets and generous line breaks fit. */
 
 /* The terminating NUL of a label is hashed too, so that no label is a prefix of other hashed
  * data. */
@@ -70,28 +67,6 @@ static enum shard_status load(struct auth *a, const char *path, struct err *e)
 }
 
 /* --- the file --- */
-
-static enum shard_status expand(char *out, size_t bytes, const char *path, bool *credential,
-				struct err *e)
-{
-	const char *folder = secure_getenv("CREDENTIALS_DIRECTORY");
-	bool named = strncmp(path, CREDENTIALS, strlen(CREDENTIALS)) == 0;
-	int n;
-
-	if (named && (folder == NULL || folder[0] == 0))
-		return err_set(e, SHARD_BAD_ARG,
-			       "secret %.200s: CREDENTIALS_DIRECTORY is not set: systemd sets it "
-			       "for a unit with LoadCredential=",
-			       path);
-	n = snprintf(out, bytes, "%s%s", named ? folder : "",
-		     path + (named ? strlen(CREDENTIALS) : 0));
-	if (n < 0 || (size_t)n >= bytes)
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: a path of at most %zu bytes", path,
-			       bytes - 1);
-	*credential = folder != NULL && folder[0] != 0 &&
-		      strncmp(out, folder, strlen(folder)) == 0 && out[strlen(folder)] == '/';
-	return SHARD_OK;
-}
 
 static int hex(char c)
 {
@@ -179,62 +154,14 @@ static enum shard_status parse(struct auth *a, const char *path, const char *tex
 	return SHARD_OK;
 }
 
-static enum shard_status check_file(int fd, const char *path, bool credential, struct err *e)
+static enum shard_status read_file(struct auth *a, const char *path, struct err *e)
 {
-	mode_t others = credential ? S_IRWXO : S_IRWXG | S_IRWXO;
-	struct stat info;
+	static const struct secret_kind kind = {"secret", "one or two lines of 64 hex digits"};
+	char text[FILE_MAX + 1];
+	enum shard_status st = secret_file_read(&kind, path, text, sizeof(text), e);
 
-	if (fstat(fd, &info) != 0)
-		return err_set(e, SHARD_SYSTEM, "secret %.200s: %s", path, strerror(errno));
-	if (!S_ISREG(info.st_mode))
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: not a file", path);
-	if (info.st_mode & others)
-		return err_set(e, SHARD_BAD_ARG,
-			       "secret %.200s: its mode is %04o, so that others may read or change "
-			       "it: chmod 600",
-			       path, (unsigned)(info.st_mode & 07777));
-	if (info.st_uid != geteuid() && info.st_uid != 0)
-		return err_set(e, SHARD_BAD_ARG,
-			       "secret %.200s: it belongs to user %u, who may change it: chown it "
-			       "to user %u",
-			       path, (unsigned)info.st_uid, (unsigned)geteuid());
-	if (info.st_size > FILE_MAX)
-		return err_set(
-			e, SHARD_BAD_ARG,
-			"secret %.200s: %lld bytes: one or two lines of 64 hex digits are expected",
-			path, (long long)info.st_size);
-	return SHARD_OK;
-}
-
-static enum shard_status read_file(struct auth *a, const char *given, struct err *e)
-{
-	char path[4096], text[FILE_MAX + 1];
-	bool credential = false;
-	enum shard_status st = expand(path, sizeof(path), given, &credential, e);
-	size_t got = 0;
-	ssize_t n = 0;
-	int fd;
-
-	if (st != SHARD_OK)
-		return st;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK |
-				O_NOCTTY); /* It may be a pipe, and open() must not wait for one. */
-	if (fd < 0)
-		return err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be opened: %s", path,
-			       strerror(errno));
-	st = check_file(fd, path, credential, e);
-	while (st == SHARD_OK && got < FILE_MAX && (n = read(fd, text + got, FILE_MAX - got)) > 0)
-		got += (size_t)n;
-	if (st == SHARD_OK && n < 0)
-		st = err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be read: %s", path,
-			     strerror(errno));
-	close(fd);
-	text[got] = 0;
 	if (st == SHARD_OK)
-		st = strlen(text) == got
-			     ? parse(a, path, text, e)
-			     : err_set(e, SHARD_BAD_ARG,
-				       "secret %.200s: not a text of 64 hex digits", path);
+		st = parse(a, path, text, e);
 	explicit_bzero(text, sizeof(text));
 	return st;
 }
@@ -308,6 +235,31 @@ enum shard_status auth_new_secret(char out[2 * AUTH_BYTES + 2], struct err *e)
 	return st;
 }
 
+static bool hmac(const struct auth *a, const unsigned char *key, const void *text, size_t bytes,
+		 unsigned char out[AUTH_BYTES])
+{
+	unsigned got = 0;
+
+	return a->hmac(a->evp_sha256(), key, AUTH_BYTES, text, bytes, out, &got) != NULL &&
+	       got == AUTH_BYTES;
+}
+
+bool auth_derive(const struct auth *a, uint32_t key, const char *label,
+		 unsigned char out[AUTH_BYTES])
+{
+	static const unsigned char salt[AUTH_BYTES];
+	unsigned char info[64], extract[AUTH_BYTES];
+	size_t n = strlen(label);
+	bool good;
+
+	CHECK(key < a->keys_nr && n < sizeof(info));
+	memcpy(info, label, n);
+	info[n++] = 1; /* The first block, which is all that is asked for. */
+	good = hmac(a, salt, a->key[key], AUTH_BYTES, extract) && hmac(a, extract, info, n, out);
+	explicit_bzero(extract, sizeof(extract));
+	return good;
+}
+
 /* --- proofs --- */
 
 bool auth_said(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *body,
@@ -322,8 +274,7 @@ static bool prove_with(const struct auth *a, const struct auth_talk *t, enum aut
 {
 	const char *label = labels[t->what][side == AUTH_DIALLER ? 0 : 1];
 	size_t n = strlen(label) + 1;
-	unsigned char text[sizeof(labels[0][0]) + 5 * AUTH_BYTES];
-	unsigned bytes = 0;
+	unsigned char text[sizeof(labels[0][0]) + 6 * AUTH_BYTES];
 
 	CHECK(key < AUTH_KEYS_MAX);
 	memcpy(text, label, n);
@@ -331,11 +282,14 @@ static bool prove_with(const struct auth *a, const struct auth_talk *t, enum aut
 	n += sizeof(t->nonce);
 	memcpy(text + n, t->said, sizeof(t->said));
 	n += sizeof(t->said);
+	if (t->bound) {
+		memcpy(text + n, t->channel, AUTH_BYTES);
+		n += AUTH_BYTES;
+	}
 	memcpy(text + n, hello, AUTH_BYTES);
 	n += AUTH_BYTES;
 	CHECK(n <= sizeof(text));
-	return a->hmac(a->evp_sha256(), a->key[key], AUTH_BYTES, text, n, proof, &bytes) != NULL &&
-	       bytes == AUTH_BYTES;
+	return hmac(a, a->key[key], text, n, proof);
 }
 
 bool auth_prove(const struct auth *a, const struct auth_talk *t, enum auth_side side,

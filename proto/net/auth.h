@@ -2,8 +2,8 @@
 /* auth.h: the proof that both ends of a TCP connection know the cluster's secret. It is a keyed
  * hash over what both said in HELLO, with a nonce of each. The only I/O is reading the file. The
  * wire's README says what travels. The proof shows who opened the connection, not who sends later
- * frames. Those are neither encrypted nor signed. TLS would go below the frames (struct
- * stream_conf), and its exporter would be one of the things that are hashed here. */
+ * frames. TLS below the frames (tls.h) does that. What both ends of its channel know, and nobody
+ * else, is then one of the things that are hashed here, so that a proof is good for one channel. */
 #ifndef SHARD_NET_AUTH_H
 #define SHARD_NET_AUTH_H
 
@@ -29,7 +29,9 @@ struct auth_talk {
 	unsigned char nonce[2][AUTH_BYTES]; /* Of each side. */
 	/* SHA-256 of each side's HELLO, over the body's bytes as they travelled. */
 	unsigned char said[2][AUTH_BYTES];
-	uint32_t key; /* Index of the key that the dialler proved with. */
+	bool bound;                        /* There is a channel of TLS below. */
+	unsigned char channel[AUTH_BYTES]; /* What its exporter gives. */
+	uint32_t key;                      /* Index of the key that the dialler proved with. */
 };
 
 /* Reads a file with one or two lines of 64 hex digits. It must belong to this user or to root, and
@@ -41,6 +43,11 @@ enum shard_status auth_open(struct auth **out, const char *path, struct err *e);
 void auth_close(struct auth **a); /* Wipes the keys. NULL is fine. */
 uint32_t auth_keys(const struct auth *a);
 bool auth_share(const struct auth *a, const struct auth *b); /* True if a key is in both. */
+
+/* Makes a key for another purpose of key number `key`, by HKDF-SHA256 (RFC 5869) without a salt and
+ * with the label as its info. Nothing of the key can be learned from it. */
+bool auth_derive(const struct auth *a, uint32_t key, const char *label,
+		 unsigned char out[AUTH_BYTES]);
 
 enum shard_status auth_random(unsigned char out[AUTH_BYTES], struct err *e);
 /* Notes a side's HELLO: its body. The nonce is set in t->nonce by the caller. */

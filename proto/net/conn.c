@@ -56,6 +56,7 @@ static void gone(struct conn *c)
 		c->stream = NULL;
 	}
 	c->handler->on_close(c->owner, c, &c->why);
+	tls_close(&c->conf.tls);
 	free(c);
 }
 
@@ -104,9 +105,8 @@ static void look_full(struct conn *c)
 		c->due_ns = 0;
 		conn_arm(c);
 	}
-	if (!full && !c->paused &&
-	    stream_stopped(
-		    c->stream)) { /* A frame may be here, and then the socket may stay silent. */
+	if (!full && !c->paused && (stream_stopped(c->stream) || stream_pending(c->stream))) {
+		/* A frame may be here, and then the socket may stay silent. */
 		c->due_ns = 1;
 		uv_timer_start(&c->timer, on_timer, 0, 0);
 	}
@@ -120,7 +120,8 @@ static void watch(struct conn *c)
 		look_full(c);
 	if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !c->paused && !c->full))
 		events |= UV_READABLE;
-	if (c->want_write)
+	if (stream_wants_out(c->stream) ||
+	    (c->want_write && c->state == CONN_LINGER && !stream_blocked(c->stream)))
 		events |= UV_WRITABLE;
 	if (events == c->events || !c->polling)
 		return;
@@ -223,9 +224,10 @@ static void overdue(struct conn *c)
 	if (!full && mid && (limit == 0 || frame_limit(c) < limit))
 		limit = frame_limit(c);
 	err_set(&e, SHARD_TIMEOUT,
-		full  ? "%s has taken nothing of what it is sent for %.1f s"
-		: mid ? "%s stalled in mid-frame for %.1f s"
-		      : "%s silent for %.1f s",
+		stream_blocked(c->stream) ? "%s did not answer the handshake of TLS for %.1f s"
+		: full                    ? "%s has taken nothing of what it is sent for %.1f s"
+		: mid                     ? "%s stalled in mid-frame for %.1f s"
+					  : "%s silent for %.1f s",
 		conn_name(c), (double)limit / 1e9);
 	end(c, &e);
 }
@@ -296,7 +298,7 @@ static void on_timer(uv_timer_t *t)
 
 static void flush(struct conn *c)
 {
-	uint64_t before = stream_stats(c->stream)->bytes_out;
+	uint64_t before = stream_io(c->stream)->taken;
 	bool waited = c->want_write;
 	struct err e = {0};
 	enum shard_status rc;
@@ -305,7 +307,7 @@ static void flush(struct conn *c)
 	rc = stream_write(c->stream, &e);
 	c->in_write = false;
 	c->want_write = rc == SHARD_AGAIN;
-	if (c->want_write && (!waited || stream_stats(c->stream)->bytes_out != before))
+	if (c->want_write && (!waited || stream_io(c->stream)->taken != before))
 		c->wrote_ns = clock_ns();
 	if (rc != SHARD_OK && rc != SHARD_AGAIN) {
 		if (c->state == CONN_LINGER)
@@ -315,7 +317,7 @@ static void flush(struct conn *c)
 		return;
 	}
 	if (c->state == CONN_LINGER && rc == SHARD_OK)
-		(void)shutdown(stream_fd(c->stream), SHUT_WR);
+		stream_finish(c->stream);
 	if (c->state != CONN_OPEN || !c->handler->on_room)
 		return;
 	/* Frames queued in on_room() are written in the next turn, because other handles need
@@ -378,18 +380,32 @@ static void on_poll(uv_poll_t *p, int status, int events)
 	}
 }
 
+static bool is_unix(int fd)
+{
+	int domain = AF_UNSPEC;
+	socklen_t bytes = sizeof(domain);
+
+	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
 /* The poll handle is set up already and watches fd. */
-enum shard_status conn_begin(struct conn *c, int fd, struct err *e)
+enum shard_status conn_begin(struct conn *c, int fd, enum tls_side side, struct err *e)
 {
 	struct stream_conf sc = {
 		.fd = fd, .queue_max = c->conf.queue_max, .body_max = c->conf.body_max, .owner = c};
-	enum shard_status rc;
+	enum shard_status rc = SHARD_OK;
 
 	sc.handler = &conn_frames;
 	sc.account = c->conf.account;
-	rc = stream_open(&c->stream, &sc, e);
-	if (rc != SHARD_OK)
+	if (c->conf.tls && !is_unix(fd))
+		rc = tls_io(&sc.io, c->conf.tls, side, fd, c->tls_peer[0] ? c->tls_peer : NULL, e);
+	tls_close(&c->conf.tls);
+	if (rc == SHARD_OK)
+		rc = stream_open(&c->stream, &sc, e);
+	if (rc != SHARD_OK) {
+		tls_io_undo(&sc.io);
 		return rc;
+	}
 	c->events = 0;
 	conn_move(c, CONN_OPEN);
 	watch(c);
@@ -408,6 +424,7 @@ enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn
 		return err_set(e, SHARD_SYSTEM, "no memory for a connection");
 	c->loop = loop;
 	c->conf = *conf;
+	c->conf.tls = tls_use(conf->tls);
 	c->handler = conf->handler;
 	c->owner = conf->owner;
 	c->state = CONN_DIALLING;
@@ -435,8 +452,10 @@ static void on_undone(uv_handle_t *h)
 {
 	struct conn *c = h->data;
 
-	if (--c->handles == 0)
-		free(c);
+	if (--c->handles > 0)
+		return;
+	tls_close(&c->conf.tls);
+	free(c);
 }
 
 void conn_undo(struct conn *c)
@@ -455,7 +474,7 @@ enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd,
 		tcp_tune(fd);
 		rc = conn_poll_init(*out, fd, e);
 		if (rc == SHARD_OK)
-			rc = conn_begin(*out, fd, e);
+			rc = conn_begin(*out, fd, TLS_LISTENER, e);
 		if (rc == SHARD_OK)
 			return SHARD_OK;
 		conn_undo(*out);
@@ -514,9 +533,8 @@ void conn_pause(struct conn *c, bool paused)
 	stream_hold(c->stream, paused);
 	c->resumed_ns = clock_ns();
 	c->due_ns = 0;
-	if (!paused &&
-	    stream_ready(
-		    c->stream)) { /* A frame may be here, and then the socket may stay silent. */
+	if (!paused && (stream_ready(c->stream) || stream_pending(c->stream))) {
+		/* A frame may be here, and then the socket may stay silent. */
 		c->due_ns = 1;
 		uv_timer_start(&c->timer, on_timer, 0, 0);
 	} else {

@@ -8,6 +8,7 @@
 
 #include "net/address.h"
 #include "net/stream.h"
+#include "net/tls.h"
 
 #include <uv.h>
 
@@ -34,6 +35,10 @@ struct conn_conf {
 	 * takes nothing of what waits for it. */
 	uint64_t silence_ns;
 	uint64_t connect_ns; /* Deadline of connecting. */
+	/* TLS below the frames, over TCP. NULL: none. Its handshake is part of the opening: on_open
+	 * comes before it, and the first frame after it. */
+	struct tls *tls;
+	const char *tls_peer; /* tls_io()'s peer. It is not read after conn_connect(). */
 	/* A frame that began must go on within this time, and arrive at 64 KiB/s or more. 0:
 	 * silence_ns. */
 	uint64_t frame_ns;

@@ -104,7 +104,7 @@ static void on_connected(uv_poll_t *p, int status, int events)
 		c->dial.fd = -1;
 		return;
 	}
-	if (conn_begin(c, fd, &e) != SHARD_OK) {
+	if (conn_begin(c, fd, TLS_DIALLER, &e) != SHARD_OK) {
 		give_up(c, &e);
 		return;
 	}
@@ -172,6 +172,8 @@ enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct 
 		return rc;
 	snprintf(c->name, sizeof(c->name), "%s",
 		 strncmp(to->text, "tcp://", 6) == 0 ? to->text + 6 : to->text);
+	if (conf->tls_peer)
+		snprintf(c->tls_peer, sizeof(c->tls_peer), "%s", conf->tls_peer);
 	if (c->conf.connect_ns == 0)
 		c->conf.connect_ns = CONNECT_NS_DEFAULT;
 	c->until_ns = clock_ns() + c->conf.connect_ns;

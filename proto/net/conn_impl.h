@@ -41,6 +41,7 @@ struct conn {
 	struct stream_stats last;
 	struct err why;
 	char name[160];
+	char tls_peer[64]; /* Empty: any. */
 	struct conn_dial dial;
 };
 
@@ -51,7 +52,7 @@ enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn
 void conn_undo(struct conn *c); /* Undoes conn_new() when nothing has begun. */
 enum shard_status conn_poll_init(struct conn *c, int fd, struct err *e);
 /* Makes it OPEN on a connected descriptor. After a failure the caller still owns the descriptor. */
-enum shard_status conn_begin(struct conn *c, int fd, struct err *e);
+enum shard_status conn_begin(struct conn *c, int fd, enum tls_side side, struct err *e);
 void conn_arm(struct conn *c);
 void conn_handle_closed(struct conn *c);
 void conn_dial_cancel(struct conn *c);

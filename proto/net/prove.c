@@ -7,6 +7,7 @@
 #include "net/prove.h"
 
 #include "base/check.h"
+#include "net/tls.h"
 #include "wire/frame.h"
 
 #include <stdlib.h>
@@ -15,6 +16,14 @@
 void prove_begin(struct prove *p, enum auth_side side, enum auth_for what)
 {
 	*p = (struct prove){.side = side, .talk.what = what};
+}
+
+enum shard_status prove_bind(struct prove *p, const struct stream *s, struct err *e)
+{
+	p->talk.bound = tls_is(stream_io(s));
+	if (!p->talk.bound || tls_channel(stream_io(s), p->talk.channel))
+		return SHARD_OK;
+	return err_set(e, SHARD_SYSTEM, "TLS does not export what a proof needs");
 }
 
 enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard__Hello *whole,

@@ -7,6 +7,7 @@
 #define SHARD_NET_PROVE_H
 
 #include "net/auth.h"
+#include "net/stream.h"
 
 #include "shard.pb-c.h"
 
@@ -25,6 +26,8 @@ struct prove {
 };
 
 void prove_begin(struct prove *p, enum auth_side side, enum auth_for what);
+/* Where there is TLS below, the proofs are for its channel only. Call it before prove_heard(). */
+enum shard_status prove_bind(struct prove *p, const struct stream *s, struct err *e);
 /* brief is the Hello that travels before the proofs. It has a nonce and only those fields of whole
  * that the other end needs to go on. It points into p. */
 enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard__Hello *whole,

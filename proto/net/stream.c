@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 enum {
@@ -39,13 +38,14 @@ static void name_peer(struct stream *s)
 	socklen_t bytes = sizeof(sa), cred_bytes;
 	struct ucred cred = {0};
 
-	if (getpeername(s->fd, (struct sockaddr *)&sa, &bytes) != 0) {
+	if (getpeername(s->io->fd, (struct sockaddr *)&sa, &bytes) != 0) {
 		snprintf(s->name, sizeof(s->name), "a closed socket");
 		return;
 	}
 	s->unix_socket = sa.ss_family == AF_UNIX;
 	cred_bytes = sizeof(cred);
-	if (s->unix_socket && getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_bytes) == 0)
+	if (s->unix_socket &&
+	    getsockopt(s->io->fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_bytes) == 0)
 		snprintf(s->name, sizeof(s->name), "unix pid %d", (int)cred.pid);
 	else
 		address_text((struct sockaddr *)&sa, s->name, sizeof(s->name));
@@ -63,6 +63,7 @@ enum shard_status stream_open(struct stream **out, const struct stream_conf *con
 
 	CHECK(conf->handler && conf->handler->on_head && conf->handler->on_frame);
 	CHECK(conf->queue_max > 0 && conf->queue_max <= 1u << 20);
+	CHECK(!conf->io || conf->io->fd == conf->fd);
 	*out = NULL;
 	if (fcntl(conf->fd, F_SETFL, fcntl(conf->fd, F_GETFL) | O_NONBLOCK) != 0 ||
 	    fcntl(conf->fd, F_SETFD, FD_CLOEXEC) != 0)
@@ -77,7 +78,8 @@ enum shard_status stream_open(struct stream **out, const struct stream_conf *con
 	s->ring = (unsigned char *)(s->queue + conf->queue_max);
 	s->ring_size = ring;
 	s->queue_max = conf->queue_max;
-	s->fd = conf->fd;
+	stream_plain_init(&s->plain, conf->fd);
+	s->io = conf->io ? conf->io : &s->plain;
 	s->body_max = conf->body_max;
 	s->account = conf->account;
 	s->handler = conf->handler;
@@ -101,6 +103,20 @@ enum shard_status stream_fail(struct stream *s, enum shard_status st, const char
 	err_setv(&s->dead, st, fmt, ap);
 	va_end(ap);
 	return st;
+}
+
+enum shard_status stream_no_tls(struct stream *s)
+{
+	const struct err *why = &s->io->why;
+
+	stream_fail(s, why->status, "%s: %s", s->name, why->text);
+	if (!s->io->plain_peer || s->queued > 0 || s->only_error)
+		return why->status;
+	/* The peer can read a frame, and only that. What it is told is no secret. Nothing else is
+	 * ever sent this way. */
+	s->only_error = true;
+	s->told = s->dead.text;
+	return s->dead.status;
 }
 
 enum shard_status stream_over(const struct stream *s, struct err *e)
@@ -145,7 +161,7 @@ void stream_free(struct stream **sp)
 	while (s->queued > 0)
 		pop(s, SHARD_CLOSED);
 	stream_in_deinit(s);
-	close(s->fd);
+	s->io->row->close(s->io);
 	free(s);
 }
 
@@ -156,7 +172,12 @@ void stream_owner(struct stream *s, void *owner)
 
 int stream_fd(const struct stream *s)
 {
-	return s->fd;
+	return s->io->fd;
+}
+
+struct stream_io *stream_io(const struct stream *s)
+{
+	return s->io;
 }
 
 bool stream_is_unix(const struct stream *s)
@@ -189,6 +210,28 @@ const struct stream_stats *stream_stats(const struct stream *s)
 uint32_t stream_queued(const struct stream *s)
 {
 	return s->queued;
+}
+
+/* What the stream writes to. */
+static struct stream_io *out(const struct stream *s)
+{
+	return s->only_error ? (struct stream_io *)(uintptr_t)&s->plain : s->io;
+}
+
+bool stream_blocked(const struct stream *s)
+{
+	return out(s)->row->blocked(out(s));
+}
+
+bool stream_wants_out(const struct stream *s)
+{
+	return !s->out_over &&
+	       (out(s)->row->unsent(out(s)) || (s->queued > 0 && !stream_blocked(s)));
+}
+
+void stream_finish(struct stream *s)
+{
+	out(s)->row->finish(out(s));
 }
 
 bool stream_writing(const struct stream *s)
@@ -261,7 +304,7 @@ static void hold_bytes(struct stream *s, struct stream_out *f, uint32_t bytes)
 static enum shard_status room(struct stream *s, const struct wire_head *h)
 {
 	CHECK(wire_op(h->op));
-	if (s->out_over)
+	if (s->out_over || (s->only_error && h->op != OP_ERROR))
 		return SHARD_CLOSED;
 	return s->queued < s->queue_max ? SHARD_OK : SHARD_AGAIN;
 }
@@ -457,7 +500,6 @@ static ssize_t send_once(struct stream *s, struct iovec *iov, int nr)
 		char bytes[CMSG_SPACE(sizeof(int) * STREAM_FDS_MAX)];
 	} control;
 	struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)nr};
-	ssize_t n;
 
 	if (f->fds_nr > 0 && s->first_sent == 0) {
 		memset(&control, 0, sizeof(control));
@@ -468,10 +510,7 @@ static ssize_t send_once(struct stream *s, struct iovec *iov, int nr)
 		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)f->fds_nr);
 		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), f->fds, sizeof(int) * (size_t)f->fds_nr);
 	}
-	do
-		n = sendmsg(s->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	return n;
+	return out(s)->row->write(out(s), &m);
 }
 
 static enum shard_status cannot_send(struct stream *s, int error)
@@ -481,6 +520,8 @@ static enum shard_status cannot_send(struct stream *s, int error)
 		return err_set(&s->out_dead, SHARD_CLOSED,
 			       "%s closed the connection (%s while sending)", s->name,
 			       strerror(error));
+	if (error == EPROTO)
+		return stream_no_tls(s);
 	return stream_fail(s, SHARD_SYSTEM, "cannot send to %s: %s", s->name, strerror(error));
 }
 
@@ -502,7 +543,9 @@ static enum shard_status write_some(struct stream *s)
 		if ((size_t)n < bytes || (total >= WRITE_MAX && s->queued > 0))
 			return SHARD_AGAIN;
 	}
-	return SHARD_OK;
+	if (out(s)->row->flush(out(s)) == 0)
+		return SHARD_OK;
+	return errno == EAGAIN || errno == EWOULDBLOCK ? SHARD_AGAIN : cannot_send(s, errno);
 }
 
 static enum shard_status write_over(const struct stream *s, struct err *e)

@@ -2,14 +2,14 @@
 /* stream.h: frames over one non-blocking stream socket (unix or TCP). A stream owns the descriptor,
  * parses what arrives and writes what was queued. It never waits. conn.h drives it from libuv, the
  * client library from poll(2). One thread at a time may use it. A bulk body is received straight
- * into the place that its handler names, and sent straight from where it lies. The kernel's copy is
- * the only one. Sums are taken while the bytes are in cache: of a part just before it is written,
- * and of received bytes as they come. */
+ * into the place that its handler names, and sent straight from where it lies. Sums are taken while
+ * the bytes are in cache: of a part before it is written, and of received bytes as they come. */
 #ifndef SHARD_NET_STREAM_H
 #define SHARD_NET_STREAM_H
 
 #include "base/list.h"
 #include "base/status.h"
+#include "net/stream_io.h"
 #include "wire/frame.h"
 
 #include <protobuf-c/protobuf-c.h>
@@ -35,29 +35,25 @@ struct stream_handler {
 extern char stream_discard_here; /* Only its address is used. */
 #define STREAM_DISCARD ((void *)&stream_discard_here)
 
-typedef void (*stream_sent_fn)(
-	void *arg, enum shard_status st); /* The body may be reused. st != OK: not all was sent. */
+/* The body may be reused. st != OK: not all was sent. */
+typedef void (*stream_sent_fn)(void *arg, enum shard_status st);
 
 struct stream_stats {
 	uint64_t frames_in, frames_out, bytes_in, bytes_out; /* Of the whole stream. */
 	uint64_t tensor_bytes_in, tensor_bytes_out;          /* Bodies of bulk ops. */
-	/* Bulk bodies that were received into the stream's own buffer, from where their owner
-	 * copies them. There are none on the step path. */
-	uint64_t copied_bytes;
-	uint64_t refused; /* Frames refused because of header, sum or legality. */
+	uint64_t copied_bytes; /* Of bulk bodies in the stream's buffer: none on the step path. */
+	uint64_t refused;      /* Frames refused because of header, sum or legality. */
 };
 
 /* What all streams of a daemon hold in memory to be sent. */
 struct stream_account {
-	uint64_t bytes, most; /* Over most, each stream with a limit may hold one body. */
-	uint64_t peak;
+	uint64_t bytes, most, peak; /* Over most, each stream with a limit may hold one body. */
 };
 
 struct stream_conf {
-	/* Taken over if stream_open() succeeds, and made non-blocking and close-on-exec. TLS would
-	 * come in here, as functions that read and write in place of the system calls, with frames,
-	 * HELLO and AUTH unchanged inside. */
-	int fd;
+	int fd; /* Taken over if stream_open() succeeds. Non-blocking and close-on-exec then. */
+	/* How the bytes travel, made by tls_io() for fd. It is taken over, too. NULL: plainly. */
+	struct stream_io *io;
 	uint32_t queue_max; /* Frames that may wait to be sent. */
 	uint32_t body_max;  /* Largest control body accepted now (stream_set_body_max). */
 	struct stream_account *account; /* Outlives the stream. NULL: none. */
@@ -72,20 +68,19 @@ void stream_owner(struct stream *s, void *owner);
  * callback. */
 void stream_free(struct stream **s);
 int stream_fd(const struct stream *s);
+struct stream_io *stream_io(const struct stream *s);
 bool stream_is_unix(const struct stream *s);
 const char *stream_name(const struct stream *s); /* The peer: "127.0.0.1:4411", "unix pid 712". */
-void stream_features(
-	struct stream *s,
-	uint64_t features); /* Call after HELLO. Sums are on before, and in HELLO, AUTH, ERROR. */
+/* Call after HELLO. Sums are on before, and in HELLO, AUTH, ERROR. */
+void stream_features(struct stream *s, uint64_t features);
 void stream_set_body_max(struct stream *s, uint32_t bytes);
 const struct stream_stats *stream_stats(const struct stream *s);
-const char *stream_told(
-	const struct stream *s); /* After a refusal the text for the peer's ERROR, else NULL. */
+/* After a refusal the text for the peer's ERROR, else NULL. */
+const char *stream_told(const struct stream *s);
 uint64_t stream_heard_ns(const struct stream *s); /* clock_ns() of the last byte received. */
 bool stream_mid_frame(const struct stream *s);    /* A frame has begun and is not complete. */
-uint64_t stream_frame_ns(
-	const struct stream *s,
-	uint32_t per_s); /* When it began, plus the time of its body at this rate. */
+/* When it began, plus the time of its body at this rate. */
+uint64_t stream_frame_ns(const struct stream *s, uint32_t per_s);
 /* While it is held, stream_read() delivers nothing. Called inside a callback, it ends the loop
  * after the frame in hand. */
 void stream_hold(struct stream *s, bool hold);
@@ -105,8 +100,10 @@ void landing_judge(struct landing *l, bool (*stays)(const void *arg, const struc
  * stream can end it. */
 void stream_land(struct stream *s, struct landing *l);
 
-/* The next header is here already, so call stream_read() without waiting for the socket. */
+/* The next header is here already, or are bytes of frames, of which the socket may not tell. So
+ * call stream_read() without waiting for it. */
 bool stream_ready(const struct stream *s);
+bool stream_pending(const struct stream *s);
 
 /* Queue a frame. The caller sets op, flags, model and the like in h, the stream sets magic,
  * version, sums and body_bytes. body is not copied. It must stay until sent() is called, or with
@@ -134,6 +131,10 @@ enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h,
 int stream_take_fds(struct stream *s, int *fds, int fds_max);
 
 uint32_t stream_queued(const struct stream *s); /* Frames not yet handed to the kernel. */
+/* Is there something to write as soon as the socket takes it? That is for who polls. */
+bool stream_wants_out(const struct stream *s);
+bool stream_blocked(const struct stream *s); /* A TLS handshake waits for the peer. */
+void stream_finish(struct stream *s); /* All is written: tells the peer that nothing more comes. */
 /* Is stream_write() under way? It is for what a sent() calls. */
 bool stream_writing(const struct stream *s);
 /* Can nothing be sent any more? The connection ends soon then. */

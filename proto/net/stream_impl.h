@@ -24,7 +24,10 @@ struct stream_out { /* A queued frame. */
 enum stream_into { INTO_OWNER, INTO_OWN, INTO_NOWHERE };
 
 struct stream {
-	int fd;
+	struct stream_io *io; /* &plain, or one that was given. */
+	struct stream_io plain;
+	/* The peer does not speak TLS. One ERROR says so, as it can read it, and nothing else. */
+	bool only_error;
 	bool unix_socket, body_sum, hold, in_callback;
 	const struct stream_handler *handler;
 	void *owner;
@@ -72,6 +75,8 @@ __attribute__((format(printf, 3, 4))) enum shard_status stream_fail(struct strea
 								    enum shard_status st,
 								    const char *fmt, ...);
 enum shard_status stream_over(const struct stream *s, struct err *e); /* Copies the reason to e. */
+/* io failed with EPROTO. Ends the stream with its sentence, and returns the status. */
+enum shard_status stream_no_tls(struct stream *s);
 bool stream_sums(const struct stream *s, uint16_t op);
 void stream_in_deinit(struct stream *s);
 

@@ -22,6 +22,9 @@ enum {
 	PIECE_BYTES = WIRE_PART_BYTES,
 	OWN_BYTES = 64 << 10,       /* The stream's own buffer. It grows for larger bodies. */
 	OWN_KEEP = WIRE_PART_BYTES, /* A buffer above this size is freed. */
+	/* How a connection that is opened with TLS begins. */
+	TLS_HANDSHAKE = 0x16,
+	TLS_MAJOR = 3,
 };
 
 static const struct wire_head *head(const struct stream *s)
@@ -67,6 +70,11 @@ uint64_t stream_frame_ns(const struct stream *s, uint32_t per_s)
 bool stream_ready(const struct stream *s)
 {
 	return !s->in_body && s->head_got == sizeof(struct wire_head);
+}
+
+bool stream_pending(const struct stream *s)
+{
+	return s->dead.status == SHARD_OK && s->io->row->pending(s->io);
 }
 
 void stream_hold(struct stream *s, bool hold)
@@ -200,6 +208,14 @@ void stream_land(struct stream *s, struct landing *l)
 	list_push(&l->streams, &s->landed);
 }
 
+/* The first bytes are a record of TLS with a handshake in it, and not a header. */
+static bool speaks_tls(const struct stream *s)
+{
+	const unsigned char *first = (const unsigned char *)head(s);
+
+	return s->ordinal_in == 0 && first[0] == TLS_HANDSHAKE && first[1] == TLS_MAJOR;
+}
+
 /* Checks a whole header and asks where its body goes. */
 static enum shard_status take_head(struct stream *s)
 {
@@ -210,6 +226,11 @@ static enum shard_status take_head(struct stream *s)
 	enum shard_status rc;
 	void *to = NULL;
 
+	if (why && speaks_tls(s))
+		return refuse(s, SHARD_PROTOCOL,
+			      "it opened the connection with TLS, and this end speaks none: set "
+			      "[net] tls here as it is there, or take it away there",
+			      false);
 	if (why)
 		return refuse(s, SHARD_PROTOCOL, why, false);
 	if (!bulk && h->body_bytes > s->body_max)
@@ -329,18 +350,12 @@ static ssize_t receive(struct stream *s, struct iovec *iov, int nr, size_t body_
 	struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)nr};
 	ssize_t n;
 
-	if (!s->unix_socket) {
-		do
-			n = readv(s->fd, iov, nr);
-		while (n < 0 && errno == EINTR);
-		return n;
+	if (s->unix_socket) {
+		m.msg_control = control.bytes;
+		m.msg_controllen = sizeof(control.bytes);
 	}
-	m.msg_control = control.bytes;
-	m.msg_controllen = sizeof(control.bytes);
-	do
-		n = recvmsg(s->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	if (n > 0)
+	n = s->io->row->read(s->io, &m);
+	if (n > 0 && s->unix_socket)
 		fds_came(s, &m, s->in_body && (size_t)n > body_bytes);
 	return n;
 }
@@ -375,6 +390,8 @@ static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 		return stream_fail(s, SHARD_CLOSED, "%s closed the connection%s%s", s->name,
 				   n < 0 ? " (reset)" : "",
 				   stream_mid_frame(s) ? " in the middle of a frame" : "");
+	if (n < 0 && errno == EPROTO)
+		return stream_no_tls(s);
 	if (n < 0)
 		return stream_fail(s, SHARD_SYSTEM, "cannot receive from %s: %s", s->name,
 				   strerror(errno));

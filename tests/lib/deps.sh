@@ -8,13 +8,15 @@ packages=(
 	build-essential pkg-config                                  # compiler, make, the installed library's test
 	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
 	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
+	libgnutls28-dev                                             # their TLS: whether a client's certificate is right
 	libsystemd-dev systemd                                      # the service: notify, watchdog, journal; what reads the unit critically
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
 	python3-venv                                                # export and import against safetensors; the replay of make chaos
 	libibverbs-dev                                              # RDMA between nodes
-	libssl-dev                                                  # the cluster's secret: headers; the library is loaded at run time
+	libssl-dev                                                  # the secrets and TLS: headers; the library is loaded at run time
 	libcurl4-openssl-dev                                        # the membership source etcd: HTTP on the daemon's loop
 	libcmocka-dev procps                                        # tests
+	openssl                                                     # the other end of TLS in tests
 	etcd-server etcd-client                                     # the clusters of tests/proc/test_source_etcd
 	clang llvm libclang-rt-dev clang-format                     # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically

@@ -43,6 +43,7 @@ OF_NODE = {
     "up": const(1), "shardd_starts_total": const(3), "shardd_auth_refused_total": const(0),
     "shardd_refused_frames_total": const(0), "shardd_config_last_reload_successful": const(1),
     "shardd_budget_bytes": const(100), "shardd_budget_used_bytes": const(90),
+    "shardd_tls_cert_expiry_timestamp_seconds": const(90 * 86400),
 }
 OF_MODEL = {
     "shardd_step": const("100+60"), "shardd_model_generation": const(2),
@@ -235,6 +236,11 @@ FAULTS = [
      "ShardReloadFailed", 9, 12, NODE_B,
      "b did not take its configuration, and goes on with the one before; event=reload_failed says "
      "which line is wrong"),
+    ("the certificate of b has no month left",
+     {key("shardd_tls_cert_expiry_timestamp_seconds", "b"): turns(90 * 86400, 86400 + 600)},
+     "ShardCertificateExpires", 9, 10, NODE_B,
+     "the certificate of b expires in 1d 0h 0m 0s; afterwards no link and no connection with TLS can "
+     "be made"),
     ("b has no memory left", {key("shardd_budget_used_bytes", "b"): turns(90, 96)},
      "ShardBudgetFull", 9, 12, NODE_B, "b has reserved more than 95 % of its memory for models"),
     ("something is wrong that no other alert is about", ILL, "ShardUnhealthy", 19, 25, JOB,

@@ -14,7 +14,7 @@ lacks() { echo "not ok hardened: $1 lacks $2"; wrong=1; }
 case $build in */san-*) echo "ok hardened: not of a sanitizer build # skip"; exit 0 ;; esac
 cuda=libshard-cuda.so.0
 [ "$(cat "$build/with-cuda" 2>/dev/null)" != no ] || cuda=
-for f in shardd shardctl gpt libshard.so.0 $cuda; do
+for f in shardd shardctl gpt libshard.so.0 libshard-tls.so.0 $cuda; do
 	file=$build/$f
 	symbols=$(nm -D --undefined-only "$file" | awk '{ print $2 }')
 	dynamic=$(readelf -dW "$file")
@@ -27,8 +27,8 @@ for f in shardd shardctl gpt libshard.so.0 $cuda; do
 	grep -Eq '^__(memcpy|snprintf|vsnprintf|read|printf|fprintf|memset|strcpy)_chk' <<<"$symbols" || lacks $f "checked copies (FORTIFY)"
 	# The C library's own start files may lack this mark, and then the whole program lacks it.
 	# So the instructions are counted.
-	[ "$(objdump -d --no-show-raw-insn "$file" | grep -c endbr64)" -gt $([ $f = libshard-cuda.so.0 ] && echo 20 || echo 40) ] || lacks $f "the marks of -fcf-protection"
+	[ "$(objdump -d --no-show-raw-insn "$file" | grep -c endbr64)" -gt $([ $f = libshard-cuda.so.0 -o $f = libshard-tls.so.0 ] && echo 20 || echo 40) ] || lacks $f "the marks of -fcf-protection"
 	! grep -Eq 'RPATH|RUNPATH' <<<"$dynamic" || lacks $f "nothing: it has a search path for libraries"
 done
 [ $wrong = 0 ] || exit 1
-echo "ok hardened: shardd, shardctl, gpt and libshard.so.0${cuda:+, $cuda}"
+echo "ok hardened: shardd, shardctl, gpt, libshard.so.0 and libshard-tls.so.0${cuda:+, $cuda}"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # library.sh BUILD: checks libshard.so.0. It exports exactly the functions that shard.h declares,
 # all of version SHARD_0, and the same as deploy/libshard0.symbols. Structs and numbers are as in
-# tests/proc/library_abi.c. Stripped it has at most 224 KiB. It needs only libc, protobuf-c and
+# tests/proc/library_abi.c. Stripped it has at most 232 KiB. It needs only libc, protobuf-c and
 # xxhash. libshard.a adds no other global name. libshard-cuda, likewise, exports what shard_cuda.h
 # declares. Prints one line for each thing that is wrong.
 set -eu
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-library.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 export LC_ALL=C
-so=$build/libshard.so.0 a=$build/libshard-whole.a wrong=0 kib_max=224
+so=$build/libshard.so.0 a=$build/libshard-whole.a wrong=0 kib_max=232
 
 bad()
 {
@@ -51,6 +51,13 @@ needed=$(readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE '
 strip -o "$dir/stripped" "$so"
 bytes=$(stat -c %s "$dir/stripped")
 [ "$bytes" -le $((kib_max * 1024)) ] || bad "stripped it has $bytes bytes, at most $((kib_max * 1024)) are allowed"
+# libshard-tls exports one table, for libshard alone. It loads OpenSSL, and needs nothing.
+tls=$build/libshard-tls.so.0
+others=$(objdump -T "$tls" | awk '$2 == "g" && $NF != "SHARD_TLS_0" && $NF != "shard_tls_0" { print $NF }' | xargs)
+[ -z "$others" ] || bad "libshard-tls exports more than shard_tls_0: $others"
+needed=$(readelf -d "$tls" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE 'libc\.so\.6|ld-linux-x86-64\.so\.2' | xargs) || true
+[ -z "$needed" ] || bad "libshard-tls needs more than libc: $needed"
+grep -qx 'usr/lib/\*/libshard-tls.so.0' deploy/debian/libshard0.install || bad "deploy/debian/libshard0.install lacks libshard-tls.so.0"
 # libshard-cuda, unless it was left out. It is checked in the same way, and has no size to keep to.
 cuda="without libshard-cuda"
 if [ "$(cat "$build/with-cuda")" != no ]; then

@@ -12,7 +12,7 @@
 		      #s "." #f)
 #define NUMBER(name, n) static_assert((int)(name) == (n), #name)
 
-IS(shard_connect_opts, 56);
+IS(shard_connect_opts, 64);
 AT(shard_connect_opts, size, 0, 8);
 AT(shard_connect_opts, address, 8, 8);
 AT(shard_connect_opts, secret, 16, 8);
@@ -20,6 +20,7 @@ AT(shard_connect_opts, timeout_ms, 24, 8);
 AT(shard_connect_opts, log, 32, 8);
 AT(shard_connect_opts, log_arg, 40, 8);
 AT(shard_connect_opts, look_ms, 48, 8);
+AT(shard_connect_opts, tls, 56, 8);
 
 IS(shard_tensor, 120);
 AT(shard_tensor, name, 0, 8);

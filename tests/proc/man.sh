@@ -99,7 +99,7 @@ for path in $(sed -n 's/^| `\(\/[a-z]*\)` |.*/\1/p' "$here/daemon/obs/README.md"
 	grep -q " $path " daemon.txt || fail "shardd(8) lacks $path"
 done
 text man1/shardctl.1 >ctl.txt
-for word in SHARD_ADDRESS SHARD_SECRET EXAMPLES; do
+for word in SHARD_ADDRESS SHARD_SECRET SHARD_TLS EXAMPLES; do
 	grep -q "$word" ctl.txt || fail "shardctl(1) lacks $word"
 done
 "$here/$build/shardctl" --help | awk '/^Commands/ { on = 1; next } on && !/^  / { exit }

@@ -98,6 +98,7 @@ static void test_origins(void **state)
 	" --set daemon.node=a --set cluster.secret=/etc/x --set cluster.node_secret=/etc/y"        \
 	" --set cluster.etcd_endpoints=http://a:1 --set cluster.etcd_ca=/etc/c"                    \
 	" --set cluster.etcd_cert=/etc/d --set cluster.etcd_key=/etc/e"                            \
+	" --set net.tls_cert=/etc/f --set net.tls_key=/etc/g --set net.tls_ca=/etc/h"              \
 	" --set daemon.http=0.0.0.0:1 --set daemon.http_allow=10.0.0.0/8"
 
 /* No option is left out: there are as many lines as --check prints. */

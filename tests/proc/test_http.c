@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "lib/pace.h"
 #include "obs/http.h"
 
@@ -491,8 +492,8 @@ static void closed(void *arg)
 
 static void stuck_loop(void **state)
 {
-	struct conn_address at;
-	struct http_conf conf = {.at = &at, .stall_ns = NS_PER_SEC, .render = render};
+	struct config *config = calloc(1, sizeof(*config));
+	struct http_conf conf = {.config = config, .stall_ns = NS_PER_SEC, .render = render};
 	struct http *h, *second;
 	int renders = 0;
 	bool ended = false;
@@ -502,7 +503,7 @@ static void stuck_loop(void **state)
 	uint64_t began;
 
 	(void)state;
-	assert_int_equal(conn_address_parse(&at, "127.0.0.1:0", &e), SHARD_OK);
+	assert_int_equal(conn_address_parse(&config->http, "127.0.0.1:0", &e), SHARD_OK);
 	assert_int_equal(uv_loop_init(&loop), 0);
 	conf.loop = &loop;
 	conf.arg = &renders;
@@ -525,8 +526,8 @@ static void stuck_loop(void **state)
 		WEB_EXPECT(http_port(h), "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	assert_int_equal(renders, 1); /* There is one per second. */
 
-	snprintf(at.text, sizeof(at.text), "127.0.0.1:%u", http_port(h));
-	at.port = http_port(h);
+	snprintf(config->http.text, sizeof(config->http.text), "127.0.0.1:%u", http_port(h));
+	config->http.port = http_port(h);
 	assert_int_equal(http_open(&second, &conf, &e), SHARD_SYSTEM);
 	assert_null(second);
 	assert_non_null(strstr(e.text, "Address already in use: choose another address, or off"));
@@ -535,6 +536,7 @@ static void stuck_loop(void **state)
 	uv_run(&loop, UV_RUN_DEFAULT);
 	assert_true(ended);
 	assert_int_equal(uv_loop_close(&loop), 0);
+	free(config);
 }
 
 int main(void)

@@ -5,9 +5,11 @@
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
+#include "lib/secrets.h"
 #include "rdma/fake.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +74,39 @@ static void not_wanted(void **state)
 	cannot(&(struct inproc_conf){.net = "transport = tcp"}, "transport = tcp", NULL);
 }
 
+/* RDMA is not encrypted, so beside TLS tensors go by TCP, unless somebody says that the fabric is
+ * trusted. The crew is on unix sockets. */
+static void beside_tls(void **state)
+{
+	struct secrets f;
+	char net[64];
+
+	(void)state;
+	fake_reset();
+	assert_int_equal(secrets_make(&f), 0);
+	cannot(&(struct inproc_conf){.net = "tls = psk", .cluster = f.line},
+	       "[net] tls = psk on node a, and RDMA is not encrypted", NULL);
+	for (int yes = 0; yes < 2; yes++) {
+		struct inproc_conf conf = {.net = net, .cluster = f.line};
+		struct inproc c;
+
+		snprintf(net, sizeof(net), "transport = rdma\ntls = psk\nrdma_with_tls = %s",
+			 yes ? "yes" : "no");
+		inproc_prepare(&c, &conf);
+		assert_int_equal(inproc_node_start(&c.node[0]), yes ? SHARD_OK : SHARD_BAD_ARG);
+		if (yes) {
+			assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK);
+			linked_by_rdma(&c);
+		} else {
+			assert_non_null(
+				strstr(c.node[0].why.text,
+				       "transport = rdma beside tls: RDMA is not encrypted"));
+		}
+		inproc_stop(&c);
+	}
+	secrets_remove(&f);
+}
+
 /* The queue pairs can be made, and the model's memory cannot be registered. */
 static void memory_of_the_model(void **state)
 {
@@ -110,11 +145,9 @@ static void insists(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memlock),
-		cmocka_unit_test(registration_refused),
-		cmocka_unit_test(no_device),
-		cmocka_unit_test(not_wanted),
-		cmocka_unit_test(memory_of_the_model),
+		cmocka_unit_test(memlock),    cmocka_unit_test(registration_refused),
+		cmocka_unit_test(no_device),  cmocka_unit_test(not_wanted),
+		cmocka_unit_test(beside_tls), cmocka_unit_test(memory_of_the_model),
 		cmocka_unit_test(insists),
 	};
 

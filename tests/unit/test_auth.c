@@ -391,6 +391,34 @@ static void test_exchange(void **state)
 	auth_close(&a);
 }
 
+/* A proof that was made for one channel of TLS does not hold in another, nor without one. */
+static void test_channel(void **state)
+{
+	struct auth *a = keys(KEY_1 "\n");
+	struct end c, d;
+	struct err e;
+
+	(void)state;
+	end_begin(&c, AUTH_DIALLER);
+	end_begin(&d, AUTH_LISTENER);
+	say(&c, a);
+	assert_int_equal(hear(&d, a, &c), SHARD_OK);
+	say(&d, a);
+	assert_int_equal(hear(&c, a, &d), SHARD_OK);
+	c.p.talk.bound = d.p.talk.bound = true;
+	memset(c.p.talk.channel, 7, AUTH_BYTES);
+	assert_int_equal(prove_own(&c.p, a, &c.whole, &c.auth, &e), SHARD_OK);
+	assert_false(prove_theirs(&d.p, a, &c.auth));
+	d.p.talk.bound = false;
+	assert_false(prove_theirs(&d.p, a, &c.auth));
+	d.p.talk.bound = true;
+	memset(d.p.talk.channel, 7, AUTH_BYTES);
+	assert_true(prove_theirs(&d.p, a, &c.auth));
+	prove_end(&c.p);
+	prove_end(&d.p);
+	auth_close(&a);
+}
+
 /* A nonce of a wrong length breaks the protocol. A dialler that does not offer to prove itself is
  * denied. */
 static void test_malformed(void **state)
@@ -418,10 +446,10 @@ static void test_malformed(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_file),      cmocka_unit_test(test_credentials),
-		cmocka_unit_test(test_vectors),   cmocka_unit_test(test_flipped),
-		cmocka_unit_test(test_rotation),  cmocka_unit_test(test_exchange),
-		cmocka_unit_test(test_malformed),
+		cmocka_unit_test(test_file),     cmocka_unit_test(test_credentials),
+		cmocka_unit_test(test_vectors),  cmocka_unit_test(test_flipped),
+		cmocka_unit_test(test_rotation), cmocka_unit_test(test_exchange),
+		cmocka_unit_test(test_channel),  cmocka_unit_test(test_malformed),
 	};
 
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -169,6 +169,49 @@ static void node_secret(void **state)
 		"control characters");
 }
 
+#define PSK  "[net]\ntls = psk\n"
+#define MTLS "[net]\ntls = mtls\ntls_cert = /c\ntls_key = /k\ntls_ca = /a\n"
+
+/* TLS is never half there, and nothing goes around it unasked. */
+static void tls(void **state)
+{
+	struct config c = loaded(HEAD MTLS TWO);
+
+	(void)state;
+	assert_int_equal(c.tls, TLS_MTLS);
+	assert_true(c.tls_kernel && !c.rdma_with_tls && !c.nodes_open && !c.listen_open);
+	assert_true(c.http_tls && c.http_certs);
+	config_free(&c);
+	c = loaded(HEAD "http = 10.0.0.1:4\n" MTLS);
+	assert_true(c.http_tls && c.http_certs && !c.http_beyond_loopback);
+	config_free(&c);
+	c = loaded(HEAD PSK "[cluster]\nnode_secret = /n\n" TWO);
+	assert_int_equal(c.tls, TLS_PSK);
+	assert_false(c.http_tls || c.http_certs);
+	config_free(&c);
+	c = loaded(HEAD PSK "transport = rdma\nrdma_with_tls = yes\n[cluster]\nsecret = /s\n");
+	assert_true(c.rdma_with_tls);
+	config_free(&c);
+	refused(HEAD OPEN PSK TWO,
+		"shardd.conf:5: [net] tls = psk makes its keys of the secrets, and there is no "
+		"[cluster] node_secret: make one with `shardctl secret new FILE`, or set tls = "
+		"mtls "
+		"with certificates");
+	refused(HEAD "[net]\ntls = mtls\ntls_cert = /c\ntls_ca = /a\n",
+		"shardd.conf:4: [net] tls = mtls: tls_key is not set, and tls_cert, tls_key and "
+		"tls_ca have to be");
+	refused(HEAD MTLS "transport = rdma\n",
+		"shardd.conf:8: [net] transport = rdma beside tls: RDMA is not encrypted. Choose "
+		"transport = auto or tcp, or set rdma_with_tls = yes if everybody on that fabric "
+		"is "
+		"trusted");
+	refused(HEAD "http = 10.0.0.1:4\nhttp_allow = 10.0.0.0/8\n" PSK "[cluster]\nsecret = /s\n",
+		"shardd.conf:3: [daemon] http = 10.0.0.1:4: beyond loopback beside [net] tls = "
+		"psk, "
+		"and browsers speak no psk, so that it would not be encrypted: set tls_cert and "
+		"tls_key, by which HTTP speaks TLS, or choose 127.0.0.1:PORT or off");
+}
+
 static const char every_line[] = "\xef\xbb\xbf; a comment\n"
 				 "# another\n"
 				 "   ; and one that is indented\n"
@@ -692,6 +735,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(secret),
 		cmocka_unit_test(node_secret),
+		cmocka_unit_test(tls),
 		cmocka_unit_test(defaults),
 		cmocka_unit_test(everything),
 		cmocka_unit_test(membership),

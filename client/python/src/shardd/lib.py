@@ -55,7 +55,7 @@ class Sized(C.Structure):
 
 class ConnectOpts(Sized):
     _fields_ = [("size", size_t), ("address", text), ("secret", text), ("timeout_ms", i64),
-                ("log", void), ("log_arg", void), ("look_ms", i64)]
+                ("log", void), ("log_arg", void), ("look_ms", i64), ("tls", text)]
 
 
 class Tensor(C.Structure):

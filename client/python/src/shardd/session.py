@@ -141,11 +141,13 @@ class Session:
     """One connection to a daemon, and the model that it is attached to.
 
     address: unix:/path, tcp://host:port or spawn:NAME. secret: over TCP, the file of the key.
+    tls: over TCP, off, psk, or a folder with tls.crt, tls.key and ca.crt; None takes $SHARD_TLS.
     timeout: seconds that any call waits; connect_timeout: that connecting may take.
     Any thread may use it, but one at a time, except for push(), which several may call.
     """
 
-    def __init__(self, address: str, *, secret: str | None = None, timeout: float = 300.0,
+    def __init__(self, address: str, *, secret: str | None = None,
+                 tls: str | None = None, timeout: float = 300.0,
                  connect_timeout: float = 20.0):
         self.lib = _c.libshard()
         self.address, self.timeout = address, timeout
@@ -154,6 +156,7 @@ class Session:
         self._client, self._model = _c.client(), _c.model()
         self._pid = os.getpid()
         opts = _c.ConnectOpts(address=address.encode(), secret=secret.encode() if secret else None,
+                              tls=tls.encode() if tls else None,
                               timeout_ms=max(1, int(1000 * connect_timeout)),
                               look_ms=-1)  # Parameters are its image: find_again() looks.
         if address.startswith("spawn:"):

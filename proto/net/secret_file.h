@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* secret_file.h: reading a file that nobody else may read, such as one with a key. */
+#ifndef SHARD_NET_SECRET_FILE_H
+#define SHARD_NET_SECRET_FILE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* What the file is, for texts. */
+struct secret_kind {
+	const char *name;  /* "secret" */
+	const char *holds; /* "one or two lines of 64 hex digits" */
+};
+
+/* Reads all of it into text, and ends it with a NUL. It must be a file that belongs to this user or
+ * to root, that nobody else may read, and that has at most bytes - 1 bytes, none of them a NUL. A
+ * path may begin with ${CREDENTIALS_DIRECTORY}. There the group may read, because systemd keeps
+ * others out. SHARD_BAD_ARG names the file and what is wrong with it, never what is in it.
+ * SHARD_SYSTEM: it cannot be read. The caller wipes text in each case. */
+enum shard_status secret_file_read(const struct secret_kind *kind, const char *path, char *text,
+				   size_t bytes, struct err *e);
+
+#endif
