@@ -313,7 +313,7 @@ format:
 help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
-	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process' \
+	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4' \
 	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \

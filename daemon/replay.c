@@ -153,6 +153,12 @@ static enum shard_status open_model(struct replay *r, struct err *e)
 	if (r->optim == NULL)
 		return err_set(e, SHARD_UNSUPPORTED, "%s: optimizer %s is not known here", from,
 			       m->optimizer);
+	if (strstr(m->settings, "grad_codec=") != NULL)
+		return err_set(
+			e, SHARD_UNSUPPORTED,
+			"%s: the gradients of this model travel as codes (grad_codec), which "
+			"are not replayed yet",
+			from);
 	r->predivide = setting(m->settings, "predivide", 1);
 	r->grad_bytes = dtype_bytes(m->grad);
 	if (chunk < LAYOUT_ALIGN || (chunk & (chunk - 1)) != 0 || !(r->predivide > 0))

@@ -22,7 +22,7 @@ demo: # Each part has a make of its own, so that nothing is built before what it
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
 demo-run: all $(DEMO)
-	@BREAK='$(BREAK)' KEEP='$(KEEP)' tests/demo/demo.sh $(B)
+	@BREAK='$(BREAK)' KEEP='$(KEEP)' CODEC='$(CODEC)' tests/demo/demo.sh $(B)
 
 # `make demo-kill KILLS=n SEED=k STEPS=n`: kills trainers and daemons with kill -9 and starts them
 # again. The replayed history must give the same bits.

@@ -12,6 +12,7 @@
 #define PAGE_BYTES  4096ull
 #define HUGE_BYTES  (2ull << 20)
 #define BLOB_BYTES  (64ull << 10)
+#define CODEC_BLOCK 256ull
 
 /* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit
  * parameters. Adam takes 12. */
@@ -67,8 +68,8 @@ void memory_deepspeed(const struct memory_spec *m, int stage, enum memory_offloa
 
 const char *memory_item_name(enum memory_item item)
 {
-	static const char *const names[MEMORY_ITEMS] = {"state",         "image",     "arenas",
-							"landing slots", "node sums", "fixed"};
+	static const char *const names[MEMORY_ITEMS] = {
+		"state", "image", "arenas", "landing slots", "node sums", "codes", "fixed"};
 
 	CHECK((unsigned)item < MEMORY_ITEMS);
 	return names[item];
@@ -125,10 +126,17 @@ static uint64_t held_elems(const struct memory_spec *m, const struct shape *s)
 	return all;
 }
 
+/* Codes and one scale for each block of them. */
+static uint64_t codes(const struct memory_spec *m, uint64_t elems)
+{
+	return up(elems * m->codec_bits / 8 + elems / CODEC_BLOCK * 4 + m->tensors * 8ull,
+		  PAGE_BYTES);
+}
+
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	struct shape s = shape_of(m);
-	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, others, segments;
+	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, others, segments, sums;
 	/* The elements of another dtype begin a chunk, in arenas too. */
 	uint64_t arena =
 		up((s.elems[1] > 0 ? s.chunks[0] * m->chunk_elems + s.elems[1] : s.elems[0]) * grad,
@@ -155,8 +163,12 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 			mapped(m,
 			       up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + image);
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
-	out->bytes[MEMORY_SUMS] =
-		mapped(m, up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES));
+	sums = up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES);
+	out->bytes[MEMORY_SUMS] = m->codec_bits > 0 ? sums : mapped(m, sums);
+	if (m->codec_bits > 0)
+		out->bytes[MEMORY_CODES] =
+			mapped(m, sums + 2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES)) - sums +
+			codes(m, s.elems[0] + s.elems[1]);
 	out->bytes[MEMORY_FIXED] =
 		(400ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
 		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;

@@ -29,7 +29,8 @@ enum {
 	LAYER,
 	TENSORS,
 	HUGE,
-	STALENESS
+	STALENESS,
+	CODEC
 };
 
 const struct argp_option ctl_plan_options[] = {
@@ -56,6 +57,8 @@ const struct argp_option ctl_plan_options[] = {
 	{"huge-pages", CTL_KEY + HUGE, "yes|no", 0, "does shardd use them? (default: yes)", 0},
 	{"max-staleness", CTL_KEY + STALENESS, "0|1", 0,
 	 "1: two images and arenas, for the delayed update (default: 0)", 0},
+	{"grad-codec", CTL_KEY + CODEC, "NAME", 0,
+	 "what gradients travel as between nodes: none, int8 or int4 (default: none)", 0},
 	{0},
 };
 
@@ -192,6 +195,16 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 	return true;
 }
 
+static bool take_codec(const struct ctl_options *o, struct memory_spec *m)
+{
+	const char *name = o->value[CODEC] ? o->value[CODEC] : "none";
+
+	m->codec_bits = strcmp(name, "int8") == 0 ? 8 : strcmp(name, "int4") == 0 ? 4 : 0;
+	if (m->codec_bits == 0 && strcmp(name, "none") != 0)
+		ctl_fail(o, CTL_USAGE, "plan: --grad-codec %s: choose none, int8 or int4", name);
+	return m->codec_bits > 0 || strcmp(name, "none") == 0;
+}
+
 static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 {
 	const char *huge = o->value[HUGE] ? o->value[HUGE] : "yes";
@@ -209,7 +222,8 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 			return false;
 		}
 	}
-	if (!take_sizes(o, m) || !take_world(o, m) || !take_dtype(o, DTYPE, &m->image_bytes))
+	if (!take_codec(o, m) || !take_sizes(o, m) || !take_world(o, m) ||
+	    !take_dtype(o, DTYPE, &m->image_bytes))
 		return false;
 	m->grad_bytes = m->image_bytes;
 	m->wide = m->image_bytes < sizeof(float) ? m->wide : 0; /* Otherwise they are like all. */

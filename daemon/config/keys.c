@@ -32,6 +32,8 @@ static const char *schedule_name(uint32_t i)
 
 static const char *const nonfinite_words[] = {[false] = "skip", [true] = "pause", NULL};
 static const char *const lost_words[] = {[false] = "fail", [true] = "reinitialize", NULL};
+static const char *const codec_words[] = {
+	[QUANT_NONE] = "none", [QUANT_INT8] = "int8", [QUANT_INT4] = "int4", NULL};
 static const char *const stragglers_words[] = {[false] = "wait", [true] = "drop", NULL};
 static const char *const warmup_words[] = {
 	[SCHEDULE_LOG] = "log", [SCHEDULE_LINEAR] = "linear", NULL};
@@ -60,6 +62,10 @@ static const struct table_row rows[] = {
 		.help = "The number of elements in a chunk."},
 	{.name = "clip", .type = TABLE_NUMBER, FIELD(clip), .max = TABLE_BIG, .fallback = "0",
 		.help = "The largest global norm of a gradient. With 0 nothing is clipped."},
+	{.name = "codec_block", .role = SETTINGS_CODEC, .type = TABLE_COUNT, FIELD(grad_codec.block),
+		.min = QUANT_BLOCK_MIN, .max = QUANT_BLOCK_MAX, .power_of_two = true,
+		.fallback = "256",
+		.help = "The number of elements in a block of a codec."},
 	{.name = "consecutive_hysteresis", .type = TABLE_BOOL, FIELD(consecutive_hysteresis),
 		.fallback = "no",
 		.help = "Whether each good step refills the hysteresis."},
@@ -111,6 +117,13 @@ static const struct table_row rows[] = {
 	{.name = "eps", .type = TABLE_NUMBER, HYPER(HYPER_EPS), .scope = TABLE_BOTH,
 		.otherwise = "the optimizer's",
 		.help = "What is added to the denominator."},
+	{.name = "error_feedback", .role = SETTINGS_CODEC, .type = TABLE_BOOL, FIELD(error_feedback), .fallback = "yes",
+		.help = "Whether what a codec loses of a gradient is added to the next one. Each "
+			"node keeps that for all parameters, in four bytes each."},
+	{.name = "grad_codec", .role = SETTINGS_CODEC, .type = TABLE_CHOICE, FIELD(grad_codec.kind), .words = codec_words,
+		.fallback = "none",
+		.help = "What gradients travel as from node to node: as they are, or as integers "
+			"of 8 or 4 bits with a scale for each block."},
 	{.name = "hysteresis", .type = TABLE_COUNT, FIELD(hysteresis), .min = 1, .max = 1e6,
 		.fallback = "2",
 		.help = "The number of overflows before a dynamic loss scale falls."},

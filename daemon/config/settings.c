@@ -572,6 +572,10 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 	case SETTINGS_BETAS:
 	case SETTINGS_PINNED:
 		return;
+	case SETTINGS_CODEC:
+		if (s->grad_codec.kind == QUANT_NONE)
+			return; /* Releases before do not know the keys. */
+		break;
 	case SETTINGS_PLAIN:
 		break;
 	}

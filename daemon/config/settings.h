@@ -9,6 +9,7 @@
 
 #include "core/schedule.h"
 #include "optim/optim.h"
+#include "optim/quant.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -59,6 +60,8 @@ struct model_settings {
 	bool drop_stragglers;
 	uint64_t straggler_timeout_ns; /* Counts only with drop_stragglers. */
 	double predivide;
+	struct quant grad_codec; /* Of contributions, in a world of several nodes. */
+	bool error_feedback;
 	uint32_t max_staleness;
 	uint32_t mode;             /* Permissions, as of a file. */
 	char checkpoint_dir[256];  /* Empty: none. */

@@ -122,14 +122,14 @@ void define_finish(struct model *m)
 	log_line(m->server->log, LOG_LEVEL_INFO,
 		 "event=model model=%s id=%u elements=%lu chunks=%u held=%u bytes=%lu state=%lu "
 		 "image=%lu arenas=%lu slots=%lu "
-		 "sums=%lu "
+		 "sums=%lu codes=%lu "
 		 "fixed=%lu pages=%s",
 		 m->name, m->id, (unsigned long)m->layout->numel, m->layout->chunks_nr,
 		 store_owned(m->store), (unsigned long)m->need.total,
 		 (unsigned long)b[BUDGET_STATE], (unsigned long)b[BUDGET_IMAGE],
 		 (unsigned long)b[BUDGET_ARENAS], (unsigned long)b[BUDGET_SLOTS],
-		 (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
-		 shm_pages_name(store_pages(m->store)));
+		 (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_CODES],
+		 (unsigned long)b[BUDGET_FIXED], shm_pages_name(store_pages(m->store)));
 	links_up(m);
 	if (server_leads(m->server)) /* Their links may have fallen. */
 		ask_again(m);

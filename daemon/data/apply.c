@@ -142,9 +142,9 @@ static void image_sent(struct model *m)
 
 /* --- the image on its way out --- */
 
-static uint32_t image_bytes(const struct model *m, uint32_t chunk)
+static uint64_t image_bytes(const struct model *m, uint32_t chunk)
 {
-	return layout_image_elem(m->layout, chunk);
+	return data_bytes(m, chunk, layout_image_elem(m->layout, chunk));
 }
 
 static const uint8_t *image_at(const struct model *m, uint32_t slot, uint32_t chunk)
@@ -177,7 +177,7 @@ static void image_out(struct model *m)
 }
 
 const struct send_source apply_images = {
-	.elem_bytes = image_bytes,
+	.bytes = image_bytes,
 	.at = image_at,
 	.head = image_head,
 	.route = image_route,
@@ -328,6 +328,7 @@ static void keep_mark(struct model *m, bool moves)
 	mark.stamp += moves;
 	mark.load = META_LOAD_NONE;
 	mark.cleared = m->generation;
+	mark.residual = m->residual;
 	if (meta_persistent(&m->meta))
 		meta_mark(&m->meta, &mark);
 }
@@ -406,6 +407,7 @@ void apply_start(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	images_begin(m);
+	contrib_applied(m, r);
 	keep_mark(m, true);
 	update(m, FEED_UPDATE);
 	apply_maybe_done(m); /* If no chunk is held here, the record is applied already. */
@@ -554,9 +556,8 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 	uint32_t part = WIRE_PART(h->flags), slot;
 
 	*to = STREAM_DISCARD;
-	if (h->chunk >= m->layout->chunks_nr ||
-	    part >= data_parts(m, h->chunk, image_bytes(m, h->chunk)) ||
-	    h->body_bytes != data_part_bytes(m, h->chunk, image_bytes(m, h->chunk), part))
+	if (h->chunk >= m->layout->chunks_nr || part >= data_parts(image_bytes(m, h->chunk)) ||
+	    h->body_bytes != data_part_bytes(image_bytes(m, h->chunk), part))
 		return err_set(e, SHARD_PROTOCOL,
 			       "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part,
 			       h->body_bytes, h->chunk, m->name);
@@ -585,7 +586,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 		return SHARD_OK; /* Its beginning was missed. The chunk is asked for again. */
 	data_flow_add(&m->image_in, h->body_bytes);
 	images_heard(m, h->chunk);
-	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, image_bytes(m, h->chunk)))
+	if (++m->img.parts[h->chunk] < data_parts(image_bytes(m, h->chunk)))
 		return SHARD_OK;
 	if (decided)
 		m->img.lacking--;

@@ -71,7 +71,7 @@ static const struct lane_sender_ops copying_ops;
 
 static uint32_t array_parts(const struct model *m, uint32_t chunk)
 {
-	return data_parts(m, chunk, sizeof(float));
+	return data_parts(data_bytes(m, chunk, sizeof(float)));
 }
 
 static float *array_at(const struct model *m, uint32_t chunk, uint32_t i)
@@ -426,7 +426,7 @@ static enum shard_status take_part(struct model *m, const struct wire_head *h, u
 
 	if (part >= copy_parts(m, h->chunk) ||
 	    (of < arrays &&
-	     h->body_bytes != data_part_bytes(m, h->chunk, sizeof(float), part % each)))
+	     h->body_bytes != data_part_bytes(data_bytes(m, h->chunk, sizeof(float)), part % each)))
 		return err_set(e, SHARD_PROTOCOL,
 			       "part %u (%u bytes) of a copy of chunk %u of \"%s\": no such part",
 			       part, h->body_bytes, h->chunk, m->name);
@@ -522,7 +522,7 @@ static enum shard_status copying_send(struct lane_sender *s, struct lane *l)
 		body = blobs_copy_next(&blob, &body_bytes);
 	} else {
 		body = c->from + c->next / each * bytes + (size_t)part * WIRE_PART_BYTES;
-		body_bytes = data_part_bytes(m, c->chunk, sizeof(float), part);
+		body_bytes = data_part_bytes(data_bytes(m, c->chunk, sizeof(float)), part);
 	}
 	st = stream_send(conn_stream(l->conn), &h, body, body_bytes, sent, c);
 	if (st != SHARD_OK)

@@ -30,7 +30,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 	struct contrib *g = &m->contrib;
 	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
 	       nodes = CORE_NODES_MAX, local = m->set.local_world;
-	uint32_t parts = data_parts(m, 0, m->grad_bytes);
+	uint32_t parts = data_parts(data_bytes(m, 0, m->grad_bytes));
 	bool made = parts_init(&g->parts_in, nodes * chunks, parts);
 
 	CHECK(m->contrib.chunk == NULL && m->set.local_world <= CONTRIB_LOCAL_MAX);
@@ -47,7 +47,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
 			       chunks, m->name);
 	}
-	return SHARD_OK;
+	return codes_init(&m->codes, m->layout, &m->set.grad_codec, m->grad, e);
 }
 
 void contrib_free(struct model *m)
@@ -62,6 +62,7 @@ void contrib_free(struct model *m)
 	parts_free(&g->push_parts);
 	free(g->bad_rank_in);
 	free(g->due.sum);
+	codes_free(&m->codes);
 	memset(g, 0, sizeof(*g));
 }
 
@@ -124,6 +125,7 @@ void contrib_begin(struct model *m)
 		t->local_index = i;
 	}
 	g->pre = m->attempt.world.size > 1 ? (float)(1 / m->set.predivide) : 1;
+	g->coded = m->codes.quant.kind != QUANT_NONE && g->nodes_nr > 1;
 	g->credit = 0;
 	g->reduce_began_ns = g->reduce_ns = 0;
 	g->due.first = g->due.nr = 0;
@@ -187,6 +189,32 @@ enum shard_status contrib_again(struct model *m, struct err *e)
 	return SHARD_OK;
 }
 
+void contrib_applied(struct model *m, const struct record *r)
+{
+	if (!m->contrib.coded || m->contrib.local_nr == 0 ||
+	    core_id_cmp(&m->attempt.id, &r->id) != 0)
+		return; /* The step lost nothing here, and what is kept is void after it. */
+	m->residual = (struct meta_residual){.step = m->content_step,
+					     .generation = m->generation,
+					     .half = m->residual.half ^ 1,
+					     .scale = r->loss_scale};
+}
+
+struct quant_residual contrib_residual(const struct model *m, uint32_t chunk)
+{
+	const struct meta_residual *last = &m->residual;
+	bool counts = last->step > 0 && last->step == m->content_step &&
+		      last->generation == m->generation;
+	struct quant_residual r = {.next = store_residual(m->store, last->half ^ 1, chunk)};
+
+	if (r.next == NULL || !counts)
+		return r;
+	r.last = store_residual(m->store, last->half, chunk);
+	/* The next step has the scale that the last record says. */
+	r.factor = (float)(m->record.scaler.scale / last->scale);
+	return r;
+}
+
 void contrib_trainer_gone(struct model *m, struct trainer *t)
 {
 	for (uint32_t i = 0; i < m->contrib.local_nr; i++)
@@ -198,7 +226,8 @@ void contrib_trainer_gone(struct model *m, struct trainer *t)
 
 static bool part_absent(const struct model *m, uint32_t chunk, uint32_t part)
 {
-	return data_part_absent(m, chunk,
+	return !m->contrib.coded &&
+	       data_part_absent(m, chunk,
 				contrib_absent_node(m, (uint32_t)m->contrib.place[m->server->self]),
 				part);
 }
@@ -233,11 +262,22 @@ static void close_with(const struct model *m, uint32_t chunk, struct send_closin
 	}
 }
 
-const uint8_t *contrib_here(const struct model *m, uint32_t chunk)
+const uint8_t *contrib_sum(const struct model *m, uint32_t chunk)
 {
 	if (m->contrib.local_nr > 1)
 		return store_sum(m->store, chunk);
 	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, chunk);
+}
+
+const uint8_t *contrib_here(const struct model *m, uint32_t chunk)
+{
+	return m->contrib.coded ? codes_chunk(&m->codes, chunk) : contrib_sum(m, chunk);
+}
+
+/* As it travels. */
+static uint64_t contribution_bytes(const struct model *m, uint32_t chunk)
+{
+	return m->contrib.coded ? m->codes.bytes[chunk] : data_bytes(m, chunk, m->grad_bytes);
 }
 
 static const uint8_t *contribution_at(const struct model *m, uint32_t slot, uint32_t chunk)
@@ -261,18 +301,13 @@ static bool contribution_route(const struct send_queue *o, uint32_t slot, uint32
 	const struct model *m = o->model;
 
 	(void)slot;
-	return mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
+	return !m->contrib.coded && /* The memory of codes has no registration. */
+	       mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
 			       absent_from(m, chunk, NULL, 0), out);
 }
 
-static uint32_t grad_bytes(const struct model *m, uint32_t chunk)
-{
-	(void)chunk;
-	return m->grad_bytes;
-}
-
 const struct send_source contrib_chunks = {
-	.elem_bytes = grad_bytes,
+	.bytes = contribution_bytes,
 	.at = contribution_at,
 	.head = contribution_head,
 	.route = contribution_route,
@@ -311,6 +346,14 @@ static void send_contribution(struct model *m, uint32_t chunk)
 		return; /* The credit was repeated, or the link is down and the attempt ends. */
 	m->contrib.chunk[chunk].sent = true;
 	send_queue_add(o, chunk);
+}
+
+void contrib_added(struct model *m, uint32_t chunk)
+{
+	if (m->contrib.coded)
+		reduce_submit(m, REDUCE_CODE, chunk);
+	else
+		contrib_summed(m, chunk);
 }
 
 void contrib_summed(struct model *m, uint32_t chunk)
@@ -358,7 +401,7 @@ static void local_complete(struct model *m, uint32_t chunk)
 	if (g->local_nr > 1 || g->pre != 1 || reduce_final(m, REDUCE_LOCAL, chunk))
 		reduce_submit(m, REDUCE_LOCAL, chunk);
 	else
-		contrib_summed(m, chunk);
+		contrib_added(m, chunk);
 }
 
 /* --- frames from trainers --- */
@@ -397,7 +440,8 @@ enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h
 	if (m->contrib.chunk[h->chunk].pushed >> t->local_index & 1)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
 			       h->chunk, (unsigned long)h->step);
-	if ((st = data_take_part(m, h, &m->contrib.push_parts, t->local_index, e)) != SHARD_OK)
+	if ((st = data_take_part(m, h, data_bytes(m, h->chunk, m->grad_bytes),
+				 &m->contrib.push_parts, t->local_index, e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_arena(m->store, t->slot, h->step, h->chunk) +
 	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
@@ -433,8 +477,8 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	    SHARD_OK)
 		return st;
 	if (!t->session->local)
-		st = data_check_whole(m, h->chunk, &m->contrib.push_parts, t->local_index, absent,
-				      e);
+		st = data_check_whole(m, h->chunk, data_bytes(m, h->chunk, m->grad_bytes),
+				      &m->contrib.push_parts, t->local_index, absent, e);
 	if (st != SHARD_OK)
 		return st;
 	c->pushed |= 1ull << t->local_index;
@@ -474,8 +518,8 @@ enum shard_status contrib_node_head(struct model *m, struct peer *p, const struc
 	*to = STREAM_DISCARD;
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
-	if ((st = data_take_part(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node],
-				 e)) != SHARD_OK)
+	if ((st = data_take_part(m, h, contribution_bytes(m, h->chunk), &m->contrib.parts_in,
+				 (size_t)m->contrib.place[p->node], e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
 	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
@@ -518,8 +562,8 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 	if ((st = data_mark_absent(m, h->chunk, body->absent, body->n_absent,
 				   contrib_absent_node(m, place), e)) != SHARD_OK)
 		return st;
-	st = data_check_whole(m, h->chunk, &m->contrib.parts_in, place,
-			      contrib_absent_node(m, place), e);
+	st = data_check_whole(m, h->chunk, contribution_bytes(m, h->chunk), &m->contrib.parts_in,
+			      place, m->contrib.coded ? NULL : contrib_absent_node(m, place), e);
 	if (st != SHARD_OK)
 		return st;
 	if (body->bad_rank != 0 && body->bad_rank <= m->attempt.world.size)

@@ -54,6 +54,7 @@ struct contrib {
 	int32_t only_rank[CORE_NODES_MAX];
 	/* In the sum of the node the gradient of every rank is multiplied by it. 1: it is not. */
 	float pre;
+	bool coded;                  /* Contributions are codes. */
 	uint64_t credit;             /* The nodes that granted us slots for this attempt. */
 	struct contrib_chunk *chunk; /* [chunks_nr] */
 	uint8_t *absent_local;       /* [local_world][segments_nr] No gradient from that rank. */
@@ -83,6 +84,8 @@ enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h
 enum shard_status contrib_push_data(struct trainer *t, const struct wire_head *h, struct err *e);
 enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 			       const Shard__Push *body, struct err *e);
+/* The record changes weights. What the codes of its attempt have lost counts from now on. */
+void contrib_applied(struct model *m, const struct record *r);
 void contrib_trainer_gone(struct model *m, struct trainer *t);
 
 void contrib_credit(struct model *m, uint16_t node);
@@ -97,14 +100,20 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 enum shard_status contrib_node_grad(struct model *m, struct peer *p, const struct wire_head *h,
 				    const Shard__Grad *body, struct err *e);
 
-/* For reduce.c. contrib_summed(): the contribution of this node is ready. The other two give the
- * segments without a gradient, [segments_nr], by local index and by place. */
+/* For reduce.c. contrib_added(): the sum over the ranks of this node is there, and is coded next,
+ * where contributions are. contrib_summed(): the contribution of this node is ready. The other two
+ * give the segments without a gradient, [segments_nr], by local index and by place. */
+void contrib_added(struct model *m, uint32_t chunk);
 void contrib_summed(struct model *m, uint32_t chunk);
 uint8_t *contrib_absent_local(const struct model *m, uint32_t i);
 uint8_t *contrib_absent_node(const struct model *m, uint32_t place);
 
-/* How the contribution of this node leaves, and where it lies. */
+/* How the contribution of this node leaves. contrib_here(): where it lies. contrib_sum(): where the
+ * sum over the ranks of this node lies. */
 extern const struct send_source contrib_chunks;
 const uint8_t *contrib_here(const struct model *m, uint32_t chunk);
+/* What the codes of a chunk begin with, and where what they lose goes. */
+struct quant_residual contrib_residual(const struct model *m, uint32_t chunk);
+const uint8_t *contrib_sum(const struct model *m, uint32_t chunk);
 
 #endif

@@ -17,20 +17,21 @@
 
 #include <stdlib.h>
 
-uint32_t data_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes)
+uint64_t data_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes)
 {
-	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, chunk) * elem_bytes;
-
 	CHECK(elem_bytes > 0);
+	return (uint64_t)layout_chunk_elems(m->layout, chunk) * elem_bytes;
+}
+
+uint32_t data_parts(uint64_t bytes)
+{
 	return (uint32_t)((bytes + WIRE_PART_BYTES - 1) / WIRE_PART_BYTES);
 }
 
-uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part)
+uint32_t data_part_bytes(uint64_t bytes, uint32_t part)
 {
-	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, chunk) * elem_bytes,
-		 at = (uint64_t)part * WIRE_PART_BYTES;
+	uint64_t at = (uint64_t)part * WIRE_PART_BYTES;
 
-	CHECK(elem_bytes > 0);
 	if (at >= bytes)
 		return 0;
 	return (uint32_t)(bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES);
@@ -132,14 +133,15 @@ bool data_part_absent(const struct model *m, uint32_t chunk, const uint8_t *abse
 	return true;
 }
 
-enum shard_status data_check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
-				   size_t row, const uint8_t *absent, struct err *e)
+enum shard_status data_check_whole(const struct model *m, uint32_t chunk, uint64_t bytes,
+				   const struct parts *set, size_t row, const uint8_t *absent,
+				   struct err *e)
 {
-	uint32_t nr = data_parts(m, chunk, m->grad_bytes);
+	uint32_t nr = data_parts(bytes);
 	size_t at = parts_at(m, row, chunk);
 
 	for (uint32_t p = 0; p < nr; p++) {
-		bool present = !data_part_absent(m, chunk, absent, p);
+		bool present = absent == NULL || !data_part_absent(m, chunk, absent, p);
 
 		if (present && !parts_here(set, at, p))
 			return err_set(e, SHARD_MISSING, "chunk %u closed without part %u of %u",
@@ -194,13 +196,13 @@ enum shard_status data_attempt(const struct model *m, const struct wire_head *h,
 	return SHARD_OK;
 }
 
-enum shard_status data_take_part(const struct model *m, const struct wire_head *h,
+enum shard_status data_take_part(const struct model *m, const struct wire_head *h, uint64_t bytes,
 				 struct parts *set, size_t row, struct err *e)
 {
-	uint32_t part = WIRE_PART(h->flags), nr = data_parts(m, h->chunk, m->grad_bytes);
+	uint32_t part = WIRE_PART(h->flags), nr = data_parts(bytes);
 
 	CHECK(h->chunk < m->layout->chunks_nr);
-	if (part >= nr || h->body_bytes != data_part_bytes(m, h->chunk, m->grad_bytes, part))
+	if (part >= nr || h->body_bytes != data_part_bytes(bytes, part))
 		return err_set(
 			e, SHARD_RANGE,
 			"part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part,

@@ -18,10 +18,11 @@ struct model_flow;
 struct parts;
 struct wire_head;
 
-/* Parts of a chunk on the wire: how many there are, and the bytes of one. Past the last part these
- * are 0. */
-uint32_t data_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
-uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part);
+/* The bytes of a chunk. Parts of so many bytes on the wire: how many there are, and the bytes of
+ * one. Past the last part these are 0. */
+uint64_t data_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
+uint32_t data_parts(uint64_t bytes);
+uint32_t data_part_bytes(uint64_t bytes, uint32_t part);
 /* The version of a chunk of the newest image that is up to date. */
 uint64_t data_version(const struct model *m);
 /* Fills the header of a frame of the model. id is that of the attempt or record of the frame, or
@@ -36,15 +37,16 @@ enum shard_status data_attempt(const struct model *m, const struct wire_head *h,
  * data_part_came(): its body is whole.
  * data_mark_absent(): the sender names these tensors as absent.
  * data_check_whole(): the sender closes the chunk. Each part must be here, unless all of it is
- * absent, and no part may be landing. */
-enum shard_status data_take_part(const struct model *m, const struct wire_head *h,
+ * absent, and no part may be landing. absent NULL: all parts travel. */
+enum shard_status data_take_part(const struct model *m, const struct wire_head *h, uint64_t bytes,
 				 struct parts *set, size_t row, struct err *e);
 void data_part_came(const struct model *m, const struct wire_head *h, struct parts *set,
 		    size_t row);
 enum shard_status data_mark_absent(const struct model *m, uint32_t chunk, const uint32_t *tensor,
 				   size_t tensors_nr, uint8_t *absent, struct err *e);
-enum shard_status data_check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
-				   size_t row, const uint8_t *absent, struct err *e);
+enum shard_status data_check_whole(const struct model *m, uint32_t chunk, uint64_t bytes,
+				   const struct parts *set, size_t row, const uint8_t *absent,
+				   struct err *e);
 /* Is all of the part absent? Then it does not travel. */
 bool data_part_absent(const struct model *m, uint32_t chunk, const uint8_t *absent, uint32_t part);
 /* Adds bytes that came from another node. 0: only a header came so far. */

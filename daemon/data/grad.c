@@ -41,7 +41,7 @@ enum shard_status grad_init(struct model *m, struct err *e)
 	uint32_t chunks = m->layout->chunks_nr;
 	bool made;
 
-	made = parts_init(&g->parts_in, chunks, data_parts(m, 0, m->grad_bytes));
+	made = parts_init(&g->parts_in, chunks, data_parts(data_bytes(m, 0, m->grad_bytes)));
 	g->sent = calloc(chunks, sizeof(*g->sent));
 	g->said = calloc(chunks, sizeof(*g->said));
 	g->absent = calloc(m->layout->segments_nr, 1);
@@ -167,14 +167,13 @@ static bool grad_route(const struct send_queue *o, uint32_t slot, uint32_t chunk
 			       absent_from(m, chunk, NULL, 0), out);
 }
 
-static uint32_t grad_bytes(const struct model *m, uint32_t chunk)
+static uint64_t grad_bytes(const struct model *m, uint32_t chunk)
 {
-	(void)chunk;
-	return m->grad_bytes;
+	return data_bytes(m, chunk, m->grad_bytes);
 }
 
 const struct send_source grad_chunks = {
-	.elem_bytes = grad_bytes,
+	.bytes = grad_bytes,
 	.at = grad_at,
 	.head = grad_head,
 	.route = grad_route,
@@ -273,7 +272,7 @@ enum shard_status grad_node_head(struct model *m, struct peer *p, const struct w
 
 	*to = STREAM_DISCARD;
 	if (st == SHARD_OK)
-		st = data_take_part(m, h, &m->reduced.parts_in, 0, e);
+		st = data_take_part(m, h, grad_bytes(m, h->chunk), &m->reduced.parts_in, 0, e);
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
@@ -346,7 +345,8 @@ enum shard_status grad_node(struct model *m, struct peer *p, const struct wire_h
 				      e);
 	if (st == SHARD_OK) {
 		mark_absent(m, h->chunk);
-		st = data_check_whole(m, h->chunk, &g->parts_in, 0, g->absent, e);
+		st = data_check_whole(m, h->chunk, grad_bytes(m, h->chunk), &g->parts_in, 0,
+				      g->absent, e);
 	}
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;

@@ -100,6 +100,8 @@ struct model {
 
 	/* Owner: data/contrib.c. */
 	struct contrib contrib;
+	struct codes codes; /* Of its own contributions. */
+	struct meta_residual residual;
 	struct model_flow contrib_in; /* Of the step in hand. */
 
 	struct grad reduced;     /* Owner: data/grad.c. */

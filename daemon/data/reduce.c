@@ -19,6 +19,7 @@
 #define STAGE_AT   30
 #define CHUNK_MASK ((1u << STAGE_AT) - 1)
 static_assert(LAYOUT_CHUNKS_MAX <= CHUNK_MASK, "a chunk fits below the stage");
+static_assert(REDUCE_STAGES <= 4, "a stage has two bits");
 
 static const uint8_t *operand(const struct model *m, enum reduce_stage stage, uint32_t i,
 			      uint32_t chunk)
@@ -27,6 +28,8 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 
 	if (stage == REDUCE_LOCAL)
 		return store_arena(m->store, g->local[i].slot, m->attempt.id.step, chunk);
+	if (stage == REDUCE_CODE)
+		return contrib_sum(m, chunk);
 	if (stage == REDUCE_COPY)
 		return store_slot(m->store, chunk, place_primary(&m->place, chunk));
 	if (g->node[i] != m->server->self)
@@ -36,7 +39,7 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 
 static uint32_t sources_nr(const struct model *m, enum reduce_stage stage)
 {
-	if (stage == REDUCE_COPY)
+	if (stage == REDUCE_COPY || stage == REDUCE_CODE)
 		return 1;
 	return stage == REDUCE_LOCAL ? m->contrib.local_nr : m->contrib.nodes_nr;
 }
@@ -45,13 +48,15 @@ static const uint8_t *absent(const struct model *m, enum reduce_stage stage, uin
 {
 	if (stage == REDUCE_COPY)
 		return m->reduced.absent;
+	if (stage == REDUCE_CODE)
+		i = (uint32_t)m->contrib.place[m->server->self];
 	return stage == REDUCE_LOCAL ? contrib_absent_local(m, i) : contrib_absent_node(m, i);
 }
 
 bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
-	return stage != REDUCE_LOCAL ||
-	       (m->contrib.nodes_nr == 1 && place_primary(&m->place, chunk) == m->server->self);
+	return stage > REDUCE_CODE || (stage == REDUCE_LOCAL && m->contrib.nodes_nr == 1 &&
+				       place_primary(&m->place, chunk) == m->server->self);
 }
 
 /* Where a result goes. What is judged, voted for and applied lies in memory that belongs to this
@@ -61,6 +66,8 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
  * arrived there. */
 static uint8_t *destination(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
+	if (stage == REDUCE_CODE)
+		return codes_chunk(&m->codes, chunk);
 	if (m->contrib.local_nr > 1 || reduce_final(m, stage, chunk))
 		return store_sum(m->store, chunk);
 	/* It is multiplied in place. */
@@ -122,6 +129,10 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 {
 	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 
+	if (stage == REDUCE_CODE) {
+		contrib_summed(m, chunk);
+		return;
+	}
 	if (stage == REDUCE_COPY) {
 		grad_copied(m, chunk, r);
 		apply_stage(m, chunk);
@@ -135,7 +146,7 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 	else
 		c->bad_rank = -1;
 	if (!reduce_final(m, stage, chunk)) {
-		contrib_summed(m, chunk);
+		contrib_added(m, chunk);
 		return;
 	}
 	mark_zero(m, stage, chunk);
@@ -159,12 +170,21 @@ static void done(void *owner, uint64_t tag, const struct tier_result *r)
 
 /* --- the queue --- */
 
+static enum tier_how how_of(const struct model *m, enum reduce_stage stage)
+{
+	if (stage == REDUCE_CODE)
+		return TIER_ENCODE;
+	return stage == REDUCE_NODES && m->contrib.coded ? TIER_DECODE : TIER_PLAIN;
+}
+
 static enum shard_status hand_out(struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
 	struct tier_call call = {.done = done, .owner = m, .tag = tag_of(m, stage, chunk)};
 	struct tier_sum sum = {.chunk = chunk,
 			       .sources_nr = sources_nr(m, stage),
 			       .to = destination(m, stage, chunk),
+			       .how = how_of(m, stage),
+			       .codes = &m->codes,
 			       .pre = stage == REDUCE_LOCAL ? m->contrib.pre : 1,
 			       .norm = reduce_final(m, stage, chunk)};
 	enum shard_status st;
@@ -172,6 +192,8 @@ static enum shard_status hand_out(struct model *m, enum reduce_stage stage, uint
 	CHECK(sum.sources_nr <= NR(sum.source));
 	if (m->contrib.sums >= data_jobs_max(m))
 		return SHARD_AGAIN;
+	if (stage == REDUCE_CODE)
+		sum.residual = contrib_residual(m, chunk);
 	for (uint32_t i = 0; i < sum.sources_nr; i++)
 		sum.source[i] =
 			(struct tier_source){operand(m, stage, i, chunk), absent(m, stage, i)};

@@ -139,7 +139,7 @@ static void send_queue_arrived(void *arg, enum shard_status st)
 static enum shard_status send_part(struct send_queue *o, uint32_t chunk)
 {
 	struct model *m = o->model;
-	uint32_t bytes = data_part_bytes(m, chunk, o->source->elem_bytes(m, chunk), o->part);
+	uint32_t bytes = data_part_bytes(o->source->bytes(m, chunk), o->part);
 	uint32_t slot = slot_of(o);
 	const uint8_t *base = o->source->at(m, slot, chunk);
 	struct wire_head h = {.chunk = chunk};
@@ -202,7 +202,7 @@ static enum shard_status send_next(struct send_queue *o)
 	struct model *m = o->model;
 	uint32_t chunk = o->ring[o->head] & ~SEND_SLOT;
 	const struct send_source *from = o->source;
-	uint32_t parts = data_parts(m, chunk, from->elem_bytes(m, chunk));
+	uint32_t parts = data_parts(from->bytes(m, chunk));
 	enum shard_status st;
 
 	while (from->absent && o->part < parts && from->absent(m, chunk, o->part))

@@ -37,7 +37,7 @@ struct send_closing { /* The frame after the last part of a chunk. */
 /* What kind of chunk leaves: a contribution (contrib.c), a reduced gradient (grad.c) or a chunk of
  * an image (apply.c). */
 struct send_source {
-	uint32_t (*elem_bytes)(const struct model *m, uint32_t chunk);
+	uint64_t (*bytes)(const struct model *m, uint32_t chunk);
 	/* Where a chunk lies. slot: which of two images. */
 	const uint8_t *(*at)(const struct model *m, uint32_t slot, uint32_t chunk);
 	/* Fills the header of the frame of a part. h->chunk is set. */

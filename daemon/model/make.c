@@ -271,6 +271,8 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .layout = m->layout,
 				       .optim = m->set.optim,
 				       .grad = m->grad,
+				       .grad_codec = m->set.grad_codec,
+				       .feedback = m->set.error_feedback,
 				       .place = m->place,
 				       .self = s->self,
 				       .nodes_nr = m->memory.nodes_nr,

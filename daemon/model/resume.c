@@ -187,6 +187,7 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 	m->step = m->meta.mark.step;
 	m->content_step = m->meta.mark.content_step;
 	m->content_old = m->meta.mark.content_old;
+	m->residual = m->meta.mark.residual;
 	m->img.slot = apply_slot(m, r) ^ (m->set.max_staleness > 0 && moves && !begun);
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;

@@ -15,6 +15,20 @@ size_t quant_bytes(const struct quant *q, size_t n)
 	return scales_at(&how, n) + (n + q->block - 1) / q->block * sizeof(float);
 }
 
+bool quant_finite(const struct quant *q, size_t n, const void *coded)
+{
+	const struct qhow how = {.kind = q->kind, .block = q->block};
+
+	for (size_t at = 0; at < n; at += q->block) {
+		float scale;
+
+		memcpy(&scale, scale_of(&how, n, coded, at), sizeof(scale));
+		if (!dtype_finite(scale))
+			return false;
+	}
+	return true;
+}
+
 const struct quant_kernels *quant_kernels(enum isa isa)
 {
 	static const struct quant_kernels *const sets[ISA_NR] = {

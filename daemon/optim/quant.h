@@ -28,17 +28,25 @@ struct quant {
 	uint32_t block;       /* In elements: a power of two from 64 to 1024. */
 };
 
+struct quant_residual {       /* What codes lose, bf16, and where it goes. */
+	const uint16_t *last; /* [n] Is added to the source, times factor. NULL: it is 0. */
+	float factor;
+	uint16_t *next; /* [n] Gets what the codes lose. NULL: nobody keeps it. May be .last. */
+};
+
 /* Of the coded form of a segment of n elements. */
 size_t quant_bytes(const struct quant *q, size_t n);
+
+/* Is none of its scales infinite or NaN? */
+bool quant_finite(const struct quant *q, size_t n, const void *coded);
 
 /* What each instruction set has. Segments have n >= 1 elements and need no alignment. Coded ones
  * may come from another node, and any bytes stand for some value. */
 struct quant_kernels {
-	/* Codes src (dt) into dst. residual [n], bf16: it is added to src before, and
-	 * residual_next [n] gets what the codes lose. Both are NULL without error feedback, and
-	 * they may be the same memory. src may change meanwhile; then any codes come of it. */
+	/* Codes src (dt) into dst. r NULL: without error feedback. src may change meanwhile; then
+	 * any codes come of it. */
 	void (*encode)(const struct quant *q, size_t n, const void *src, enum shard_dtype dt,
-		       const uint16_t *residual, uint16_t *residual_next, void *dst);
+		       const struct quant_residual *r, void *dst);
 	/* As reduce_fn, of k coded segments. dst (dt) overlaps none of them. */
 	struct reduce_sum (*sum)(const struct quant *q, size_t n, uint32_t k,
 				 const void *const *coded, void *dst, enum shard_dtype dt,

@@ -94,9 +94,9 @@ INLINE const char *line_of(struct qblock *b, const void *src, size_t at, size_t 
 	return b->rest;
 }
 
-/* Takes m elements from `at` on. add: bf16 values that are added, or NULL. */
-INLINE void take(enum shard_dtype dt, const void *src, const uint16_t *add, size_t at, size_t m,
-		 struct qblock *b)
+/* Takes m elements from `at` on. add: bf16 values that are added, times factor, or NULL. */
+INLINE void take(enum shard_dtype dt, const void *src, const uint16_t *add, float factor, size_t at,
+		 size_t m, struct qblock *b)
 {
 	const size_t size = dtype_bytes(dt);
 
@@ -112,8 +112,9 @@ INLINE void take(enum shard_dtype dt, const void *src, const uint16_t *add, size
 		for (int part = 0; part < PARTS; part++) {
 			float *x = b->x + i + part * VEC_LANES;
 
-			vec_store(x, vec_add(vec_load(x),
-					     load(SHARD_BF16, p + (size_t)part * VEC_LANES * 2)));
+			vec r = load(SHARD_BF16, p + (size_t)part * VEC_LANES * 2);
+
+			vec_store(x, vec_add(vec_load(x), vec_mul(r, vec_all(factor))));
 		}
 	}
 }
@@ -323,8 +324,8 @@ INLINE size_t block_at(const struct qhow *how, size_t n, size_t at)
 	return n - at < how->block ? n - at : how->block;
 }
 
-INLINE void encode_as(const struct qhow *how, size_t n, const void *src, const uint16_t *residual,
-		      uint16_t *next, void *dst)
+INLINE void encode_as(const struct qhow *how, size_t n, const void *src,
+		      const struct quant_residual *r, void *dst)
 {
 	struct qblock b;
 
@@ -333,10 +334,10 @@ INLINE void encode_as(const struct qhow *how, size_t n, const void *src, const u
 	for (size_t at = 0; at < n; at += how->block) {
 		size_t m = block_at(how, n, at);
 
-		take(how->dt, src, residual, at, m, &b);
+		take(how->dt, src, r->last, r->factor, at, m, &b);
 		code(how, n, at, m, &b, false, dst);
-		if (next != NULL)
-			put(SHARD_BF16, next, at, m, &b, NULL);
+		if (r->next != NULL)
+			put(SHARD_BF16, r->next, at, m, &b, NULL);
 	}
 }
 
@@ -392,7 +393,7 @@ INLINE void delta_as(const struct qhow *how, size_t n, const float *master, cons
 	for (size_t at = 0; at < n; at += how->block) {
 		size_t m = block_at(how, n, at);
 
-		take(SHARD_F32, master, NULL, at, m, &b);
+		take(SHARD_F32, master, NULL, 0, at, m, &b);
 		for (size_t i = 0; i < m; i += LINE) {
 			const char *p = line_of(&b, before, at + i, m - i, size);
 
@@ -452,12 +453,14 @@ INLINE void patch_as(const struct qhow *how, size_t n, const void *coded, const 
 	} while (0)
 
 static void encode(const struct quant *q, size_t n, const void *src, enum shard_dtype dt,
-		   const uint16_t *residual, uint16_t *residual_next, void *dst)
+		   const struct quant_residual *r, void *dst)
 {
-	if (residual == NULL)
-		EACH(q, dt, encode_as(&how, n, src, NULL, NULL, dst));
+	static const struct quant_residual none = {NULL, 0, NULL};
+
+	if (r == NULL)
+		EACH(q, dt, encode_as(&how, n, src, &none, dst));
 	else
-		EACH(q, dt, encode_as(&how, n, src, residual, residual_next, dst));
+		EACH(q, dt, encode_as(&how, n, src, r, dst));
 }
 
 static struct reduce_sum sum(const struct quant *q, size_t n, uint32_t k, const void *const *coded,

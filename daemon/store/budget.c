@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "store/codes.h"
 #include "store/sizes.h"
 
 #include <stdio.h>
@@ -41,6 +42,8 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 		s->sums = pages((l->stored - s->held_elems) * grad);
 	if (conf->warm && conf->staleness > 0)
 		s->images = 2 * pages(s->held_image);
+	if (conf->grad_codec.kind != QUANT_NONE && conf->feedback)
+		s->residual = pages(l->stored * sizeof(uint16_t));
 	s->image_half = shm_half_bytes(l->image_bytes);
 	s->arena_half = shm_half_bytes(l->elems * grad);
 	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) +
@@ -65,8 +68,8 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 
 const char *budget_item_name(enum budget_item item)
 {
-	static const char *const names[BUDGET_ITEMS] = {"state",         "image",     "arenas",
-							"landing slots", "node sums", "fixed"};
+	static const char *const names[BUDGET_ITEMS] = {
+		"state", "image", "arenas", "landing slots", "node sums", "codes", "fixed"};
 
 	CHECK((unsigned)item < BUDGET_ITEMS);
 	return names[item];
@@ -103,6 +106,7 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 		    bool copied)
 {
 	uint16_t first_nodes = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
+	uint64_t sums;
 
 	sizes_of(&s, conf);
 	*need = (struct budget_need){.total = 0};
@@ -121,14 +125,16 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (first_nodes - 1u), conf->huge);
-	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
+	sums = mapped(s.reduced + s.sums + 2 * s.residual, conf->huge); /* In one region. */
+	need->bytes[BUDGET_SUMS] = s.residual > 0 ? s.reduced + s.sums : sums;
+	need->bytes[BUDGET_CODES] = sums - need->bytes[BUDGET_SUMS];
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
 	if (conf->warm)
 		need->parked = need->bytes[BUDGET_STATE] + need->bytes[BUDGET_SLOTS] +
 			       need->bytes[BUDGET_SUMS] + mapped(s.images, conf->huge) +
-			       mapped(conf->warm->meta, conf->huge);
+			       need->bytes[BUDGET_CODES] + mapped(conf->warm->meta, conf->huge);
 }
 
 /* Memory of an earlier start counts as it was made, also where chunks have given pages back, and
@@ -159,9 +165,13 @@ static void add_room(struct budget_need *need, const struct store_conf *conf)
 void budget_need(struct budget_need *need, const struct store_conf *conf)
 {
 	struct store_sizes s;
+	uint64_t codes;
 
 	store_sizes(&s, conf);
 	need_of(need, s, conf, conf->place.holders != NULL);
+	codes = pages(codes_memory(conf->layout, &conf->grad_codec, conf->grad));
+	need->bytes[BUDGET_CODES] += codes;
+	need->total += codes;
 	if (conf->first != NULL)
 		add_room(need, conf);
 }

@@ -13,6 +13,7 @@ enum budget_item {
 	BUDGET_ARENAS,
 	BUDGET_SLOTS,
 	BUDGET_SUMS,
+	BUDGET_CODES,
 	BUDGET_FIXED,
 	BUDGET_ITEMS
 };
@@ -46,7 +47,7 @@ struct budget {
 	char refused_why[ERR_TEXT_BYTES];
 };
 
-/* "state", "image", "arenas", "landing slots", "node sums" or "fixed". */
+/* "state", "image", "arenas", "landing slots", "node sums", "codes" or "fixed". */
 const char *budget_item_name(enum budget_item item);
 /* Computes the need on node conf->self, which may be any node of the cluster. It is what
  * store_init() maps, to the page. */

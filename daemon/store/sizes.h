@@ -19,6 +19,7 @@ struct store_sizes {
 	/* With max_staleness and memory that outlives the process: copies of both images, of the
 	 * chunks held here. Trainers do not see them. */
 	uint64_t images;
+	uint64_t residual; /* What the codes of all chunks lose, once. There are two of it. */
 	/* One image, and one gradient. There are max_staleness more of each. */
 	uint64_t image_half, arena_half;
 	uint64_t image, arena;

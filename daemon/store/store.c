@@ -201,7 +201,9 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (st->first_nodes - 1u), e)) !=
 		    SHARD_OK ||
-	    (rc = map_region(st, STORE_SUMS, st->sizes.reduced + st->sizes.sums, e)) != SHARD_OK ||
+	    (rc = map_region(st, STORE_SUMS,
+			     st->sizes.reduced + st->sizes.sums + 2 * st->sizes.residual, e)) !=
+		    SHARD_OK ||
 	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK ||
 	    (conf->warm && conf->warm->there && (rc = store_room_again(st, e)) != SHARD_OK) ||
 	    (rc = map_image(st, e)) != SHARD_OK)
@@ -288,6 +290,18 @@ void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i)
 		return NULL;
 	return (char *)st->region[STORE_STATE].base +
 	       (i == 0 ? 0 : st->sizes.master + (i - 1) * st->sizes.moment) + at * sizeof(float);
+}
+
+uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk)
+{
+	const struct layout *l = st->conf.layout;
+
+	CHECK(half < 2 && chunk < l->chunks_nr);
+	if (st->sizes.residual == 0)
+		return NULL;
+	return (uint16_t *)((char *)st->region[STORE_SUMS].base + st->sizes.reduced +
+			    st->sizes.sums + half * st->sizes.residual) +
+	       layout_stored_before(l, chunk);
 }
 
 static void *first_in(const struct store *st, enum store_region what, uint64_t start,

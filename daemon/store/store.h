@@ -9,6 +9,7 @@
 #include "core/place.h"
 #include "net/shm.h"
 #include "optim/optim.h"
+#include "optim/quant.h"
 #include "wire/layout.h"
 
 /* Each has a first part, which the store is made with, and room for more (room.h). */
@@ -18,29 +19,28 @@ struct store_park { /* Where regions are that outlive the process. */
 	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, uint64_t room,
 				 struct shm *m, struct err *e);
 	void *arg;
-	bool there; /* They are of an earlier process, with what it wrote. */
-	/* The bytes of a further region that the model itself uses, for the budget. */
-	uint64_t meta;
+	bool there;    /* They are of an earlier process, with what it wrote. */
+	uint64_t meta; /* For the budget: the bytes of a further region, of the model itself. */
 };
 
 struct store_conf {
 	const char *name;            /* The name of the model, for texts. */
 	const struct layout *layout; /* It outlives the store. */
 	const struct optim_row *optim;
-	enum shard_dtype grad;  /* The layout knows the dtypes of the image. */
-	struct placement place; /* Its table outlives the store. */
+	enum shard_dtype grad;   /* The layout knows the dtypes of the image. */
+	struct quant grad_codec; /* Only the budget uses it. */
+	bool feedback;           /* What its codes lose is kept. */
+	struct placement place;  /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
 	/* Which chunks, a bit for each, and how many nodes the memory was made for, if that was an
 	 * earlier start. NULL, 0: what .place keeps here, and nodes_nr. */
 	const uint8_t *first;
 	uint16_t first_nodes;
 	uint32_t local_world; /* How many arenas there are. */
-	/* 0 or 1: so many more images, and so many more halves of each arena. */
-	uint32_t staleness;
-	uint32_t max_world; /* How many ranks may keep a blob. Only the budget uses it. */
+	uint32_t staleness;   /* 0 or 1: so many more images, and more halves of each arena. */
+	uint32_t max_world;   /* How many ranks may keep a blob. Only the budget uses it. */
 	enum shm_huge huge;
-	/* NULL: private memory. It is used until store_init() returns. */
-	const struct store_park *warm;
+	const struct store_park *warm; /* NULL: private memory. Used until store_init() returns. */
 	/* True: the model is given up. It is read until store_init() returns. NULL: never. */
 	const _Atomic bool *given_up;
 };
@@ -66,6 +66,8 @@ void *store_slot(struct store *st, uint32_t chunk, uint16_t node);
 /* The reduced gradient of a chunk held here. Of another chunk it is the sum over the local
  * ranks, or NULL if there is at most one local rank. */
 void *store_sum(struct store *st, uint32_t chunk);
+/* What the codes of any chunk lose, bf16. half: 0 or 1. NULL: nothing is kept. */
+uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk);
 /* slot: which image, at most staleness. */
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk);
 

@@ -10,6 +10,7 @@
 #define SHARD_TIER_H
 
 #include "node/exec.h"
+#include "store/codes.h"
 #include "store/store.h"
 #include "store/tile.h"
 
@@ -41,8 +42,18 @@ struct tier_source {
 	const uint8_t *absent; /* [segments_nr] It has no gradient there. */
 };
 
+enum tier_how {
+	TIER_PLAIN,
+	TIER_ENCODE, /* One source becomes codes. */
+	TIER_DECODE, /* The sources are codes. */
+};
+
 struct tier_sum { /* to = the sources in this order, each times pre, rounded once. */
 	uint32_t chunk, sources_nr;
+	enum tier_how how;         /* pre is 1, but for TIER_PLAIN. */
+	const struct codes *codes; /* But for TIER_PLAIN. It outlives the call. */
+	/* TIER_ENCODE: of the chunk. A segment without a gradient keeps what was lost. */
+	struct quant_residual residual;
 	struct tier_source source[TIER_SOURCES_MAX];
 	uint8_t *to; /* May be that of one source. */
 	float pre;

@@ -21,9 +21,11 @@ struct ram {
 	const struct tiles *tiles;
 	struct exec exec;
 	reduce_fn *reduce;
+	const struct quant_kernels *quant;
 	/* By the dtype of a chunk's image. */
 	optim_apply *kernel[DTYPE_NR + 1];
 	optim_apply_undo *kernel_undo[DTYPE_NR + 1];
+	enum shard_dtype grad;
 	uint32_t grad_bytes;
 };
 
@@ -37,6 +39,8 @@ struct sum_job {
 	struct tier_sum sum;
 	const struct layout *layout;
 	reduce_fn *reduce;
+	const struct quant_kernels *quant;
+	enum shard_dtype grad;
 	uint32_t grad_bytes;
 };
 
@@ -83,6 +87,13 @@ static enum shard_status submit(const struct ram *r, void (*run)(void *), struct
 
 /* --- sums --- */
 
+static bool finite(const struct sum_job *j, const struct segment *s, const void *const *src)
+{
+	if (j->sum.how == TIER_DECODE)
+		return quant_finite(&j->sum.codes->quant, s->n, *src);
+	return j->reduce(s->n, 1, src, NULL, 1, false).finite;
+}
+
 /* Finds the sources that are not finite. They are read again, because that is rare. */
 static uint64_t blame(const struct sum_job *j, const struct segment *s, uint32_t k,
 		      const void *const *src, const uint32_t *who)
@@ -90,16 +101,54 @@ static uint64_t blame(const struct sum_job *j, const struct segment *s, uint32_t
 	uint64_t bad = 0;
 
 	for (uint32_t i = 0; i < k; i++)
-		if (k == 1 || !j->reduce(s->n, 1, &src[i], NULL, 1, false).finite)
+		if (k == 1 || !finite(j, s, &src[i]))
 			bad |= 1ull << who[i];
 	return bad;
+}
+
+static struct quant_residual residual_of(const struct tier_sum *a, const struct segment *s)
+{
+	struct quant_residual r = a->residual;
+
+	r.last = r.last != NULL ? r.last + s->start : NULL;
+	r.next = r.next != NULL ? r.next + s->start : NULL;
+	return r;
+}
+
+/* The node has no gradient for the segment, so its codes lose nothing. */
+static void keep_residual(const struct tier_sum *a, const struct segment *s)
+{
+	struct quant_residual r = residual_of(a, s);
+
+	for (uint32_t i = 0; r.next != NULL && i < s->n; i++)
+		r.next[i] =
+			r.last != NULL ? dtype_to_bf16(dtype_from_bf16(r.last[i]) * r.factor) : 0;
+}
+
+static struct reduce_sum sum_of(const struct sum_job *j, const struct segment *s, uint32_t k,
+				const void *const *src, uint32_t segment)
+{
+	const struct tier_sum *a = &j->sum;
+	void *to = a->to + (size_t)s->start * j->grad_bytes;
+	struct quant_residual r;
+
+	if (a->how == TIER_PLAIN)
+		return j->reduce(s->n, k, src, to, a->pre, a->norm);
+	if (a->how == TIER_DECODE)
+		return j->quant->sum(&a->codes->quant, s->n, k, src, to, j->grad, a->norm);
+	CHECK(k == 1);
+	r = residual_of(a, s);
+	j->quant->encode(&a->codes->quant, s->n, src[0], j->grad, &r,
+			 a->to + a->codes->at[segment]);
+	return (struct reduce_sum){0, true};
 }
 
 static void sum_segment(struct sum_job *j, uint32_t segment)
 {
 	const struct tier_sum *a = &j->sum;
 	const struct segment *s = &j->layout->segment[segment];
-	size_t at = (size_t)s->start * j->grad_bytes;
+	size_t at =
+		a->how == TIER_DECODE ? a->codes->at[segment] : (size_t)s->start * j->grad_bytes;
 	const void *src[TIER_SOURCES_MAX];
 	uint32_t who[TIER_SOURCES_MAX], k = 0;
 	struct reduce_sum sum;
@@ -110,9 +159,11 @@ static void sum_segment(struct sum_job *j, uint32_t segment)
 		who[k] = i;
 		src[k++] = a->source[i].at + at;
 	}
+	if (k == 0 && a->how == TIER_ENCODE)
+		keep_residual(a, s);
 	if (k == 0)
 		return;
-	sum = j->reduce(s->n, k, src, a->to + at, a->pre, a->norm);
+	sum = sum_of(j, s, k, src, segment);
 	j->job.result.sumsq += sum.sq;
 	if (sum.finite || !j->job.result.finite)
 		return;
@@ -140,9 +191,12 @@ static enum shard_status ram_sum(struct tier *t, const struct tier_sum *s,
 			    .sum = *s,
 			    .layout = r->layout,
 			    .reduce = r->reduce,
+			    .quant = r->quant,
+			    .grad = r->grad,
 			    .grad_bytes = r->grad_bytes};
 
 	CHECK(s->chunk < r->layout->chunks_nr && s->to != NULL);
+	CHECK(s->how == TIER_PLAIN || (s->codes->memory != NULL && s->pre == 1));
 	CHECK(s->sources_nr > 0 && s->sources_nr <= TIER_SOURCES_MAX);
 	return submit(r, sum_run, &j.job, sizeof(j));
 }
@@ -309,6 +363,8 @@ enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf,
 			  .tiles = conf->tiles,
 			  .exec = conf->exec,
 			  .reduce = reduce_kernel(conf->isa, s->grad),
+			  .quant = quant_kernels(conf->isa),
+			  .grad = s->grad,
 			  .grad_bytes = dtype_bytes(s->grad)};
 	for (int d = 1; d <= DTYPE_NR; d++) {
 		r->kernel[d] = optim_kernel(s->optim, conf->isa, s->grad, (enum shard_dtype)d);

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define META_MAGIC 0x326174656d6473ull /* "sdmeta2" */
+#define META_MAGIC 0x336174656d6473ull /* "sdmeta3" */
 #define PAGE       4096u
 #define SPEC_MAX   (64u << 20)
 
@@ -59,7 +59,7 @@ struct meta_head {
 	struct meta_mark mark[2];
 };
 
-static_assert(sizeof(struct meta_head) == 312 && sizeof(struct meta_tables) == 64,
+static_assert(sizeof(struct meta_head) == 360 && sizeof(struct meta_tables) == 64,
 	      "META_MAGIC, and WARM_FORMAT of warm.c, grow when this does");
 
 /* How many tiles there are. first: NULL, or the first one of each chunk. */

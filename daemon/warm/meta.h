@@ -33,6 +33,15 @@ enum meta_load {
 	META_LOAD_READ,    /* Completely. */
 };
 
+struct meta_residual { /* What the codes of the last applied step have lost here. */
+	/* That step. It is void in another generation, and after another step: then nothing was
+	 * lost here. */
+	uint64_t step;
+	uint32_t generation;
+	uint32_t half; /* Where it is: store_residual(). */
+	double scale;  /* The loss scale that it has in it. */
+};
+
 struct meta_mark {         /* What the weights here are. */
 	struct core_id id; /* Of the last record whose applying has begun. */
 	uint64_t step, content_step, content_old;
@@ -40,6 +49,7 @@ struct meta_mark {         /* What the weights here are. */
 	uint64_t stamp;
 	uint32_t cleared; /* Masters written before this generation were reset. */
 	uint32_t load;    /* enum meta_load */
+	struct meta_residual residual;
 };
 
 struct meta_fact { /* Where the gradient of a chunk is that was voted for. */

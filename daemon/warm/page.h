@@ -13,7 +13,7 @@
 #define WARM_MAGIC 0x6b726170646873ull /* "shdpark" */
 /* Format of everything that is kept. It grows with each change of any part, also of the core's
  * memory. All releases from format 4 on can read the page itself. */
-#define WARM_FORMAT        10
+#define WARM_FORMAT        11
 #define WARM_MEMBERS_BYTES 400
 
 struct warm_row {

@@ -405,6 +405,16 @@ uint64_t layout_chunk_start(const struct layout *l, uint32_t chunk)
 	return (uint64_t)chunk * l->chunk_elems;
 }
 
+uint64_t layout_stored_before(const struct layout *l, uint32_t chunk)
+{
+	uint64_t before = 0;
+
+	CHECK(chunk < l->chunks_nr);
+	for (uint32_t r = 0; r + 1 < l->regions_nr && l->region[r + 1].chunk <= chunk; r++)
+		before += l->region[r].end - l->region[r].first;
+	return before + (uint64_t)(chunk - region_at(l, chunk)->chunk) * l->chunk_elems;
+}
+
 bool layout_frozen(const struct layout *l, uint32_t segment)
 {
 	CHECK(segment < l->segments_nr);

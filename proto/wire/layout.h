@@ -101,6 +101,8 @@ void layout_free(struct layout **l);
  * LAYOUT_ALIGN. */
 uint32_t layout_chunk_elems(const struct layout *l, uint32_t chunk);
 uint64_t layout_chunk_start(const struct layout *l, uint32_t chunk); /* First element. */
+/* The elements of all chunks before it, without the gaps. */
+uint64_t layout_stored_before(const struct layout *l, uint32_t chunk);
 /* How many elements of [at, end) lie in the chunk of `at`. */
 uint64_t layout_piece(const struct layout *l, uint64_t at, uint64_t end);
 bool layout_frozen(const struct layout *l, uint32_t segment);

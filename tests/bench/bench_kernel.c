@@ -112,8 +112,10 @@ static void slice(const struct bench *b, size_t at, size_t n)
 		return;
 	case WORK_ENCODE:
 		b->codes->encode(&b->quant, n, b->grad + at, SHARD_BF16,
-				 b->feedback ? b->image + at : NULL,
-				 b->feedback ? b->image + at : NULL, coded(b, 0, at));
+				 b->feedback
+					 ? &(struct quant_residual){b->image + at, 1, b->image + at}
+					 : NULL,
+				 coded(b, 0, at));
 		return;
 	case WORK_DECODE: {
 		const void *two[] = {coded(b, 0, at), coded(b, 1, at)};

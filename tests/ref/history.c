@@ -4,6 +4,8 @@
  * line is not a world, if there are more ranks or nodes than there can be, or if steps go back. */
 #include "ref/history.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,6 +47,8 @@ enum shard_status history_fixed(struct history *h, const char *text, struct err 
 	if ((st = grow(h, e)) != SHARD_OK)
 		return st;
 	for (const char *at = text; st == SHARD_OK; at = end + 1) {
+		if (h->world[0].nodes_nr < HISTORY_NODES_MAX)
+			h->world[0].who[h->world[0].nodes_nr] = (uint8_t)h->world[0].nodes_nr;
 		st = add(h, h->world[0].nodes_nr, strtoul(at, &end, 10), e);
 		if (st == SHARD_OK && *end != ',')
 			break;
@@ -56,6 +60,22 @@ enum shard_status history_fixed(struct history *h, const char *text, struct err 
 	if (st != SHARD_OK)
 		history_deinit(h);
 	return st;
+}
+
+/* The number of a node in all worlds. One beyond the last counts as the last. */
+static uint8_t number(struct history *h, const char *name, size_t chars)
+{
+	uint32_t k = 0;
+
+	if (h->name == NULL)
+		h->name = calloc(HISTORY_NODES_MAX, sizeof(*h->name));
+	CHECK(h->name != NULL && chars < sizeof(*h->name));
+	while (k < h->names_nr && (strncmp(h->name[k], name, chars) != 0 || h->name[k][chars] != 0))
+		k++;
+	if (k == h->names_nr && k < HISTORY_NODES_MAX)
+		memcpy(h->name[h->names_nr++], name, chars);
+	CHECK(k < h->names_nr);
+	return (uint8_t)k;
 }
 
 /* Reads the nodes of one line, such as a:2,b:1,a:1. Names are numbered in the order of their first
@@ -78,8 +98,10 @@ static enum shard_status nodes(struct history *h, const char *text, struct err *
 		for (k = 0; k < names_nr && (names[k].chars != one.chars ||
 					     memcmp(names[k].at, one.at, one.chars) != 0);)
 			k++;
-		if (k == names_nr && k < HISTORY_NODES_MAX)
+		if (k == names_nr && k < HISTORY_NODES_MAX) {
 			names[names_nr++] = one;
+			h->world[h->nr].who[k] = number(h, one.at, one.chars);
+		}
 		st = add(h, k, strtoul(text + one.chars + 1, &end, 10), e);
 		text = *end == ',' ? end + 1 : end;
 	}
@@ -135,5 +157,6 @@ const struct history_world *history_at(const struct history *h, uint64_t step)
 void history_deinit(struct history *h)
 {
 	free(h->world);
+	free(h->name);
 	memset(h, 0, sizeof(*h));
 }

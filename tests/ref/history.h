@@ -12,11 +12,14 @@ struct history_world {
 	uint64_t from;                   /* The first step of this world. */
 	uint32_t size, nodes_nr;         /* Nodes are numbered in the order of their lowest rank. */
 	uint8_t node[HISTORY_RANKS_MAX]; /* The node of each rank. */
+	uint8_t who[HISTORY_NODES_MAX];  /* The number that the node has in all worlds. */
 };
 
 struct history {
 	struct history_world *world; /* In the order of the file, which is that of `from`. */
 	uint32_t nr, size_max;
+	char (*name)[64]; /* [HISTORY_NODES_MAX] By that number. */
+	uint32_t names_nr;
 };
 
 /* history_fixed() makes one world for all steps from a text such as 2,2, the ranks on each node,

@@ -32,6 +32,9 @@ struct extra {
 struct state {
 	float *master, *moment[2];
 	void *image, *grad[HISTORY_RANKS_MAX]; /* grad[0] has the reduced gradient at the end. */
+	/* What the codes of each node have lost, by its number in all worlds: in the last applied
+	 * step, and in the step in hand. NULL: the node had no codes yet. */
+	uint16_t *lost[2][HISTORY_NODES_MAX];
 	/* With max_staleness = 1 this is the image of the step before, on which trainers
 	 * compute. */
 	void *old;
@@ -52,6 +55,9 @@ struct reference {
 	uint32_t *order; /* The tensors as they lie in the element space. */
 	FILE *log;
 	uint64_t applied, skipped_in_row;
+	/* .lost[0] of that node is of this applied step, with this loss scale. */
+	uint64_t lost_in[HISTORY_NODES_MAX];
+	double lost_scale;
 	uint32_t rank; /* The rank whose backward runs. */
 	struct err err;
 };
@@ -125,6 +131,8 @@ static void release(struct reference *r)
 
 		for (uint32_t k = 0; k < HISTORY_RANKS_MAX; k++)
 			free(s->grad[k]);
+		for (uint32_t k = 0; k < HISTORY_NODES_MAX; k++)
+			free(s->lost[0][k]), free(s->lost[1][k]);
 		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image),
 			free(s->old);
 	}
@@ -202,6 +210,90 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 	return loss / (double)r->cli.batch;
 }
 
+static uint16_t *lost_by(struct reference *r, uint32_t tensor, uint32_t who, int when)
+{
+	uint16_t **lost = &r->state[tensor].lost[when][who];
+
+	if (*lost == NULL)
+		*lost = calloc(r->net.tensors[tensor].numel, sizeof(**lost));
+	CHECK(*lost != NULL);
+	return *lost;
+}
+
+/* Adds what the node's codes lost in the last applied step, if it took part in that. */
+static void add_lost(struct reference *r, uint32_t tensor, uint32_t who, float *x)
+{
+	const uint16_t *lost = lost_by(r, tensor, who, 0);
+	const float factor = (float)(r->scale.scale / r->lost_scale);
+
+	if (r->applied == 0 || r->lost_in[who] != r->applied)
+		return;
+	for (uint64_t i = 0; i < r->net.tensors[tensor].numel; i++) {
+		float more = dtype_from_bf16(lost[i]) * factor;
+
+		x[i] = x[i] + more;
+	}
+}
+
+/* What the codes of a node's sum stand for. Each segment is coded, which is a chunk's part of one
+ * tensor. */
+static float *coded(struct reference *r, uint32_t tensor, uint32_t node, const void *sum)
+{
+	const uint64_t chunk = (uint64_t)r->conf.chunk_elems, n = r->net.tensors[tensor].numel;
+	const uint32_t who = r->world->who[node];
+	uint16_t *lost = r->conf.error_feedback ? lost_by(r, tensor, who, 1) : NULL;
+	float *x = malloc(n * sizeof(*x));
+
+	CHECK(x != NULL);
+	dtype_convert(x, SHARD_F32, sum, r->cli.grad, n);
+	if (lost != NULL)
+		add_lost(r, tensor, who, x);
+	for (uint64_t first = 0, run; first < n; first += run) {
+		uint64_t room = chunk - (r->state[tensor].start + first) % chunk;
+
+		run = n - first < room ? n - first : room;
+		refmath_code(x + first, lost != NULL ? lost + first : NULL, run,
+			     (float)r->conf.codec_most, (uint64_t)r->conf.codec_block);
+	}
+	return x;
+}
+
+/* A step with codes is applied: what it lost counts. */
+static void keep_lost(struct reference *r)
+{
+	if (r->conf.codec_most == 0 || !r->conf.error_feedback || r->world->nodes_nr < 2)
+		return;
+	r->lost_scale = r->scale.scale;
+	for (uint32_t node = 0; node < r->world->nodes_nr; node++) {
+		uint32_t who = r->world->who[node];
+
+		r->lost_in[who] = r->applied;
+		for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+			uint16_t *last = r->state[i].lost[0][who];
+
+			r->state[i].lost[0][who] = r->state[i].lost[1][who];
+			r->state[i].lost[1][who] = last;
+		}
+	}
+}
+
+/* Adds what the codes of all nodes stand for, and rounds once. */
+static void sum_coded(struct reference *r, uint32_t tensor, const void *const *of_node)
+{
+	const uint64_t n = r->net.tensors[tensor].numel;
+	float *all = coded(r, tensor, 0, of_node[0]);
+
+	for (uint32_t node = 1; node < r->world->nodes_nr; node++) {
+		float *x = coded(r, tensor, node, of_node[node]);
+
+		for (uint64_t i = 0; i < n; i++)
+			all[i] = all[i] + x[i];
+		free(x);
+	}
+	dtype_convert(r->state[tensor].grad[0], r->cli.grad, all, SHARD_F32, n);
+	free(all);
+}
+
 /* Adds the ranks of a node in the order of ranks and rounds. Then it adds the nodes in the order of
  * their lowest rank and rounds. */
 static void reduce(struct reference *r)
@@ -226,7 +318,10 @@ static void reduce(struct reference *r)
 			refmath_sum(s->grad[lowest], local, local_nr, r->cli.grad, factor, n);
 			of_node[node] = s->grad[lowest];
 		}
-		refmath_sum(s->grad[0], of_node, w->nodes_nr, r->cli.grad, 1, n);
+		if (r->conf.codec_most > 0 && w->nodes_nr > 1)
+			sum_coded(r, i, of_node);
+		else
+			refmath_sum(s->grad[0], of_node, w->nodes_nr, r->cli.grad, 1, n);
 	}
 }
 
@@ -305,6 +400,7 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 			refmath_words(&r->conf, ++r->applied, res->clip_factor / divisor);
 
 		apply(r, &a);
+		keep_lost(r);
 	}
 	res->grad_norm = finite ? res->grad_norm : (double)NAN;
 	r->skipped_in_row = finite ? 0 : r->skipped_in_row + 1;

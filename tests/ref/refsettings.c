@@ -100,6 +100,7 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 		{"min_loss_scale", &s->min_loss_scale},
 		{"max_skips", &s->max_skips},
 		{"chunk_elems", &s->chunk_elems},
+		{"codec_block", &s->codec_block},
 	};
 	double x;
 
@@ -113,6 +114,16 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 	if (strcmp(key, "nonfinite") == 0) {
 		s->pause = strcmp(value, "pause") == 0;
 		return s->pause || strcmp(value, "skip") == 0;
+	}
+	if (strcmp(key, "grad_codec") == 0) {
+		s->codec_most = strcmp(value, "int8") == 0   ? 127
+				: strcmp(value, "int4") == 0 ? 7
+							     : 0;
+		return s->codec_most > 0 || strcmp(value, "none") == 0;
+	}
+	if (strcmp(key, "error_feedback") == 0) {
+		s->error_feedback = strcmp(value, "yes") == 0;
+		return s->error_feedback || strcmp(value, "no") == 0;
 	}
 	if (strcmp(key, "betas") == 0)
 		return sscanf(value, "%lf,%lf", &s->hyper[HYPER_BETA1], &s->hyper[HYPER_BETA2]) ==
@@ -157,6 +168,8 @@ enum shard_status refsettings_parse(struct refsettings *s, const char *text, enu
 	s->max_skips = 20;
 	s->predivide = 1;
 	s->chunk_elems = 1 << 20;
+	s->codec_block = 256;
+	s->error_feedback = true;
 	if (at)
 		sscanf(at, "optimizer=%31[^ ]", name);
 	if (!choose(s, name))

@@ -19,6 +19,9 @@ struct refsettings {
 	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
 	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run. */
 	double chunk_elems;
+	double codec_most; /* The largest code of grad_codec. 0: none. */
+	double codec_block;
+	bool error_feedback;
 	struct refschedule schedule;
 };
 

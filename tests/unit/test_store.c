@@ -318,7 +318,7 @@ static void budget_account(void **state)
 	assert_int_equal(budget_reserve(&b, &need, "gpt", "a", &e), SHARD_BUDGET);
 	assert_string_equal(e.text,
 			    "\"gpt\" needs 93.0 GiB on node a (state 72.0, image 12.0, "
-			    "arenas 3.0, landing slots 6.0, node sums 0.0, "
+			    "arenas 3.0, landing slots 6.0, node sums 0.0, codes 0.0, "
 			    "fixed 0.0), 64.0 of 80.0 GiB are free: raise [daemon] memory there; "
 			    "`shardctl plan` says what a model needs");
 	assert_int_equal(b.used, 16ull << 30);

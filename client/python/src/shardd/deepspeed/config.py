@@ -66,7 +66,8 @@ _BUCKET = "gradients leave when they are complete: there are no buckets"
 _HOST = "the optimizer state is in host memory of the daemons anyway"
 _LIVE = "each rank fetches parameters by itself from the node's image, one module at a time"
 _NVME = "there is no NVMe tier yet: say \"cpu\"; the budget is [daemon] memory in shardd.conf"
-_CODEC = "gradients and weights travel unquantized: no bytes are saved"
+_CODEC = "weights travel unquantized: no bytes are saved"
+_GRAD_CODEC = "say grad_codec = int8 or int4 in [model] of shardd.conf: it keeps what codes lose"
 
 # Settings of stage 3 in ds_config, and what they are in shardd.stage3.
 STAGE3 = {"prefetch_bucket_size": "prefetch", "max_live_parameters": "live",
@@ -175,7 +176,7 @@ KEYS: dict[str, Key] = {
     "zero_optimization.compute_grad_norm": _n("the norm costs nothing more", bool),
     "zero_optimization.zero_hpz_partition_size": _n("the node's image is the second copy", int),
     "zero_optimization.zero_quantized_weights": _n(_CODEC, bool, warn=True),
-    "zero_optimization.zero_quantized_gradients": _n(_CODEC, bool, warn=True),
+    "zero_optimization.zero_quantized_gradients": _n(_GRAD_CODEC, bool, warn=True),
     "zero_optimization.zero_quantized_nontrainable_weights": _n(_CODEC, bool, warn=True),
     "zero_optimization.zeropp_loco_param": _r("LoCo is not kept; DeepSpeed 0.19.8 removed it, too"),
     "zero_optimization.mics_shard_size": _r("MiCS is not kept: leave it out", int, harmless=(-1,)),
