@@ -160,12 +160,25 @@ static enum shard_status push_ok(const struct shard_cuda *c, const struct job *j
 
 /* --- the calls --- */
 
+static enum shard_status renewed(struct shard_cuda *c, uint64_t until_ns)
+{
+	enum shard_status rc;
+	struct err e;
+
+	if ((rc = cuda_enter(c, &e)) != SHARD_OK)
+		return cuda_fail(&e);
+	pthread_mutex_lock(&c->lock);
+	rc = cuda_renew(c, until_ns);
+	pthread_mutex_unlock(&c->lock);
+	cuda_leave(c);
+	return rc;
+}
+
 enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts *opts,
 				   struct shard_step *step)
 {
 	enum shard_status rc = cuda_usable(c);
 	uint64_t until;
-	struct err e;
 
 	if (rc != SHARD_OK)
 		return rc;
@@ -187,16 +200,14 @@ enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts 
 		return rc;
 	if ((rc = shard_begin(c->model, opts, step)) != SHARD_OK)
 		return cuda_shard(rc);
-	if ((rc = cuda_enter(c, &e)) != SHARD_OK)
-		return cuda_fail(&e);
+	if (!cuda_fresh(c) && (rc = renewed(c, until)) != SHARD_OK)
+		return rc;
 	pthread_mutex_lock(&c->lock);
-	rc = cuda_renew(c, until);
-	c->begun = rc == SHARD_OK;
+	c->begun = true;
 	c->push_fail.status = SHARD_OK;
 	spans_reset(&c->spans);
 	pthread_mutex_unlock(&c->lock);
-	cuda_leave(c);
-	return rc;
+	return SHARD_OK;
 }
 
 /* With the lock held. */

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-enum { CHECKUP_CHECKS = 23 };
+enum { CHECKUP_CHECKS = 24 };
 
 #define CHECKUP_THP   "sys/kernel/mm/transparent_hugepage/"
 #define CHECKUP_CLOCK "sys/devices/system/clocksource/clocksource0/current_clocksource"

@@ -400,7 +400,7 @@ static void test_text(void **state)
 	checkup_put("root/" CHECKUP_CLOCK, "jiffies\n");
 	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(),
 		 checkup_dir());
-	tool_expect(0, "22 ok, 1 warn, 0 fail", "shardctl", words);
+	tool_expect(0, "23 ok, 1 warn, 0 fail", "shardctl", words);
 	tool_expect(0, "-> see `dmesg", "shardctl", words);
 	tool_expect(2, "write doctor", "shardctl", "doctor word");
 }
