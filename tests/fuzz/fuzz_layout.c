@@ -49,7 +49,7 @@ static void chunks(const struct layout *l)
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
 		uint64_t first = layout_chunk_start(l, c), end = first;
 
-		CHECK(layout_image_at(l, first) == byte);
+		CHECK(layout_image_at(l, first) == byte && layout_stored_before(l, c) == stored);
 		for (uint32_t s = l->chunk_segment[c]; s < l->chunk_segment[c + 1]; s++) {
 			const struct segment *g = &l->segment[s];
 			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
