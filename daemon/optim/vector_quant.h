@@ -22,7 +22,7 @@ enum {
 struct qblock {
 	_Alignas(64) float x[QUANT_BLOCK_MAX];
 	_Alignas(64) int8_t code[OPERANDS][QUANT_BLOCK_MAX];
-	_Alignas(64) char rest[LINE * DTYPE_BYTES_MAX];
+	_Alignas(64) char rest[2][LINE * DTYPE_BYTES_MAX];
 };
 
 /* What a kernel knows at compile time. */
@@ -84,39 +84,79 @@ INLINE vec store(enum shard_dtype dt, void *p, vec x)
 	return x;
 }
 
-/* A line of src. `left` elements are left of the block: what a short line lacks is zero. */
-INLINE const char *line_of(struct qblock *b, const void *src, size_t at, size_t left, size_t size)
+/* A line of src. `left` elements are left of the block: what a short line lacks is zero, and is
+ * made in one of two places. */
+INLINE const char *line_of(struct qblock *b, const void *src, size_t at, size_t left, size_t size,
+			   int place)
 {
 	if (left >= LINE)
 		return (const char *)src + at * size;
-	memset(b->rest, 0, sizeof(b->rest));
-	memcpy(b->rest, (const char *)src + at * size, left * size);
-	return b->rest;
+	memset(b->rest[place], 0, sizeof(b->rest[place]));
+	memcpy(b->rest[place], (const char *)src + at * size, left * size);
+	return b->rest[place];
 }
 
-/* Takes m elements from `at` on. add: bf16 values that are added, times factor, or NULL. */
-INLINE void take(enum shard_dtype dt, const void *src, const uint16_t *add, float factor, size_t at,
-		 size_t m, struct qblock *b)
+struct qtop { /* The largest magnitudes so far, of each lane. */
+	vec_bits part[PARTS];
+};
+
+INLINE struct qtop top_zero(void)
 {
-	const size_t size = dtype_bytes(dt);
+	struct qtop t;
+
+	for (int part = 0; part < PARTS; part++)
+		t.part[part] = vec_bits_zero();
+	return t;
+}
+
+INLINE void keep(struct qblock *b, size_t i, int part, vec x, struct qtop *t)
+{
+	vec_store(b->x + i + part * VEC_LANES, x);
+	t->part[part] = vec_bits_max(t->part[part], vec_magnitude(x));
+}
+
+INLINE vec part_of(enum shard_dtype dt, const char *line, int part)
+{
+	return load(dt, line + (size_t)part * VEC_LANES * dtype_bytes(dt));
+}
+
+/* Takes m elements of src from `at` on, and what was left of them before. Returns their tops. */
+INLINE struct qtop take(enum shard_dtype dt, const void *src, const uint16_t *left, float factor,
+			size_t at, size_t m, struct qblock *b)
+{
+	struct qtop t = top_zero();
 
 	for (size_t i = 0; i < m; i += LINE) {
-		const char *p = line_of(b, src, at + i, m - i, size);
+		const char *p = line_of(b, src, at + i, m - i, dtype_bytes(dt), 0);
+		const char *r = left ? line_of(b, left, at + i, m - i, 2, 1) : NULL;
 
-		for (int part = 0; part < PARTS; part++)
-			vec_store(b->x + i + part * VEC_LANES,
-				  load(dt, p + (size_t)part * VEC_LANES * size));
-		if (add == NULL)
-			continue;
-		p = line_of(b, add, at + i, m - i, 2);
 		for (int part = 0; part < PARTS; part++) {
-			float *x = b->x + i + part * VEC_LANES;
+			vec x = part_of(dt, p, part);
 
-			vec r = load(SHARD_BF16, p + (size_t)part * VEC_LANES * 2);
-
-			vec_store(x, vec_add(vec_load(x), vec_mul(r, vec_all(factor))));
+			if (left != NULL)
+				x = vec_add(x,
+					    vec_mul(part_of(SHARD_BF16, r, part), vec_all(factor)));
+			keep(b, i, part, x, &t);
 		}
 	}
+	return t;
+}
+
+/* Takes by how much a master differs from the image before. */
+INLINE struct qtop take_delta(enum shard_dtype dt, const float *master, const void *before,
+			      size_t at, size_t m, struct qblock *b)
+{
+	struct qtop t = top_zero();
+
+	for (size_t i = 0; i < m; i += LINE) {
+		const char *p = line_of(b, master, at + i, m - i, sizeof(float), 0);
+		const char *was = line_of(b, before, at + i, m - i, dtype_bytes(dt), 1);
+
+		for (int part = 0; part < PARTS; part++)
+			keep(b, i, part,
+			     vec_sub(part_of(SHARD_F32, p, part), part_of(dt, was, part)), &t);
+	}
+	return t;
 }
 
 /* --- coding --- */
@@ -126,16 +166,14 @@ struct qscale {
 	bool finite;
 };
 
-INLINE struct qscale scale_for(enum quant_kind kind, const struct qblock *b, size_t m)
+INLINE struct qscale scale_for(enum quant_kind kind, const struct qtop *t)
 {
 	const float most = kind == QUANT_INT8 ? 127.0f : 7.0f;
-	vec_bits top = vec_bits_zero();
+	vec_bits top = t->part[0];
 	uint32_t bits;
 
-	for (size_t i = 0; i < m; i += LINE)
-		for (int part = 0; part < PARTS; part++)
-			top = vec_bits_max(top,
-					   vec_magnitude(vec_load(b->x + i + part * VEC_LANES)));
+	for (int part = 1; part < PARTS; part++)
+		top = vec_bits_max(top, t->part[part]);
 	bits = vec_bits_top(top);
 	if (bits >= 0x7f800000u)
 		return (struct qscale){dtype_float(0x7fc00000u), 0, false};
@@ -166,12 +204,13 @@ INLINE void unpack(const uint8_t *in, size_t m, int8_t *code)
 /* Codes the block, which is at element `at` of n. Each x becomes what its code loses, or 0 if the
  * block is not finite, because no step is made of it. `stands`: it becomes what its code stands
  * for. */
-INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, struct qblock *b,
-		 bool stands, void *dst)
+INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, const struct qtop *t,
+		 struct qblock *b, bool stands, void *dst)
 {
-	struct qscale s = scale_for(how->kind, b, m);
+	struct qscale s = scale_for(how->kind, t);
 	vec inverse = vec_all(s.inverse), scale = vec_all(s.scale);
-	int8_t *codes = b->code[0];
+	bool direct = how->kind == QUANT_INT8 && m % LINE == 0;
+	int8_t *codes = direct ? (int8_t *)codes_of(how, dst, at) : b->code[0];
 
 	memcpy(scale_of(how, n, dst, at), &s.scale, sizeof(s.scale));
 	for (size_t i = 0; i < m; i += LINE)
@@ -186,9 +225,9 @@ INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, struct q
 				y = s.finite ? vec_sub(x, y) : vec_all(0);
 			vec_store(p, y);
 		}
-	if (how->kind == QUANT_INT8)
+	if (how->kind == QUANT_INT8 && !direct)
 		memcpy(codes_of(how, dst, at), codes, m);
-	else
+	if (how->kind == QUANT_INT4)
 		pack(codes, m, (uint8_t *)codes_of(how, dst, at));
 }
 
@@ -301,7 +340,7 @@ INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t m, struct qblo
 
 	for (size_t i = 0; i < m; i += LINE) {
 		bool whole = m - i >= LINE;
-		char *to = whole ? (char *)dst + (at + i) * size : b->rest;
+		char *to = whole ? (char *)dst + (at + i) * size : b->rest[0];
 
 		for (int part = 0; part < PARTS; part++) {
 			vec x = store(dt, to + (size_t)part * VEC_LANES * size,
@@ -334,8 +373,9 @@ INLINE void encode_as(const struct qhow *how, size_t n, const void *src,
 	for (size_t at = 0; at < n; at += how->block) {
 		size_t m = block_at(how, n, at);
 
-		take(how->dt, src, r->last, r->factor, at, m, &b);
-		code(how, n, at, m, &b, false, dst);
+		struct qtop t = take(how->dt, src, r->last, r->factor, at, m, &b);
+
+		code(how, n, at, m, &t, &b, false, dst);
 		if (r->next != NULL)
 			put(SHARD_BF16, r->next, at, m, &b, NULL);
 	}
@@ -370,7 +410,7 @@ INLINE void image_of(const struct qhow *how, const void *before, void *image, si
 	const size_t size = dtype_bytes(how->dt);
 
 	for (size_t i = 0; i < m; i += LINE) {
-		const char *p = line_of(b, before, at + i, m - i, size);
+		const char *p = line_of(b, before, at + i, m - i, size, 0);
 
 		for (int part = 0; part < PARTS; part++) {
 			float *x = b->x + i + part * VEC_LANES;
@@ -385,7 +425,6 @@ INLINE void image_of(const struct qhow *how, const void *before, void *image, si
 INLINE void delta_as(const struct qhow *how, size_t n, const float *master, const void *before,
 		     void *image, void *dst)
 {
-	const size_t size = dtype_bytes(how->dt);
 	struct qblock b;
 
 	memset((char *)dst + code_bytes(how->kind, n), 0,
@@ -393,19 +432,9 @@ INLINE void delta_as(const struct qhow *how, size_t n, const float *master, cons
 	for (size_t at = 0; at < n; at += how->block) {
 		size_t m = block_at(how, n, at);
 
-		take(SHARD_F32, master, NULL, 0, at, m, &b);
-		for (size_t i = 0; i < m; i += LINE) {
-			const char *p = line_of(&b, before, at + i, m - i, size);
+		struct qtop t = take_delta(how->dt, master, before, at, m, &b);
 
-			for (int part = 0; part < PARTS; part++) {
-				float *x = b.x + i + part * VEC_LANES;
-
-				vec_store(x, vec_sub(vec_load(x),
-						     load(how->dt,
-							  p + (size_t)part * VEC_LANES * size)));
-			}
-		}
-		code(how, n, at, m, &b, true, dst);
+		code(how, n, at, m, &t, &b, true, dst);
 		image_of(how, before, image, at, m, &b);
 	}
 }
