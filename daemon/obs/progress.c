@@ -83,8 +83,12 @@ const char *progress_state(const struct model *m)
 	    strcmp(own, "diverged") == 0)
 		return own;
 	known = health_known_state(m);
-	/* The coordinator's own image says nothing of the model. */
-	return known != NULL && strcmp(known, "resuming") != 0 ? known : own;
+	/* The coordinator's own image says nothing of the model, and that it is sealed is known
+	 * here, whatever it was a second ago. */
+	if (known == NULL || strcmp(known, "resuming") == 0 || strcmp(known, "unsealed") == 0 ||
+	    strcmp(known, "defining") == 0)
+		return own;
+	return known;
 }
 
 static void progress_decided(struct model *m, const struct record *r)
