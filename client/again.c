@@ -187,42 +187,33 @@ static enum shard_status attach_all(struct shard_client *c, struct shard_client 
 	return SHARD_OK;
 }
 
-/* What differs between the definition that the trainer knows and the daemon's, or NULL. */
-static const char *differs(const struct shard_model *m, const struct shard_model *t)
+/* Compares the definition that the trainer knows with the daemon's. */
+static enum shard_status compare(const struct shard_model *m, const struct shard_model *t,
+				 struct err *e)
 {
-	const struct layout *a = m->layout, *b = t->layout;
+	enum shard_status st = layout_compare(m->layout, t->layout, "there", e);
+	const char *what = m->spec.image != t->spec.image || m->spec.grad != t->spec.grad
+				   ? "types of image or gradients"
+			   : m->spec.groups_nr != t->spec.groups_nr ? "groups"
+			   : m->staleness != t->staleness           ? "max_staleness"
+								    : NULL;
 
-	if (a->tensors_nr != b->tensors_nr || a->numel != b->numel)
-		return "tensors";
-	if (m->spec.image != t->spec.image || m->spec.grad != t->spec.grad)
-		return "image, grad";
-	if (m->spec.groups_nr != t->spec.groups_nr)
-		return "groups";
-	for (uint32_t i = 0; i < a->tensors_nr; i++) {
-		const struct layout_tensor *x = &a->tensor[i], *y = &b->tensor[i];
-
-		if (strcmp(x->name, y->name) != 0 || x->ndim != y->ndim || x->group != y->group ||
-		    x->flags != y->flags || x->image != y->image || x->offset != y->offset ||
-		    memcmp(x->shape, y->shape, x->ndim * sizeof(x->shape[0])) != 0)
-			return x->name;
-	}
-	return a->chunk_elems != b->chunk_elems   ? "chunk_elems"
-	       : m->staleness != t->staleness     ? "max_staleness"
-	       : a->image_bytes != b->image_bytes ? "image"
-						  : NULL;
+	if (st != SHARD_OK || what == NULL)
+		return st;
+	return err_set(e, SHARD_MISMATCH, "other %s", what);
 }
 
 /* t is what n found under the name of m. */
 static void take(struct shard_model *m, struct shard_model *t)
 {
-	const char *what = differs(m, t);
+	struct err e;
 
 	m->created = false; /* What was not sealed counts as unwritten. */
-	if (what != NULL)
+	if (compare(m, t, &e) != SHARD_OK)
 		err_set(&m->lost, SHARD_MISMATCH,
-			"\"%s\" at shardd at %.100s is defined in another way there (%.100s): "
+			"\"%s\" at shardd at %.100s is defined in another way there (%.200s): "
 			"use one definition (shard_detach() this handle)",
-			m->spec.name, m->client->address, what);
+			m->spec.name, m->client->address, e.text);
 	else if (t->id != m->id)
 		err_set(&m->lost, SHARD_NOT_FOUND,
 			"the model that this trainer was in was dropped, and \"%s\" at shardd at "

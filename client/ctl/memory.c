@@ -167,8 +167,9 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_SUMS] = m->codec_bits > 0 ? sums : mapped(m, sums);
 	if (m->codec_bits > 0)
 		out->bytes[MEMORY_CODES] =
-			mapped(m, sums + 2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES)) - sums +
-			codes(m, s.elems[0] + s.elems[1]);
+			mapped(m, sums + codes(m, s.elems[0] + s.elems[1]) +
+					  2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES)) -
+			sums;
 	out->bytes[MEMORY_FIXED] =
 		(400ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
 		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;

@@ -407,7 +407,8 @@ void apply_start(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	images_begin(m);
-	contrib_applied(m, r);
+	if (core_id_cmp(&m->attempt.id, &r->id) == 0)
+		contrib_lost(m, r, &m->residual);
 	keep_mark(m, true);
 	update(m, FEED_UPDATE);
 	apply_maybe_done(m); /* If no chunk is held here, the record is applied already. */

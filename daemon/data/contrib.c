@@ -189,15 +189,20 @@ enum shard_status contrib_again(struct model *m, struct err *e)
 	return SHARD_OK;
 }
 
-void contrib_applied(struct model *m, const struct record *r)
+void contrib_lost(const struct model *m, const struct record *r, struct meta_residual *out)
 {
-	if (!m->contrib.coded || m->contrib.local_nr == 0 ||
-	    core_id_cmp(&m->attempt.id, &r->id) != 0)
-		return; /* The step lost nothing here, and what is kept is void after it. */
-	m->residual = (struct meta_residual){.step = m->content_step,
-					     .generation = m->generation,
-					     .half = m->residual.half ^ 1,
-					     .scale = r->loss_scale};
+	bool here = false, elsewhere = false;
+
+	for (uint32_t i = 0; i < r->world.size; i++) {
+		here = here || r->world.rank[i].node == m->server->self;
+		elsewhere = elsewhere || r->world.rank[i].node != m->server->self;
+	}
+	/* Otherwise the step lost nothing here, and what is kept is void after it. */
+	if (m->codes.quant.kind != QUANT_NONE && r->outcome == RECORD_APPLIED && here && elsewhere)
+		*out = (struct meta_residual){.step = r->content,
+					      .generation = r->id.generation,
+					      .half = out->half ^ 1,
+					      .scale = r->loss_scale};
 }
 
 struct quant_residual contrib_residual(const struct model *m, uint32_t chunk)
@@ -269,9 +274,14 @@ const uint8_t *contrib_sum(const struct model *m, uint32_t chunk)
 	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, chunk);
 }
 
+uint8_t *contrib_codes(const struct model *m, uint32_t chunk)
+{
+	return store_codes(m->store) + m->codes.from[chunk];
+}
+
 const uint8_t *contrib_here(const struct model *m, uint32_t chunk)
 {
-	return m->contrib.coded ? codes_chunk(&m->codes, chunk) : contrib_sum(m, chunk);
+	return m->contrib.coded ? contrib_codes(m, chunk) : contrib_sum(m, chunk);
 }
 
 /* As it travels. */

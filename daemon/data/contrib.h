@@ -11,6 +11,7 @@
 #include "shard.pb-c.h"
 #include "wire/frame.h"
 
+struct meta_residual;
 struct model;
 struct trainer;
 struct peer;
@@ -84,8 +85,9 @@ enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h
 enum shard_status contrib_push_data(struct trainer *t, const struct wire_head *h, struct err *e);
 enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 			       const Shard__Push *body, struct err *e);
-/* The record changes weights. What the codes of its attempt have lost counts from now on. */
-void contrib_applied(struct model *m, const struct record *r);
+/* The record decides an attempt that this node took part in. If it changes weights, what the codes
+ * have lost counts from now on. */
+void contrib_lost(const struct model *m, const struct record *r, struct meta_residual *out);
 void contrib_trainer_gone(struct model *m, struct trainer *t);
 
 void contrib_credit(struct model *m, uint16_t node);
@@ -108,12 +110,13 @@ void contrib_summed(struct model *m, uint32_t chunk);
 uint8_t *contrib_absent_local(const struct model *m, uint32_t i);
 uint8_t *contrib_absent_node(const struct model *m, uint32_t place);
 
-/* How the contribution of this node leaves. contrib_here(): where it lies. contrib_sum(): where the
- * sum over the ranks of this node lies. */
+/* How the contribution of this node leaves, and where it lies: the sum over the ranks of this node,
+ * or its codes. */
 extern const struct send_source contrib_chunks;
 const uint8_t *contrib_here(const struct model *m, uint32_t chunk);
+const uint8_t *contrib_sum(const struct model *m, uint32_t chunk);
+uint8_t *contrib_codes(const struct model *m, uint32_t chunk);
 /* What the codes of a chunk begin with, and where what they lose goes. */
 struct quant_residual contrib_residual(const struct model *m, uint32_t chunk);
-const uint8_t *contrib_sum(const struct model *m, uint32_t chunk);
 
 #endif

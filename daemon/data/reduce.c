@@ -67,7 +67,7 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
 static uint8_t *destination(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
 	if (stage == REDUCE_CODE)
-		return codes_chunk(&m->codes, chunk);
+		return contrib_codes(m, chunk);
 	if (m->contrib.local_nr > 1 || reduce_final(m, stage, chunk))
 		return store_sum(m->store, chunk);
 	/* It is multiplied in place. */

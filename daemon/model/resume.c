@@ -28,6 +28,7 @@
 #include "model/watch.h"
 #include "model/spec.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,6 +118,13 @@ static enum shard_status agree(struct model *m, const struct core_state *core, b
 	bool applying = core->part == CORE_APPLYING;
 
 	*begun = core_id_cmp(&mark.id, &r->id) == 0;
+	if (mark.residual.half > 1 ||
+	    (mark.residual.step > 0 && !(mark.residual.scale > 0 && isfinite(mark.residual.scale))))
+		return err_set(
+			e, SHARD_MISMATCH,
+			"what it says of the residuals of its codes cannot be: half %u, loss "
+			"scale %g",
+			mark.residual.half, mark.residual.scale);
 	if (mark.step != mark.id.step || mark.content_step > mark.step ||
 	    mark.content_old > mark.content_step)
 		return err_set(
@@ -140,6 +148,8 @@ static enum shard_status agree(struct model *m, const struct core_state *core, b
 		mark.content_old = r->content_old;
 		mark.cleared = r->id.generation;
 		mark.load = META_LOAD_NONE;
+		if (core_id_cmp(m->meta.facts_id, &r->id) == 0)
+			contrib_lost(m, r, &mark.residual);
 		meta_mark(&m->meta, &mark);
 		*begun = true;
 		return SHARD_OK;

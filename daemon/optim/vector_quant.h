@@ -9,12 +9,12 @@
 
 #include "base/check.h"
 #include "optim/kernels.h"
+#include "optim/vector_lanes.h"
 
 #include <string.h>
 
 enum {
 	LINE = REDUCE_LANES,
-	PARTS = LINE / VEC_LANES,
 	OPERANDS = 4, /* So many coded operands are read side by side. */
 };
 
@@ -56,34 +56,6 @@ INLINE char *codes_of(const struct qhow *how, const void *coded, size_t at)
 
 /* --- elements --- */
 
-INLINE vec load(enum shard_dtype dt, const void *p)
-{
-	if (dt == SHARD_F32)
-		return vec_load((const float *)p);
-	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)p)
-				: vec_load_f16((const uint16_t *)p);
-}
-
-/* Rounds x to dt, with every NaN as the plain one, and returns what a reader will see. */
-INLINE vec store(enum shard_dtype dt, void *p, vec x)
-{
-	vec_half h;
-
-	if (dt == SHARD_F32) {
-		x = vec_plain_nan(x);
-		vec_store((float *)p, x);
-		return x;
-	}
-	if (dt == SHARD_BF16) {
-		x = vec_round_bf16(x, &h);
-	} else {
-		h = vec_to_f16(vec_plain_nan(x));
-		x = vec_from_f16(h);
-	}
-	vec_store_half((uint16_t *)p, h);
-	return x;
-}
-
 /* A line of src. `left` elements are left of the block: what a short line lacks is zero, and is
  * made in one of two places. */
 INLINE const char *line_of(struct qblock *b, const void *src, size_t at, size_t left, size_t size,
@@ -117,7 +89,7 @@ INLINE void keep(struct qblock *b, size_t i, int part, vec x, struct qtop *t)
 
 INLINE vec part_of(enum shard_dtype dt, const char *line, int part)
 {
-	return load(dt, line + (size_t)part * VEC_LANES * dtype_bytes(dt));
+	return rload(dt, line, (size_t)part * VEC_LANES);
 }
 
 /* Takes m elements of src from `at` on, and what was left of them before. Returns their tops. */
@@ -304,37 +276,9 @@ INLINE void add_all(const struct qhow *how, size_t n, uint32_t k, const void *co
 		b->x[i] = 0;
 }
 
-struct qlanes { /* Sixteen sums of squares, and which lanes have been finite so far. */
-	struct vec_sq sq[PARTS];
-	vmask finite[PARTS];
-};
-
-INLINE void lanes_zero(struct qlanes *l)
-{
-	for (int part = 0; part < PARTS; part++) {
-		l->sq[part] = vec_sq_zero();
-		l->finite[part] = vec_finite(vec_all(0));
-	}
-}
-
-INLINE void lanes_fold(const struct qlanes *l, bool norm, struct reduce_sum *r)
-{
-	double lane[LINE];
-
-	for (int part = 0; part < PARTS; part++) {
-		r->finite = r->finite && vmask_count(l->finite[part]) == VEC_LANES;
-		vec_sq_store(lane + part * VEC_LANES, l->sq[part]);
-	}
-	for (int width = LINE / 2; width > 0; width /= 2)
-		for (int j = 0; j < width; j++)
-			lane[j] += lane[j + width];
-	if (norm)
-		r->sq += lane[0];
-}
-
 /* Puts the m elements of the block out as dt, from element `at` of dst on. */
 INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t m, struct qblock *b,
-		struct qlanes *l)
+		struct rlanes *l)
 {
 	const size_t size = dtype_bytes(dt);
 
@@ -343,13 +287,11 @@ INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t m, struct qblo
 		char *to = whole ? (char *)dst + (at + i) * size : b->rest[0];
 
 		for (int part = 0; part < PARTS; part++) {
-			vec x = store(dt, to + (size_t)part * VEC_LANES * size,
-				      vec_load(b->x + i + part * VEC_LANES));
+			vec x = rstore(dt, to, (size_t)part * VEC_LANES,
+				       vec_load(b->x + i + part * VEC_LANES), false);
 
-			if (l != NULL) {
+			if (l != NULL)
 				l->sq[part] = vec_sq_add(l->sq[part], x);
-				l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
-			}
 		}
 		if (!whole)
 			memcpy((char *)dst + (at + i) * size, to, (m - i) * size);
@@ -386,7 +328,7 @@ INLINE struct reduce_sum sum_as(const struct qhow *how, size_t n, uint32_t k,
 {
 	struct reduce_sum r = {0, true};
 	struct qblock b;
-	struct qlanes l;
+	struct rlanes l;
 
 	CHECK(k >= 1 && k <= REDUCE_MAX);
 	for (size_t at = 0; at < n;) {
@@ -398,8 +340,11 @@ INLINE struct reduce_sum sum_as(const struct qhow *how, size_t n, uint32_t k,
 			add_all(how, n, k, coded, at, m, &b);
 			put(how->dt, dst, at, m, &b, &l);
 		}
-		lanes_fold(&l, norm, &r);
+		r.sq += fold(&l);
 	}
+	/* The square of a finite float fits into a double, so the sum tells of all. */
+	r.finite = r.sq - r.sq == 0;
+	r.sq = norm ? r.sq : 0;
 	return r;
 }
 
@@ -415,8 +360,7 @@ INLINE void image_of(const struct qhow *how, const void *before, void *image, si
 		for (int part = 0; part < PARTS; part++) {
 			float *x = b->x + i + part * VEC_LANES;
 
-			vec_store(x, vec_add(load(how->dt, p + (size_t)part * VEC_LANES * size),
-					     vec_load(x)));
+			vec_store(x, vec_add(part_of(how->dt, p, part), vec_load(x)));
 		}
 	}
 	put(how->dt, image, at, m, b, NULL);

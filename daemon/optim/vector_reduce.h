@@ -10,53 +10,13 @@
 
 #include "base/check.h"
 #include "optim/kernels.h"
+#include "optim/vector_lanes.h"
 
 enum {
-	PARTS = REDUCE_LANES / VEC_LANES,
 	SUM_STREAM_MIN = 256 << 10, /* In elements. */
 	FEW = 4,                    /* So many sources are read side by side. */
 	RUN = REDUCE_BLOCK / 2,     /* In elements. */
 };
-
-struct rlanes { /* Sixteen sums of squares, and which lanes have been finite so far. */
-	struct vec_sq sq[PARTS];
-	vmask finite[PARTS];
-};
-
-INLINE vec rload(enum shard_dtype dt, const void *src, size_t i)
-{
-	if (dt == SHARD_F32)
-		return vec_load((const float *)src + i);
-	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)src + i)
-				: vec_load_f16((const uint16_t *)src + i);
-}
-
-/* Stores x rounded to dt, with every NaN as the plain one, and returns what a reader of dst will
- * see. `stream` writes past the caches. */
-INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
-{
-	vec_half h;
-
-	if (dt == SHARD_F32) {
-		x = vec_plain_nan(x);
-		if (stream)
-			vec_stream((float *)dst + i, x);
-		else
-			vec_store((float *)dst + i, x);
-		return x;
-	}
-	if (dt == SHARD_BF16) {
-		x = vec_round_bf16(x, &h);
-	} else {
-		h = vec_to_f16(vec_plain_nan(x));
-		x = vec_from_f16(h);
-	}
-	if (stream)
-		vec_stream_half((uint16_t *)dst + i, h);
-	else
-		vec_store_half((uint16_t *)dst + i, h);
-	return x;
-}
 
 /* Copies a vector of a lone source bit by bit, and returns it. The source may change at any time,
  * so it is loaded once, and what is judged is what was stored. The empty assembler line keeps the
@@ -122,18 +82,6 @@ INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *
 	}
 }
 
-INLINE double fold(const struct rlanes *l)
-{
-	double lane[REDUCE_LANES];
-
-	for (int part = 0; part < PARTS; part++)
-		vec_sq_store(lane + part * VEC_LANES, l->sq[part]);
-	for (int width = REDUCE_LANES / 2; width > 0; width /= 2)
-		for (int j = 0; j < width; j++)
-			lane[j] += lane[j + width];
-	return lane[0];
-}
-
 /* Reduces nr < REDUCE_LANES elements from i on. The zeros after them change neither a sum of
  * squares nor the finite flag. */
 static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i,
@@ -161,14 +109,6 @@ static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, 
 		memcpy((char *)dst + at, in, bytes);
 	else if (k > 1 || how->scaled)
 		memcpy((char *)dst + at, out, bytes);
-}
-
-INLINE void lanes_zero(struct rlanes *l)
-{
-	for (int part = 0; part < PARTS; part++) {
-		l->sq[part] = vec_sq_zero();
-		l->finite[part] = vec_finite(vec_all(0));
-	}
 }
 
 INLINE bool lanes_finite(const struct rlanes *l)

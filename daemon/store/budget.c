@@ -33,7 +33,8 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 
 	*s = (struct store_sizes){.held_elems = s->held_elems,
 				  .trained_elems = s->trained_elems,
-				  .held_image = s->held_image};
+				  .held_image = s->held_image,
+				  .codes = s->codes};
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
@@ -63,6 +64,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		s->held_image += layout_image_bytes(l, c, 1);
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
 	}
+	s->codes = pages(codes_bytes(l, &conf->grad_codec, conf->grad));
 	sizes_of(s, conf);
 }
 
@@ -125,9 +127,9 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (first_nodes - 1u), conf->huge);
-	sums = mapped(s.reduced + s.sums + 2 * s.residual, conf->huge); /* In one region. */
-	need->bytes[BUDGET_SUMS] = s.residual > 0 ? s.reduced + s.sums : sums;
-	need->bytes[BUDGET_CODES] = sums - need->bytes[BUDGET_SUMS];
+	sums = mapped(store_sums_bytes(&s), conf->huge);
+	need->bytes[BUDGET_SUMS] = s.codes + s.residual > 0 ? s.reduced + s.sums : sums;
+	need->bytes[BUDGET_CODES] = sums - need->bytes[BUDGET_SUMS]; /* In one region with them. */
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
@@ -165,13 +167,9 @@ static void add_room(struct budget_need *need, const struct store_conf *conf)
 void budget_need(struct budget_need *need, const struct store_conf *conf)
 {
 	struct store_sizes s;
-	uint64_t codes;
 
 	store_sizes(&s, conf);
 	need_of(need, s, conf, conf->place.holders != NULL);
-	codes = pages(codes_memory(conf->layout, &conf->grad_codec, conf->grad));
-	need->bytes[BUDGET_CODES] += codes;
-	need->total += codes;
 	if (conf->first != NULL)
 		add_room(need, conf);
 }

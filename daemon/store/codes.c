@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables and the memory of coded gradients. model/make.c makes them with the model, and they
- * stay as they are. Sizes follow from the layout alone, so that all nodes have the same. Only
- * memory can lack. */
+/* The tables of coded gradients, which data/contrib.c makes with the model and which stay as they
+ * are. The codes themselves lie in the store. Sizes follow from the layout alone, so that all nodes
+ * have the same. Only memory can lack. */
 #include "store/codes.h"
 
 #include "base/check.h"
@@ -35,7 +35,7 @@ static uint64_t lines(uint64_t bytes)
 	return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
-uint64_t codes_memory(const struct layout *l, const struct quant *q, enum shard_dtype grad)
+uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype grad)
 {
 	uint64_t all = 0;
 
@@ -48,7 +48,6 @@ enum shard_status codes_init(struct codes *c, const struct layout *l, const stru
 			     enum shard_dtype grad, struct err *e)
 {
 	uint64_t all = 0;
-	void *memory;
 
 	*c = (struct codes){.quant = *q};
 	if (q->kind == QUANT_NONE)
@@ -66,15 +65,6 @@ enum shard_status codes_init(struct codes *c, const struct layout *l, const stru
 		c->bytes[i] = chunk_bytes(l, q, grad, i, c->at);
 		all += lines(c->bytes[i]);
 	}
-	if (all == 0)
-		return SHARD_OK;
-	memory = aligned_alloc(LINE_BYTES, all);
-	if (memory == NULL) {
-		codes_free(c);
-		return err_set(e, SHARD_SYSTEM, "no memory for %lu bytes of codes",
-			       (unsigned long)all);
-	}
-	c->memory = memory;
 	return SHARD_OK;
 }
 
@@ -83,6 +73,5 @@ void codes_free(struct codes *c)
 	free(c->at);
 	free(c->bytes);
 	free(c->from);
-	free(c->memory);
 	memset(c, 0, sizeof(*c));
 }

@@ -13,19 +13,13 @@ struct codes {
 	struct quant quant; /* QUANT_NONE: no chunk is coded, and the rest is NULL. */
 	uint32_t *at;       /* [segments_nr] From where on in the coded form of its chunk. */
 	uint32_t *bytes;    /* [chunks_nr] Of the coded form. */
-	uint64_t *from;     /* [chunks_nr] Where it lies in the memory of this node. */
-	uint8_t *memory;
+	uint64_t *from;     /* [chunks_nr] From where on it lies among those of all chunks. */
 };
 
-/* The memory for the codes of all chunks of a model. */
-uint64_t codes_memory(const struct layout *l, const struct quant *q, enum shard_dtype grad);
+/* The bytes of the codes of all chunks of a model. */
+uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype grad);
 enum shard_status codes_init(struct codes *c, const struct layout *l, const struct quant *q,
 			     enum shard_dtype grad, struct err *e);
 void codes_free(struct codes *c); /* NULL pointers are fine. */
-
-static inline uint8_t *codes_chunk(const struct codes *c, uint32_t chunk)
-{
-	return c->memory + c->from[chunk];
-}
 
 #endif

@@ -19,7 +19,8 @@ struct store_sizes {
 	/* With max_staleness and memory that outlives the process: copies of both images, of the
 	 * chunks held here. Trainers do not see them. */
 	uint64_t images;
-	uint64_t residual; /* What the codes of all chunks lose, once. There are two of it. */
+	/* The codes of all chunks, and what they lose, of which there are two. */
+	uint64_t codes, residual;
 	/* One image, and one gradient. There are max_staleness more of each. */
 	uint64_t image_half, arena_half;
 	uint64_t image, arena;
@@ -35,6 +36,11 @@ uint64_t store_room_later(const struct store_conf *conf, uint32_t chunk);
 uint64_t store_room_huge(const struct store_conf *conf, enum store_region what);
 /* In store.c: is it in the first part? */
 bool store_conf_first(const struct store_conf *conf, uint32_t chunk);
+/* All of the region of the sums: the codes and what they lose come behind them. */
+static inline uint64_t store_sums_bytes(const struct store_sizes *s)
+{
+	return s->reduced + s->sums + s->codes + 2 * s->residual;
+}
 void store_sizes(struct store_sizes *s, const struct store_conf *conf);
 
 #endif

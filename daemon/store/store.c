@@ -201,9 +201,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (st->first_nodes - 1u), e)) !=
 		    SHARD_OK ||
-	    (rc = map_region(st, STORE_SUMS,
-			     st->sizes.reduced + st->sizes.sums + 2 * st->sizes.residual, e)) !=
-		    SHARD_OK ||
+	    (rc = map_region(st, STORE_SUMS, store_sums_bytes(&st->sizes), e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK ||
 	    (conf->warm && conf->warm->there && (rc = store_room_again(st, e)) != SHARD_OK) ||
 	    (rc = map_image(st, e)) != SHARD_OK)
@@ -292,6 +290,11 @@ void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i)
 	       (i == 0 ? 0 : st->sizes.master + (i - 1) * st->sizes.moment) + at * sizeof(float);
 }
 
+uint8_t *store_codes(struct store *st)
+{
+	return (uint8_t *)st->region[STORE_SUMS].base + st->sizes.reduced + st->sizes.sums;
+}
+
 uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;
@@ -299,8 +302,7 @@ uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk)
 	CHECK(half < 2 && chunk < l->chunks_nr);
 	if (st->sizes.residual == 0)
 		return NULL;
-	return (uint16_t *)((char *)st->region[STORE_SUMS].base + st->sizes.reduced +
-			    st->sizes.sums + half * st->sizes.residual) +
+	return (uint16_t *)(store_codes(st) + st->sizes.codes + half * st->sizes.residual) +
 	       layout_stored_before(l, chunk);
 }
 

@@ -27,10 +27,10 @@ struct store_conf {
 	const char *name;            /* The name of the model, for texts. */
 	const struct layout *layout; /* It outlives the store. */
 	const struct optim_row *optim;
-	enum shard_dtype grad;   /* The layout knows the dtypes of the image. */
-	struct quant grad_codec; /* Only the budget uses it. */
-	bool feedback;           /* What its codes lose is kept. */
-	struct placement place;  /* Its table outlives the store. */
+	enum shard_dtype grad; /* The layout knows the dtypes of the image. */
+	struct quant grad_codec;
+	bool feedback;          /* What its codes lose is kept. */
+	struct placement place; /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
 	/* Which chunks, a bit for each, and how many nodes the memory was made for, if that was an
 	 * earlier start. NULL, 0: what .place keeps here, and nodes_nr. */
@@ -66,10 +66,10 @@ void *store_slot(struct store *st, uint32_t chunk, uint16_t node);
 /* The reduced gradient of a chunk held here. Of another chunk it is the sum over the local
  * ranks, or NULL if there is at most one local rank. */
 void *store_sum(struct store *st, uint32_t chunk);
-/* What the codes of any chunk lose, bf16. half: 0 or 1. NULL: nothing is kept. */
+/* Room for the codes of all chunks (codes.h). What those of a chunk lose, bf16, or NULL. */
+uint8_t *store_codes(struct store *st);
 uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk);
-/* slot: which image, at most staleness. */
-void *store_image(struct store *st, uint32_t slot, uint32_t chunk);
+void *store_image(struct store *st, uint32_t slot, uint32_t chunk); /* slot: 0 to staleness. */
 
 /* Says whether a pointer is into the sums or the slots, and where in them. Returns false if it is
  * elsewhere. store_at() goes the other way. It returns NULL if the range is not all inside. */

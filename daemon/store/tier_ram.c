@@ -196,7 +196,7 @@ static enum shard_status ram_sum(struct tier *t, const struct tier_sum *s,
 			    .grad_bytes = r->grad_bytes};
 
 	CHECK(s->chunk < r->layout->chunks_nr && s->to != NULL);
-	CHECK(s->how == TIER_PLAIN || (s->codes->memory != NULL && s->pre == 1));
+	CHECK(s->how == TIER_PLAIN || (s->codes->at != NULL && s->pre == 1));
 	CHECK(s->sources_nr > 0 && s->sources_nr <= TIER_SOURCES_MAX);
 	return submit(r, sum_run, &j.job, sizeof(j));
 }

@@ -533,8 +533,8 @@ static void other_definition(struct fake *f)
 static void test_other_definition(void **state)
 {
 	refused(state, other_definition, SHARD_MISMATCH,
-		"is defined in another way there "
-		"(h.0.ln_1.weight)",
+		"is defined in another way there (tensor \"h.0.ln_1.weight\": flags 0x0 here, 0x1 "
+		"there)",
 		SHARD_MISMATCH);
 }
 
