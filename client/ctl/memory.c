@@ -126,11 +126,20 @@ static uint64_t held_elems(const struct memory_spec *m, const struct shape *s)
 	return all;
 }
 
-/* Codes and one scale for each block of them. */
-static uint64_t codes(const struct memory_spec *m, uint64_t elems)
+/* Codes and one scale for each block of them. Those of a chunk begin at a multiple of 64 bytes. */
+static uint64_t chunk_codes(const struct memory_spec *m, uint64_t elems)
 {
-	return up(elems * m->codec_bits / 8 + elems / CODEC_BLOCK * 4 + m->tensors * 8ull,
-		  PAGE_BYTES);
+	return up(elems * m->codec_bits / 8 + (elems + CODEC_BLOCK - 1) / CODEC_BLOCK * 4, 64);
+}
+
+static uint64_t codes(const struct memory_spec *m, const struct shape *s)
+{
+	uint64_t all = m->tensors * 8ull; /* Blocks that are short at the end of a tensor. */
+
+	for (int k = 0; k < 2; k++)
+		all += s->elems[k] / m->chunk_elems * chunk_codes(m, m->chunk_elems) +
+		       chunk_codes(m, s->elems[k] % m->chunk_elems);
+	return up(all, PAGE_BYTES);
 }
 
 void memory_node(const struct memory_spec *m, struct memory_node *out)
@@ -167,7 +176,7 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_SUMS] = m->codec_bits > 0 ? sums : mapped(m, sums);
 	if (m->codec_bits > 0)
 		out->bytes[MEMORY_CODES] =
-			mapped(m, sums + codes(m, s.elems[0] + s.elems[1]) +
+			mapped(m, sums + codes(m, &s) +
 					  2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES)) -
 			sums;
 	out->bytes[MEMORY_FIXED] =
@@ -212,12 +221,14 @@ double memory_traffic_zeropp(const struct memory_spec *m)
 
 /* A node sends one contribution for each chunk that another node reduces. Of each chunk that it
  * reduces itself it sends the gradient to the nodes that hold the other copies, and the image to
- * those that hold none. */
+ * those that hold none. Only contributions are coded. */
 double memory_traffic_node(const struct memory_spec *m)
 {
-	double psi = (double)m->params, share = 1.0 / m->nodes;
+	double psi = (double)m->params, share = 1.0 / m->nodes,
+	       sent = m->codec_bits > 0 ? m->codec_bits / 8.0 + 4.0 / (double)CODEC_BLOCK
+					: m->grad_bytes;
 
-	return psi * (1 - share) * m->grad_bytes + psi * share * (m->replicas - 1) * m->grad_bytes +
+	return psi * (1 - share) * sent + psi * share * (m->replicas - 1) * m->grad_bytes +
 	       share * (m->nodes - m->replicas) * (psi * m->image_bytes + wide_bytes(m));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codes.h: the gradients of a node as codes (optim/quant.h), chunk by chunk as they travel to the
- * primaries. The coded form of a chunk has those of its segments one after the other, without the
- * frozen ones. It takes fewer bytes than the gradient, so a chunk's place for a gradient has room
- * for its codes, too. */
+ * primaries. The codes of a chunk are those of its segments, one segment after the other. A frozen
+ * segment has none. They take fewer bytes than the gradient, so where there is room for a chunk's
+ * gradient there is room for its codes, too. */
 #ifndef SHARD_STORE_CODES_H
 #define SHARD_STORE_CODES_H
 

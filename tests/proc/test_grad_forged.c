@@ -315,6 +315,102 @@ static void before_its_own_part(void **state)
 	rawnode_stop(&p.x);
 }
 
+/* --- contributions as codes --- */
+
+#define CODED COPIES " grad_codec=int8 codec_block=64"
+enum { CODES = ELEMS + ELEMS / 64 * 4 };
+
+/* An attempt with a rank on each node, and codes between them. t is the trainer of node b. */
+static void begin_coded(struct play *p, struct raw *t)
+{
+	struct core_world w = {.size = 2, .rank[0] = {.session = SESSION, .pid = 1, .node = 0}};
+	Shard__Core *body;
+
+	memset(p, 0, sizeof(*p));
+	rawnode_start(&p->x, true, &quiet, 1);
+	rawnode_define(&p->x, CHUNKS, CODED);
+	rawnode_seal(&p->x, 0);
+	raw_connect(t, p->x.daemon->unix_address);
+	raw_hello(t, ROLE_TRAINER);
+	raw_send(t, &(struct wire_head){.op = OP_JOIN, .attempt = 1, .model = p->x.model}, NULL);
+	assert_true(raw_expect(t, OP_JOIN));
+	rawnode_expect(&p->x, OP_CORE + CORE_JOIN);
+	body = shard__core__unpack(NULL, p->x.r[0].head.body_bytes, p->x.r[0].body);
+	assert_non_null(body);
+	w.rank[1] = (struct core_rank){
+		.session = body->trainer->session, .pid = body->trainer->pid, .node = 1};
+	shard__core__free_unpacked(body, NULL);
+	rawnode_begin(&p->x, &w, &p->id);
+	rawnode_expect(&p->x, OP_CORE + CORE_GRANT);
+}
+
+static void gradient_in_place_of_codes(struct play *p)
+{
+	part(p, OP_CONTRIB_DATA, 2, 0, sizeof(p->grad));
+}
+
+static void codes_of_a_part_that_is_none(struct play *p)
+{
+	part(p, OP_CONTRIB_DATA, 2, 1, CODES);
+}
+
+/* Codes travel whole, also where the tensor has no gradient. */
+static void no_codes(struct play *p)
+{
+	Shard__Push push = SHARD__PUSH__INIT;
+	struct wire_head h = head(p, OP_CONTRIB, 2);
+	uint32_t tensor = 0;
+
+	push.absent = &tensor;
+	push.n_absent = 1;
+	raw_send(&p->x.r[0], &h, &push.base);
+}
+
+static void codes_end_the_link(void **state)
+{
+	static const struct {
+		void (*lie)(struct play *p);
+		const char *text;
+	} rows[] = {{gradient_in_place_of_codes, "part 0 (4096 bytes) of chunk 2"},
+		    {codes_of_a_part_that_is_none, "part 1 (1088 bytes) of chunk 2"},
+		    {no_codes, "chunk 2 closed without part 0 of 1"}};
+	static struct play p;
+	struct raw t;
+
+	(void)state;
+	for (size_t i = 0; i < NR(rows); i++) {
+		begin_coded(&p, &t);
+		rows[i].lie(&p);
+		rawnode_refused(&p.x, 0, rows[i].text);
+		raw_close(&t);
+		rawnode_stop(&p.x);
+	}
+}
+
+/* Codes that no node makes stand for some gradient, or for one that is not finite. */
+static void any_codes_are_taken(void **state)
+{
+	Shard__Push none = SHARD__PUSH__INIT;
+	static struct play p;
+	struct raw t;
+
+	(void)state;
+	begin_coded(&p, &t);
+	memset(p.grad, 0x80, sizeof(p.grad));
+	memset((char *)p.grad + ELEMS, 0xff, CODES - ELEMS); /* Scales that are no numbers. */
+	for (uint32_t c = CHUNKS / 2; c < CHUNKS; c++) {
+		struct wire_head h = head(&p, OP_CONTRIB, c);
+
+		part(&p, OP_CONTRIB_DATA, c, 0, CODES);
+		raw_send(&p.x.r[0], &h, &none.base);
+	}
+	/* What ends the link is the next frame, and not one of them. */
+	part(&p, OP_CONTRIB_DATA, 0, 0, CODES);
+	rawnode_refused(&p.x, 0, "a contribution to chunk 0, which node a reduces");
+	raw_close(&t);
+	rawnode_stop(&p.x);
+}
+
 /* --- what ends the attempt, and what does not --- */
 
 static void contribute(struct play *p)
@@ -526,6 +622,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ends_the_link),
 		cmocka_unit_test(before_its_own_part),
+		cmocka_unit_test(codes_end_the_link),
+		cmocka_unit_test(any_codes_are_taken),
 		cmocka_unit_test(damage_ends_the_attempt),
 		cmocka_unit_test(not_finite_is_voted_for),
 		cmocka_unit_test(placements_that_cannot_be),

@@ -166,6 +166,9 @@ static void devices_and_traffic(void **state)
 	assert_true(memory_traffic_node(&m) == 1e9 * elem);
 	m.nodes = 4; /* 3/4 of the gradients; of a quarter one more, and two images. */
 	assert_true(memory_traffic_node(&m) == 0.75e9 * elem + 0.25e9 * elem + 0.5e9 * 4);
+	m.codec_bits = 8; /* The 3/4 take a byte, and of each 256 four bytes more. */
+	assert_true(memory_traffic_node(&m) ==
+		    0.75e9 * (1 + 4.0 / 256) + 0.25e9 * elem + 0.5e9 * 4);
 }
 
 /* --- the row of this system is the daemon's budget --- */
@@ -190,25 +193,31 @@ static void place_copies_of(const struct memory_spec *m, uint16_t *primary, uint
 	free(none.primary);
 }
 
+static struct store_conf conf_of(const struct memory_spec *m, const char *optimizer,
+				 enum shard_dtype grad)
+{
+	static const enum quant_kind codecs[] = {
+		[0] = QUANT_NONE, [4] = QUANT_INT4, [8] = QUANT_INT8};
+
+	return (struct store_conf){.name = "m",
+				   .optim = optim_find(optimizer),
+				   .grad = grad,
+				   .nodes_nr = (uint16_t)m->nodes,
+				   .local_world = m->local,
+				   .max_world = m->ranks,
+				   .staleness = m->staleness,
+				   .grad_codec = {codecs[m->codec_bits], 256},
+				   .feedback = true,
+				   .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
+}
+
 static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
 			 enum shard_dtype grad)
 {
 	struct shard_tensor t[2] = {
 		{.name = "w", .ndim = 1, .shape = {m->params - m->wide}},
 		{.name = "n", .ndim = 1, .shape = {m->wide}, .image = SHARD_F32}};
-	struct store_conf conf = {.name = "m",
-				  .optim = optim_find(optimizer),
-				  .grad = grad,
-				  .nodes_nr = (uint16_t)m->nodes,
-				  .local_world = m->local,
-				  .max_world = m->ranks,
-				  .staleness = m->staleness,
-				  .grad_codec = {m->codec_bits == 8   ? QUANT_INT8
-						 : m->codec_bits == 4 ? QUANT_INT4
-								      : QUANT_NONE,
-						 256},
-				  .feedback = true,
-				  .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
+	struct store_conf conf = conf_of(m, optimizer, grad);
 	uint16_t *owner;
 	uint64_t *holders = NULL;
 	struct layout *l = NULL;
@@ -282,6 +291,7 @@ static void budget_rows(void **state)
 				m.local = local;
 				m.huge = local != 3;
 				m.staleness = (uint32_t)p % 2;
+				m.codec_bits = (uint32_t)p % 3 * 4;
 				check_budget(&m, "adamw", SHARD_BF16, SHARD_F16);
 				m.chunk_elems = 1024 << nodes;
 				m.image_bytes = 4;
