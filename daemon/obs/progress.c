@@ -150,6 +150,21 @@ static void progress_beat(struct model *m, uint64_t now_ns)
 	}
 }
 
+/* The other nodes repeat what the coordinator says, so they hear a new word at once. */
+static void progress_ran(struct model *m)
+{
+	struct progress *p = &m->metrics->progress;
+	const char *word;
+
+	if (m->defining || !server_leads(m->server))
+		return;
+	word = progress_own_state(m);
+	if (p->word == word)
+		return;
+	p->word = word;
+	health_beat(m->server);
+}
+
 static void progress_lost(struct model *m, bool back, const struct err *e)
 {
 	struct progress *p = &m->metrics->progress;
@@ -190,6 +205,7 @@ static void progress_sealed(struct model *m)
 const struct model_watch progress_watch = {
 	.decided = progress_decided,
 	.beat = progress_beat,
+	.ran = progress_ran,
 	.lost = progress_lost,
 	.sealed = progress_sealed,
 };

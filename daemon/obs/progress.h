@@ -44,6 +44,7 @@ struct progress { /* Of one model. Owner: progress.c. */
 	/* How long it trained since the last decided step, without the time since trains_ns: the
 	 * trainers of a model may come and die again and again before its next step. */
 	uint64_t stood_ns;
+	const char *word;  /* On the coordinator: its state, as the other nodes were told last. */
 	bool sealed, lost; /* It has had weights; they are lost, and none are back yet. */
 	uint64_t lost_step;
 	char lost_why[512];

@@ -54,6 +54,7 @@ struct image {
 };
 
 static char dir[] = "/dev/shm/shard-fuzz.XXXXXX";
+static bool made;
 
 static void remove_files(void)
 {
@@ -277,9 +278,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	uint32_t files_nr = 0, nr, piece;
 	enum lie lie;
 
-	if (dir[sizeof(dir) - 2] == 'X') {
+	if (!made) {
 		CHECK(mkdtemp(dir) != NULL);
 		atexit(remove_folder);
+		made = true;
 	}
 	if (bytes <= NUMBERS)
 		return 0;

@@ -82,6 +82,7 @@ struct node {
 /* What a process has left. */
 struct left {
 	struct node *node;
+	enum phase phase;
 	char *at[FILES];
 	size_t bytes[FILES]; /* Of .at: the beginning of the file. */
 	size_t whole[FILES];
@@ -397,6 +398,7 @@ static void bring_to(struct model *m, enum phase phase)
 		c->step.world = world;
 		c->step.id = id;
 		c->step.part = phase == PREPARED ? CORE_PREPARED : CORE_APPLYING;
+		c->step.ranks_nr = c->step.ranks_ready = core_local_ranks(&world, c->conf.self);
 		memset(core_at(c, c->at_finite), 1, c->held_nr[c->conf.self]);
 	}
 	if (phase >= DECIDED)
@@ -453,7 +455,7 @@ static void keep_left(struct node *n, enum phase phase, uint32_t staleness)
 	struct model *m;
 	struct err e;
 
-	*l = (struct left){.node = n};
+	*l = (struct left){.node = n, .phase = phase};
 	CHECK(node_start(n, 1, 0) == SHARD_OK && s->warm != NULL);
 	snprintf(n->dir, sizeof(n->dir), "%s", warm_place(s->warm));
 	if (model_make(&m, s, definition(n, staleness), NULL, NULL, &e) != SHARD_OK) {
@@ -708,8 +710,9 @@ static void coordinator_back(struct server *s)
 	}
 }
 
-/* Does what a start and then its loop do. */
-static void start(struct node *n)
+/* Does what a start and then its loop do. whole: nothing of it was changed, so it has to be taken
+ * up. */
+static void start(struct node *n, const struct left *whole)
 {
 	struct server *s = &n->server;
 	struct err e = {.text = ""};
@@ -726,7 +729,10 @@ static void start(struct node *n)
 			CHECK(nr <= 2);
 			for (uint32_t i = 0; i < nr; i++)
 				CHECK(blobs[i].bytes <= PART_BLOB_BYTES);
+			CHECK(whole == NULL ||
+			      m->core->step.has_record == (whole->phase >= SEALED));
 		}
+		CHECK(whole == NULL || !list_empty(&s->models));
 		coordinator_back(s);
 		n->file = NULL; /* It may have a newer view now. */
 	} else if (s->warm != NULL) {
@@ -765,6 +771,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		free(f.at[i]);
 	if (f.file != NULL)
 		shard__model_file__free_unpacked(f.file, NULL);
-	start(f.l->node);
+	start(f.l->node, bytes == 1 ? f.l : NULL);
 	return 0;
 }

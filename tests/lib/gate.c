@@ -106,17 +106,36 @@ void gate_wait(struct inproc *c, const uint32_t *what, uint32_t nr)
 
 /* --- what a tool sees --- */
 
-void gate_expect_state(struct inproc_node *n, const char *name, const char *state)
+static void state_of(struct inproc_node *n, const char *name, char word[static 32])
 {
 	json_t *all = inproc_status(n), *m;
-	const char *is = "";
 	size_t i;
 
+	word[0] = 0;
 	json_array_foreach(json_object_get(all, "models"), i, m)
 		if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
-			is = json_string_value(json_object_get(m, "state"));
-	assert_string_equal(is, state);
+			snprintf(word, 32, "%s", json_string_value(json_object_get(m, "state")));
 	json_decref(all);
+}
+
+void gate_expect_state(struct inproc_node *n, const char *name, const char *state)
+{
+	char is[32];
+
+	state_of(n, name, is);
+	assert_string_equal(is, state);
+}
+
+void gate_wait_state(struct inproc_node *n, const char *name, const char *state)
+{
+	uint64_t by = pace_by(20);
+	char is[32];
+
+	for (state_of(n, name, is); strcmp(is, state) != 0; state_of(n, name, is)) {
+		if (clock_ns() > by)
+			fail_msg("\"%s\" on node %s is %s, not %s", name, n->name, is, state);
+		usleep(1000);
+	}
 }
 
 json_int_t gate_used(struct inproc_node *n)

@@ -48,6 +48,8 @@ int gate_munmap(void *at, size_t bytes);
 /* The daemon's loop must answer, and the model of that name must have this state ("" for no
  * model). */
 void gate_expect_state(struct inproc_node *n, const char *name, const char *state);
+/* The same, once this node has heard it from the one that coordinates. */
+void gate_wait_state(struct inproc_node *n, const char *name, const char *state);
 json_int_t gate_used(struct inproc_node *n); /* Bytes of the budget that models use. */
 void gate_wait_used(struct inproc_node *n, json_int_t bytes);
 

@@ -150,6 +150,7 @@ static void test_screen(void **state)
 	CHECK(p);
 	trainer_join(&t, c->node[0].unix_address, SHARD_F32, SHARD_F32);
 	trainer_begin(&t);
+	CHECK(setenv("TERM", "xterm", 1) == 0);
 	pty_start(p, 80, 24, c->node[0].unix_address);
 	pty_read(p, ENTER);
 	pty_read(p, "CHUNKS PUSHED");

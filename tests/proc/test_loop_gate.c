@@ -96,7 +96,7 @@ static void test_define_and_drop(void **state)
 	definer_end(&d, SHARD_OK, NULL);
 	definer_end(&other, SHARD_OK, NULL); /* Both definitions have the same model. */
 	for (int i = 0; i < 2; i++)
-		gate_expect_state(&c.node[i], "large", "waiting");
+		gate_wait_state(&c.node[i], "large", "waiting");
 	definer_over(&d);
 	definer_over(&other);
 
