@@ -42,7 +42,8 @@ enum shard_status hash_init(struct hash *h, struct model *m, void (*back)(struct
 		h->nr += place_holds(&m->place, c, m->server->self);
 	h->chunk = malloc((h->nr + 1) * sizeof(*h->chunk));
 	h->digest = calloc(h->nr + 1, sizeof(*h->digest));
-	if (h->chunk == NULL || h->digest == NULL) {
+	h->pin = calloc(h->nr + 1, sizeof(*h->pin));
+	if (h->chunk == NULL || h->digest == NULL || h->pin == NULL) {
 		hash_deinit(h);
 		return err_set(e, SHARD_SYSTEM, "no memory for the digests of %u chunks", h->nr);
 	}
@@ -59,10 +60,21 @@ enum shard_status hash_init(struct hash *h, struct model *m, void (*back)(struct
 void hash_deinit(struct hash *h)
 {
 	CHECK(h->flying == 0);
+	free(h->pin);
 	free(h->chunk);
 	free(h->digest);
+	h->pin = NULL;
 	h->chunk = NULL;
 	h->digest = NULL;
+}
+
+/* A chunk may wait, or some may be pinned for a job that found the queue full. */
+void hash_stop(struct hash *h)
+{
+	CHECK(h->flying == 0);
+	for (uint32_t i = h->next; h->pin != NULL && i < h->nr; i++)
+		tier_unpin(h->m->tier, &h->pin[i]);
+	h->next = h->nr;
 }
 
 bool hash_whole(const struct hash *h)
@@ -87,9 +99,33 @@ static void done(void *owner, void *args)
 	h->flying--;
 	for (uint32_t i = 0; i < j->nr; i++) {
 		h->digest[j->at + i] = j->digest[i];
+		tier_unpin(h->m->tier, &h->pin[j->at + i]);
 		h->bytes += chunk_bytes(h->m, j->chunk[i]);
 	}
 	h->back(h);
+}
+
+static void pinned(struct tier_pin *p)
+{
+	struct hash *h = p->owner;
+
+	h->back(h);
+}
+
+/* Is the chunk in memory? If not, back() is called when it is. At most one chunk waits, after all
+ * that are pinned are in jobs, so that it gets the room of those. */
+static bool pins(struct hash *h, uint32_t i, bool first)
+{
+	struct tier_pin *p = &h->pin[i];
+
+	if (p->at != TIER_UNPINNED)
+		return p->at == TIER_PINNED;
+	*p = (struct tier_pin){.chunk = h->chunk[i]};
+	if (!first)
+		return tier_pin_now(h->m->tier, p);
+	p->done = pinned;
+	p->owner = h;
+	return tier_pin(h->m->tier, p);
 }
 
 void hash_go(struct hash *h)
@@ -101,13 +137,14 @@ void hash_go(struct hash *h)
 		struct hash_job j = {.store = h->m->store, .at = h->next};
 		uint32_t elems = 0;
 
-		while (h->next + j.nr < h->nr && j.nr < JOB_CHUNKS && elems < JOB_ELEMS) {
+		while (h->next + j.nr < h->nr && j.nr < JOB_CHUNKS && elems < JOB_ELEMS &&
+		       pins(h, h->next + j.nr, j.nr == 0)) {
 			j.chunk[j.nr] = h->chunk[h->next + j.nr];
 			elems += layout_chunk_elems(h->m->layout, j.chunk[j.nr++]);
 		}
 		static_assert(sizeof(j) <= EXEC_ARGS_BYTES, "a job holds its operands");
 		memcpy(job.args, &j, sizeof(j));
-		if (exec_submit(&workers, &job) != SHARD_OK)
+		if (j.nr == 0 || exec_submit(&workers, &job) != SHARD_OK)
 			return;
 		h->next += j.nr;
 		h->flying++;

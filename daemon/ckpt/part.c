@@ -15,6 +15,7 @@
 #include "ckpt/hash.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
+#include "store/store_missing.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
@@ -390,6 +391,7 @@ static void end(struct ckpt_part *p)
 
 	CHECK(!p->running && !p->ended);
 	p->ended = true;
+	hash_stop(&p->hash);
 	if (p->st != SHARD_OK)
 		log_line(p->server->log,
 			 p->st == SHARD_INTERRUPTED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,

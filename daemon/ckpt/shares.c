@@ -12,6 +12,7 @@
 #include "link/call.h"
 #include "control/seal.h"
 #include "link/session.h"
+#include "store/store_missing.h"
 #include "wire/control.h"
 #include "wire/ops.h"
 

@@ -8,6 +8,7 @@
 #include "data/model.h"
 #include "link/call.h"
 #include "link/caller.h"
+#include "store/store_missing.h"
 
 struct model_blobs { /* Owned by blob.c. */
 	struct list asks,

@@ -43,6 +43,7 @@ struct count { /* A count of the elements that are not written here. */
 		COUNT_RESTORE
 	} why;
 	struct model *m;
+	struct tier_pin pin;     /* Of the chunk that is counted. */
 	struct caller requester; /* The sender of the SEAL or the WRITTEN. */
 	uint32_t generation, chunk,
 		load; /* chunk: the next one. load: tag of the restore's load; 0: no restore. */
@@ -80,6 +81,12 @@ static bool compares(const struct count *c)
 	return (c->m->place.holders != NULL || c->m->place.to != NULL) && c->load == 0;
 }
 
+/* Nothing of the chunk is written, as the writer knows. The weights of a restore have none. */
+static bool count_blind(const struct count *c, uint32_t chunk)
+{
+	return c->load == 0 && !c->m->sealed && writer_void(c->m, chunk);
+}
+
 static void count_chunk(struct count *c, uint32_t chunk)
 {
 	struct model *m = c->m;
@@ -87,8 +94,7 @@ static void count_chunk(struct count *c, uint32_t chunk)
 	bool copy = compares(c) && others >> m->server->self & 1;
 	struct store_missing *to = copy ? &c->copies : &c->missing;
 
-	/* The weights of a restore have no writer. */
-	if (c->load == 0 && !m->sealed && writer_void(m, chunk)) {
+	if (count_blind(c, chunk)) {
 		store_missing_all(m->store, chunk, to);
 		return;
 	}
@@ -98,6 +104,19 @@ static void count_chunk(struct count *c, uint32_t chunk)
 	else if (compares(c))
 		c->balance +=
 			store_digest(m->store, chunk) * (uint64_t)__builtin_popcountll(others);
+}
+
+static void count_pinned(struct tier_pin *p);
+
+/* The state of the chunk is in memory, or count_pinned() goes on when it is. */
+static bool count_pins(struct count *c, uint32_t chunk)
+{
+	if (c->pin.at == TIER_PINNED && c->pin.chunk == chunk)
+		return true;
+	tier_unpin(c->m->tier, &c->pin);
+	c->pin.chunk = chunk;
+	c->pin.done = count_pinned;
+	return count_blind(c, chunk) || tier_pin(c->m->tier, &c->pin);
 }
 
 /* Counts one slice per turn of the loop, so that gigabytes of weights do not delay a heartbeat. It
@@ -119,12 +138,20 @@ static void count_go(void *owner, void *args)
 		if (elems > 0 && elems + layout_chunk_elems(m->layout, c->chunk) > COUNT_ELEMS &&
 		    exec_submit(&turns, &next) == SHARD_OK)
 			return;
+		if (!count_pins(c, c->chunk))
+			return;
 		elems += layout_chunk_elems(m->layout, c->chunk) * (compares(c) ? 4 : 1);
 		count_chunk(c, c->chunk);
 	}
+	tier_unpin(m->tier, &c->pin);
 	counted(c, st != SHARD_OK ? &e : NULL);
 	free(c);
 	data_release(m);
+}
+
+static void count_pinned(struct tier_pin *p)
+{
+	count_go(list_of(p, struct count, pin), NULL);
 }
 
 /* Starts a count. For a trainer's seal, weights that a restore left here must not count. */

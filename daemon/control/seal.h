@@ -7,6 +7,8 @@
 
 #include "model/model.h"
 
+struct store_missing;
+
 /* The count of a restore's weights is done. e NULL: w is the count. Otherwise e says why there is
  * none. */
 typedef void seal_counted_fn(struct model *m, uint32_t load, const struct store_missing *w,

@@ -33,6 +33,8 @@
 
 struct reading { /* A READ. */
 	struct list link;
+	struct model *m;
+	struct tier_pin pin; /* Of a master or moment. */
 	struct caller who;
 	uint32_t kind, count;
 	uint64_t first, step;
@@ -74,10 +76,7 @@ static uint64_t keepers(const struct model *m, uint64_t element)
 	return place_keepers(&m->place, chunk_of(m, element)) & ~m->place.gone;
 }
 
-/* The address of the elements. Only use the pointer at once: the model may be sealed before the
- * next frame. */
-static enum shard_status write_place(struct model *m, const struct wire_head *h, float **at,
-				     struct err *e)
+static enum shard_status write_check(struct model *m, const struct wire_head *h, struct err *e)
 {
 	enum shard_status st = writable(m, h, e);
 
@@ -85,22 +84,37 @@ static enum shard_status write_place(struct model *m, const struct wire_head *h,
 		st = writer_check(m, h, e);
 	if (st != SHARD_OK)
 		return st;
-	return store_range(m->store, (enum shard_kind)h->chunk, h->step,
-			   h->body_bytes / (uint32_t)sizeof(float), at, e);
+	return store_has_range(m->store, (enum shard_kind)h->chunk, h->step,
+			       h->body_bytes / (uint32_t)sizeof(float), e);
+}
+
+/* BUSY or UNREACHABLE with EAGAIN tells the library to send the same WRITE again a little later. */
+static enum shard_status soon(enum shard_status st, struct err *e)
+{
+	return st == SHARD_BUSY ? err_passes(e, st) : st;
 }
 
 static enum shard_status write_now(struct model *m, const struct wire_head *h, const void *body,
 				   struct err *e)
 {
+	enum shard_status st = write_check(m, h, e);
+	struct tier_pin pin = {.chunk = chunk_of(m, h->step), .writes = true};
 	float *at;
-	enum shard_status st = write_place(m, h, &at, e);
 
 	CHECK(h->body_bytes == 0 || body != NULL);
-	if (st == SHARD_OK) {
-		writer_touch(m, chunk_of(m, h->step));
-		memcpy(at, body, h->body_bytes);
-	}
-	return st;
+	if (st != SHARD_OK)
+		return st;
+	if (!tier_pin_now(m->tier, &pin))
+		return soon(err_set(e, SHARD_BUSY, "node %s has no room yet for chunk %u of \"%s\"",
+				    members_name(m->server, m->server->self), pin.chunk, m->name),
+			    e);
+	writer_touch(m, pin.chunk);
+	st = store_range(m->store, (enum shard_kind)h->chunk, h->step,
+			 h->body_bytes / (uint32_t)sizeof(float), &at, e);
+	CHECK(st == SHARD_OK); /* As it was checked. */
+	memcpy(at, body, h->body_bytes);
+	tier_unpin(m->tier, &pin);
+	return SHARD_OK;
 }
 
 /* True: the link has too many queued bytes, or any at all when all connections together have too
@@ -110,12 +124,6 @@ static bool link_full(const struct server *s, const struct stream *link)
 	uint64_t held = stream_held(link);
 
 	return held > PEER_QUEUED_MAX || (held > 0 && s->conns.queued.bytes > s->conns.queued.most);
-}
-
-/* BUSY or UNREACHABLE with EAGAIN tells the library to send the same WRITE again a little later. */
-static enum shard_status soon(enum shard_status st, struct err *e)
-{
-	return st == SHARD_BUSY ? err_passes(e, st) : st;
 }
 
 /* Can the node be sent a WRITE now? */
@@ -152,7 +160,6 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
 	enum shard_status st = writable(m, h, e);
 	uint16_t self = t->server->self;
 	uint64_t to;
-	float *at;
 
 	if (st != SHARD_OK)
 		return st;
@@ -160,7 +167,7 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
 		return writer_check(m, h, e);
 	to = keepers(m, h->step);
 	if (to >> self & 1)
-		st = write_place(m, h, &at, e);
+		st = write_check(m, h, e);
 	for (uint16_t n = 0; n < t->server->nodes_nr && st == SHARD_OK; n++)
 		if (n != self && to >> n & 1)
 			st = reachable(t->server, n, h->step, e);
@@ -235,9 +242,8 @@ void transfer_write_frame(struct session *t, const struct wire_head *h, const vo
 void transfer_node_write_head(struct peer *p, const struct wire_head *h, void **to)
 {
 	struct err why;
-	float *at;
 
-	if (write_place(model_find(p->server, h->model), h, &at, &why) == SHARD_OK)
+	if (write_check(model_find(p->server, h->model), h, &why) == SHARD_OK)
 		return;
 	*to = STREAM_DISCARD;
 	peer_refuse(p, h->attempt, &why);
@@ -257,14 +263,21 @@ void transfer_node_write_frame(struct peer *p, const struct wire_head *h, const 
 
 /* --- reading --- */
 
-static void reading_free(struct server *s, struct reading *r)
+static void reading_free(struct reading *r)
 {
-	struct session *t = caller_here(s, &r->who);
+	tier_unpin(r->m->tier, &r->pin);
+	list_remove(&r->link);
+	free(r);
+}
+
+/* It was counted as one that waits. */
+static void reading_end(struct reading *r)
+{
+	struct session *t = caller_here(r->m->server, &r->who);
 
 	if (t != NULL) /* Otherwise the session has ended. */
 		t->trainer->reads_nr--;
-	list_remove(&r->link);
-	free(r);
+	reading_free(r);
 }
 
 static bool all_finite(const float *w, uint32_t nr)
@@ -276,10 +289,24 @@ static bool all_finite(const float *w, uint32_t nr)
 	return good == nr;
 }
 
-/* Sends the answer. SHARD_AGAIN: after a warm start the images are still being made. Only then is
- * it known which weights are missing here, so a READ of elements that may be missing waits. */
-static enum shard_status read_now(struct model *m, const struct reading *r, struct err *e)
+static void reading_pinned(struct tier_pin *p);
+
+/* The state of the chunk must be in memory. Until it is, and until it has been read, it stays. */
+static bool read_pins(struct reading *r)
 {
+	if (r->kind == SHARD_IMAGE || r->pin.at == TIER_PINNED)
+		return true;
+	r->pin.chunk = (uint32_t)(r->first / r->m->layout->chunk_elems);
+	r->pin.done = reading_pinned;
+	return r->pin.at == TIER_UNPINNED && tier_pin(r->m->tier, &r->pin);
+}
+
+/* Sends the answer. SHARD_AGAIN: after a warm start the images are still being made. Only then is
+ * it known which weights are missing here, so a READ of elements that may be missing waits. Or the
+ * state has to be brought into memory. */
+static enum shard_status read_now(struct reading *r, struct err *e)
+{
+	struct model *m = r->m;
 	struct server *s = m->server;
 	struct wire_head h = {.op = OP_READ,
 			      .flags = WIRE_REPLY,
@@ -304,6 +331,11 @@ static enum shard_status read_now(struct model *m, const struct reading *r, stru
 	if (c != NULL && !stream_roomy(conn_stream(c)))
 		return err_set(e, SHARD_BUSY, "%u frames wait for who asks: try again",
 			       stream_queued(conn_stream(c)));
+	if (r->kind != SHARD_IMAGE && (st = store_has_range(m->store, (enum shard_kind)r->kind,
+							    r->first, r->count, e)) != SHARD_OK)
+		return st;
+	if (!read_pins(r))
+		return SHARD_AGAIN;
 	buffer = malloc(bytes);
 	if (buffer == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to read %u bytes", bytes);
@@ -346,18 +378,19 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 	return SHARD_OK;
 }
 
-/* t: the session of the READ. NULL: another node sent it. */
-static enum shard_status read_start(struct model *m, struct session *t, const struct reading *r,
-				    struct err *e)
+static enum shard_status read_try(struct reading *r, struct err *e)
 {
-	enum shard_status st = read_may(m, r, e);
-	struct reading *later;
+	enum shard_status st = read_may(r->m, r, e);
+
+	return st == SHARD_OK ? read_now(r, e) : st;
+}
+
+/* t: the session of the READ. NULL: another node sent it. */
+static enum shard_status may_wait(const struct model *m, const struct session *t,
+				  const struct reading *r, struct err *e)
+{
 	uint32_t nr = 0;
 
-	if (st == SHARD_OK)
-		st = read_now(m, r, e);
-	if (st != SHARD_AGAIN)
-		return st;
 	if (t != NULL && t->trainer->reads_nr >= READS_MAX)
 		return err_set(e, SHARD_BUSY,
 			       "%u reads of this connection wait for a step already: wait for "
@@ -369,14 +402,26 @@ static enum shard_status read_start(struct model *m, struct session *t, const st
 		return err_set(e, SHARD_BUSY,
 			       "%u reads of \"%s\" wait for a step already: wait for their answers",
 			       nr, m->name);
-	later = malloc(sizeof(*later));
-	if (later == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for a read");
-	*later = *r;
-	list_push(&m->control->reads, &later->link);
-	if (t != NULL)
-		t->trainer->reads_nr++;
 	return SHARD_OK;
+}
+
+static enum shard_status read_start(struct session *t, const struct reading *as, struct err *e)
+{
+	struct reading *r = malloc(sizeof(*r));
+	enum shard_status st;
+
+	if (r == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a read");
+	*r = *as;
+	list_init(&r->link);
+	if ((st = read_try(r, e)) == SHARD_AGAIN && (st = may_wait(r->m, t, r, e)) == SHARD_OK) {
+		list_push(&r->m->control->reads, &r->link);
+		if (t != NULL)
+			t->trainer->reads_nr++;
+		return SHARD_OK;
+	}
+	reading_free(r);
+	return st;
 }
 
 static enum shard_status read_check(const struct model *m, const struct wire_head *h,
@@ -398,7 +443,8 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 {
 	const Shard__Read *body = (const Shard__Read *)msg;
 	struct model *m = model_find(t->server, h->model);
-	struct reading r = {.who = caller_session(t, h->attempt),
+	struct reading r = {.m = m,
+			    .who = caller_session(t, h->attempt),
 			    .kind = body->kind,
 			    .count = body->count,
 			    .first = body->first,
@@ -411,38 +457,45 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 	chunk = chunk_of(m, body->first);
 	if (body->kind != SHARD_IMAGE && !place_holds(&m->place, chunk, t->server->self))
 		return call_pass(t, place_primary(&m->place, chunk), h, msg, NULL, e);
-	return read_start(m, t, &r, e);
+	return read_start(t, &r, e);
 }
 
 enum shard_status transfer_node_read(struct peer *p, const struct wire_head *h,
 				     const Shard__Read *body, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
-	struct reading r = {.who = caller_node(p, h->attempt),
+	struct reading r = {.m = m,
+			    .who = caller_node(p, h->attempt),
 			    .kind = body->kind,
 			    .count = body->count,
 			    .first = body->first,
 			    .step = body->step};
 	enum shard_status st = read_check(m, h, body, e);
 
-	return st != SHARD_OK ? st : read_start(m, NULL, &r, e);
+	return st != SHARD_OK ? st : read_start(NULL, &r, e);
+}
+
+static void retry(struct reading *r)
+{
+	struct err e;
+	enum shard_status st = read_try(r, &e);
+
+	if (st == SHARD_AGAIN)
+		return;
+	if (st != SHARD_OK)
+		caller_refuse(r->m->server, &r->who, &e);
+	reading_end(r);
+}
+
+static void reading_pinned(struct tier_pin *p)
+{
+	retry(list_of(p, struct reading, pin));
 }
 
 static void transfer_retry(struct model *m)
 {
-	list_each(it, &m->control->reads) {
-		struct reading *r = list_of(it, struct reading, link);
-		struct err e;
-		enum shard_status st = read_may(m, r, &e);
-
-		if (st == SHARD_OK)
-			st = read_now(m, r, &e);
-		if (st == SHARD_AGAIN)
-			continue;
-		if (st != SHARD_OK)
-			caller_refuse(m->server, &r->who, &e);
-		reading_free(m->server, r);
-	}
+	list_each(it, &m->control->reads)
+		retry(list_of(it, struct reading, link));
 }
 
 void transfer_fail(struct model *m, const struct err *e)
@@ -452,7 +505,7 @@ void transfer_fail(struct model *m, const struct err *e)
 		struct reading *r = list_of(it, struct reading, link);
 
 		caller_refuse(m->server, &r->who, e);
-		reading_free(m->server, r);
+		reading_end(r);
 	}
 }
 
@@ -466,8 +519,7 @@ void transfer_session_gone(struct server *s, uint64_t session)
 
 			if (r->who.node != s->self || r->who.session != session)
 				continue;
-			list_remove(&r->link);
-			free(r);
+			reading_free(r);
 		}
 	}
 }

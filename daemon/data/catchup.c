@@ -30,7 +30,10 @@
 #define CATCHUP_ASK_NS NS_PER_SEC
 #define CATCHUP_GAPS   3 /* So many copies of a chunk come too late before a vote waits. */
 
-struct fetch {             /* From one primary. */
+struct fetch { /* From one primary. */
+	struct model *m;
+	struct tier_pin pin; /* Of the chunk, as long as it is asked for. */
+	uint16_t node;
 	uint32_t chunk;    /* CATCHUP_NOBODY: nothing is asked for. */
 	uint32_t part;     /* The next part. */
 	struct core_id id; /* Of the parts so far. */
@@ -41,6 +44,7 @@ struct fetch {             /* From one primary. */
 struct copying { /* To one node that catches up. */
 	struct lane_sender sender;
 	struct model *m;
+	struct tier_pin pin; /* Of .asked, until it is copied. */
 	uint16_t node;
 	uint32_t asked;    /* CATCHUP_NOBODY: nothing. */
 	uint32_t chunk;    /* What .from is a copy of. */
@@ -65,6 +69,8 @@ struct catchup {
 };
 
 static const struct lane_sender_ops copying_ops;
+static void fetch_pinned(struct tier_pin *p);
+static void copying_pinned(struct tier_pin *p);
 
 /* --- parts of a copy: the master, then each moment, each cut into parts of its own, then the
  *     blobs --- */
@@ -109,8 +115,12 @@ enum shard_status catchup_init(struct model *m, struct err *e)
 	if (l->at == NULL || l->own == NULL)
 		goto none;
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
-		l->fetch[n].chunk = CATCHUP_NOBODY;
-		l->to[n] = (struct copying){.m = m, .node = n, .asked = CATCHUP_NOBODY};
+		l->fetch[n] = (struct fetch){.m = m,
+					     .pin = {.writes = true, .done = fetch_pinned},
+					     .node = n,
+					     .chunk = CATCHUP_NOBODY};
+		l->to[n] = (struct copying){
+			.m = m, .pin.done = copying_pinned, .node = n, .asked = CATCHUP_NOBODY};
 		l->to[n].sender.ops = &copying_ops;
 		list_init(&l->to[n].sender.link);
 	}
@@ -129,6 +139,8 @@ void catchup_free(struct model *m)
 		return;
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
 		CHECK(l->to[n].flying == 0);
+		tier_unpin(m->tier, &l->to[n].pin);
+		tier_unpin(m->tier, &l->fetch[n].pin);
 		if (l->to[n].sender.ops != NULL && !list_empty(&l->to[n].sender.link))
 			list_remove(&l->to[n].sender.link);
 		free(l->to[n].from);
@@ -175,6 +187,30 @@ static void ask(struct model *m, uint16_t node)
 	(void)peer_send(m->server, node, &h, NULL, NULL);
 }
 
+static void fetch_end(struct fetch *f)
+{
+	f->chunk = CATCHUP_NOBODY;
+	tier_unpin(f->m->tier, &f->pin);
+}
+
+static void fetch_pinned(struct tier_pin *p)
+{
+	struct fetch *f = list_of(p, struct fetch, pin);
+
+	ask(f->m, f->node);
+}
+
+/* The chunk is asked for when there is a place to write it to. */
+static void fetch_begin(struct fetch *f, uint32_t chunk)
+{
+	CHECK(f->chunk == CATCHUP_NOBODY);
+	f->chunk = f->pin.chunk = chunk;
+	f->part = f->gaps = 0;
+	f->heard_ns = clock_ns();
+	if (tier_pin(f->m->tier, &f->pin))
+		ask(f->m, f->node);
+}
+
 /* Asks each primary for a chunk, if it owes none. */
 static void ask_all(struct model *m)
 {
@@ -191,15 +227,14 @@ static void ask_all(struct model *m)
 		    asked >> n & 1)
 			continue;
 		asked |= 1ull << n;
-		l->fetch[n] = (struct fetch){.chunk = c};
-		ask(m, n);
+		fetch_begin(&l->fetch[n], c);
 	}
 }
 
 static void ask_nobody(struct catchup *l)
 {
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
-		l->fetch[n].chunk = CATCHUP_NOBODY;
+		fetch_end(&l->fetch[n]);
 }
 
 void catchup_start(struct model *m, bool anew)
@@ -274,7 +309,7 @@ void catchup_placed(struct model *m, const struct placement *before, bool caught
 
 		if (c != CATCHUP_NOBODY && (place_primary(&m->place, c) != n || !fetches(m, c) ||
 					    l->at[c] != CATCHUP_NONE))
-			l->fetch[n].chunk = CATCHUP_NOBODY;
+			fetch_end(&l->fetch[n]);
 	}
 	if (was)
 		ask_all(m); /* Else it is asked when the core says from which record on. */
@@ -383,7 +418,7 @@ void catchup_beat(struct model *m, uint64_t now_ns)
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
 		const struct fetch *f = &m->catchup->fetch[n];
 
-		if (f->chunk != CATCHUP_NOBODY && now_ns - f->heard_ns > CATCHUP_ASK_NS)
+		if (f->pin.at == TIER_PINNED && now_ns - f->heard_ns > CATCHUP_ASK_NS)
 			ask(m, n);
 	}
 	ask_all(m);
@@ -414,7 +449,7 @@ static void complete(struct model *m, struct fetch *f, uint16_t node)
 	}
 	l->at[chunk] = step;
 	l->missing -= step == m->step;
-	f->chunk = CATCHUP_NOBODY;
+	fetch_end(f);
 	ask_all(m);
 	catchup_tell(m);
 }
@@ -450,8 +485,7 @@ enum shard_status catchup_part(struct model *m, struct peer *p, const struct wir
 		return SHARD_OK;
 	f = &m->catchup->fetch[p->node];
 	/* It was asked for by an earlier question, or its beginning was missed. */
-	if (f->chunk == CATCHUP_NOBODY || f->chunk != h->chunk ||
-	    !store_holds(m->store, h->chunk) ||
+	if (f->pin.at != TIER_PINNED || f->chunk != h->chunk || !store_holds(m->store, h->chunk) ||
 	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
 		return SHARD_OK;
 	if ((st = take_part(m, h, part, body, e)) != SHARD_OK)
@@ -570,6 +604,20 @@ static void copying_begin(struct copying *c)
 	lane_wait(&c->sender);
 }
 
+static void copying_pinned(struct tier_pin *p)
+{
+	catchup_serve(list_of(p, struct copying, pin)->m);
+}
+
+static bool copying_pins(struct copying *c)
+{
+	if (c->pin.at != TIER_UNPINNED && c->pin.chunk == c->asked)
+		return c->pin.at == TIER_PINNED;
+	tier_unpin(c->m->tier, &c->pin);
+	c->pin.chunk = c->asked;
+	return tier_pin(c->m->tier, &c->pin);
+}
+
 void catchup_serve(struct model *m)
 {
 	if (m->catchup == NULL || !m->sealed || m->img.applying || m->img.sealing ||
@@ -581,10 +629,13 @@ void catchup_serve(struct model *m)
 
 		if (c->asked == CATCHUP_NOBODY || c->from != NULL || p == NULL || !p->up)
 			continue;
-		if (place_primary(&m->place, c->asked) == m->server->self)
-			copying_begin(c);
-		else
+		if (place_primary(&m->place, c->asked) != m->server->self) {
 			c->asked = CATCHUP_NOBODY; /* Not any more. It asks who is. */
+			tier_unpin(m->tier, &c->pin);
+		} else if (copying_pins(c)) {
+			copying_begin(c);
+			tier_unpin(m->tier, &c->pin);
+		}
 	}
 }
 
@@ -618,9 +669,10 @@ void catchup_node_gone(struct model *m, uint16_t node)
 	if (m->catchup == NULL)
 		return;
 	m->catchup->to[node].asked = CATCHUP_NOBODY;
+	tier_unpin(m->tier, &m->catchup->to[node].pin);
 	if (m->catchup->to[node].from != NULL)
 		copying_end(&m->catchup->to[node]);
-	m->catchup->fetch[node].chunk = CATCHUP_NOBODY;
+	fetch_end(&m->catchup->fetch[node]);
 }
 
 void catchup_node_back(struct model *m, uint16_t node)

@@ -710,9 +710,9 @@ static void leave(struct model *m)
 	blobs_free(m);
 	list_remove(&m->link);
 	data_free_queues(m);
-	tier_close(&m->tier);
 	grad_free(m);
 	catchup_free(m);
+	tier_close(&m->tier);
 	images_free(m);
 	rooms_free(m);
 	contrib_free(m);

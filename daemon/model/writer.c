@@ -12,6 +12,7 @@
 #include "link/caller.h"
 #include "link/session.h"
 #include "model/model.h"
+#include "store/store_missing.h"
 
 #include <stdlib.h>
 

@@ -643,22 +643,23 @@ static enum shard_status check_inside_chunk(const struct store *st, uint64_t fir
 	return rc;
 }
 
-static float *state_by_kind(struct store *st, enum shard_kind kind, uint32_t chunk)
+/* Which tensor of a chunk is of that kind, 0 for the master. UINT32_MAX: the optimizer has none. */
+static uint32_t tensor_by_kind(const struct store *st, enum shard_kind kind)
 {
 	if (kind == SHARD_MASTER)
-		return store_master(st, chunk);
+		return 0;
 	for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
 		if (st->conf.optim->states[i] == kind)
-			return store_state(st, chunk, i);
-	return NULL;
+			return i + 1;
+	return UINT32_MAX;
 }
 
-enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first,
-			      uint32_t count, float **at, struct err *e)
+enum shard_status store_has_range(const struct store *st, enum shard_kind kind, uint64_t first,
+				  uint32_t count, struct err *e)
 {
+	const struct layout *l = st->conf.layout;
 	enum shard_status rc = check_inside_chunk(st, first, count, e);
-	uint32_t chunk = (uint32_t)(first / st->conf.layout->chunk_elems);
-	float *base;
+	uint32_t chunk = (uint32_t)(first / l->chunk_elems);
 
 	if (rc != SHARD_OK)
 		return rc;
@@ -666,17 +667,27 @@ enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t f
 		return err_set(e, SHARD_NOT_FOUND,
 			       "chunk %u of model \"%s\" is held by another node", chunk,
 			       st->conf.name);
-	if (kind != SHARD_MASTER &&
-	    st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].flags & SHARD_FROZEN)
-		return err_set(
-			e, SHARD_NOT_FOUND,
-			"tensor \"%.200s\" is frozen: the optimizer keeps nothing for it",
-			st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].name);
-	base = state_by_kind(st, kind, chunk);
-	if (!base)
+	if (kind != SHARD_MASTER && l->tensor[layout_tensor_at(l, first)].flags & SHARD_FROZEN)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "tensor \"%.200s\" is frozen: the optimizer keeps nothing for it",
+			       l->tensor[layout_tensor_at(l, first)].name);
+	if (tensor_by_kind(st, kind) == UINT32_MAX)
 		return err_set(e, SHARD_NOT_FOUND, "optimizer %s keeps no tensor of kind %d",
 			       st->conf.optim->name, (int)kind);
-	*at = base + (first & (st->conf.layout->chunk_elems - 1));
+	return SHARD_OK;
+}
+
+enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first,
+			      uint32_t count, float **at, struct err *e)
+{
+	enum shard_status rc = store_has_range(st, kind, first, count, e);
+	uint32_t chunk = (uint32_t)(first / st->conf.layout->chunk_elems);
+	uint32_t i = tensor_by_kind(st, kind);
+
+	if (rc != SHARD_OK)
+		return rc;
+	*at = (i == 0 ? store_master(st, chunk) : store_state(st, chunk, i - 1)) +
+	      (first & (st->conf.layout->chunk_elems - 1));
 	return SHARD_OK;
 }
 
@@ -703,59 +714,12 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	return rc;
 }
 
-/* Returns the first weight of a chunk held here, or NULL if no tensor has a part of the chunk. */
-static uint32_t *void_word(struct store *st, uint32_t chunk)
-{
-	const struct layout *l = st->conf.layout;
-	uint32_t first = l->chunk_segment[chunk];
-
-	return first < l->chunk_segment[chunk + 1]
-		       ? (uint32_t *)(void *)(store_master(st, chunk) + l->segment[first].start)
-		       : NULL;
-}
-
-bool store_void(struct store *st, uint32_t chunk)
-{
-	const uint32_t *word = void_word(st, chunk);
-
-	return word != NULL && *word == STORE_VOID;
-}
-
-void store_void_set(struct store *st, uint32_t chunk)
-{
-	uint32_t *word = void_word(st, chunk);
-
-	if (word != NULL)
-		*word = STORE_VOID;
-}
-
 void store_reset(struct store *st)
 {
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
 		if (store_holds(st, c))
 			store_void_set(st, c);
 	no_versions(st);
-}
-
-/* The word that makes the chunk void is overwritten last. If the process is killed before that, the
- * chunk is still void for the next process. */
-void store_clear_chunk(struct store *st, uint32_t chunk)
-{
-	uint32_t n = layout_chunk_elems(st->conf.layout, chunk);
-	uint32_t *word = (uint32_t *)(void *)store_master(st, chunk), *last = void_word(st, chunk);
-
-	if (last != NULL)
-		*last = STORE_VOID;
-	atomic_signal_fence(memory_order_seq_cst);
-	for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
-		if (store_state(st, chunk, i) != NULL)
-			memset(store_state(st, chunk, i), 0, n * sizeof(float));
-	for (uint32_t i = 0; i < n; i++)
-		if (&word[i] != last)
-			word[i] = STORE_UNWRITTEN;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (last != NULL)
-		*last = STORE_UNWRITTEN;
 }
 
 uint64_t store_digest(struct store *st, uint32_t chunk)

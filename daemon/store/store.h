@@ -129,6 +129,9 @@ void *store_arena(struct store *st, uint32_t slot, uint64_t step, uint32_t chunk
  * the chunk, or the optimizer has no such state. SHARD_RANGE: as layout_range(). */
 enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first,
 			      uint32_t count, float **at, struct err *e);
+/* The same checks, of a range that is not touched now. */
+enum shard_status store_has_range(const struct store *st, enum shard_kind kind, uint64_t first,
+				  uint32_t count, struct err *e);
 /* Reads as fp32. kind may also be SHARD_IMAGE, of any chunk. dst must not point into the store. */
 enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count,
 			     float *dst, struct err *e);
@@ -136,21 +139,6 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
  * and no image has a version. One word of each chunk says so. The other bytes stay as they were
  * until store_clear_chunk(), or until all of them are written. */
 void store_reset(struct store *st);
-/* From now on each weight of this chunk, which is held here, counts as unwritten by itself, and the
- * moments are zero. Called before the first of its weights is written. */
-void store_clear_chunk(struct store *st, uint32_t chunk);
-/* Was it reset, and not cleared or filled since? */
-bool store_void(struct store *st, uint32_t chunk);
-
-struct store_missing {
-	uint64_t unwritten, nonfinite; /* In elements of the master. */
-	uint64_t first; /* The first such element of the element space. UINT64_MAX: none. */
-};
-/* Scans the chunk and adds to *m. A worker may run it. */
-void store_missing(struct store *st, uint32_t chunk, struct store_missing *m);
-/* As if nothing of the chunk were written. */
-void store_missing_all(const struct store *st, uint32_t chunk, struct store_missing *m);
-void store_missing_init(struct store_missing *m);
 /* A number made of the weights and moments of a chunk held here. Copies with the same bits have the
  * same number. */
 uint64_t store_digest(struct store *st, uint32_t chunk);

@@ -4,13 +4,65 @@
  * a NaN. Weights must be finite anyway, so finding what is missing needs no bitmap. Another NaN,
  * STORE_VOID, in the first weight of a chunk means that nothing of the chunk is written. It cannot
  * fail. */
+#include "store/store_missing.h"
+
 #include "store/store_impl.h"
+
+#include <stdatomic.h>
+#include <string.h>
 
 #define LOOK_ELEMS 256u /* How many are looked through at once. */
 
 void store_missing_init(struct store_missing *m)
 {
 	*m = (struct store_missing){.first = UINT64_MAX};
+}
+
+/* Returns the first weight of a chunk held here, or NULL if no tensor has a part of the chunk. */
+static uint32_t *void_word(struct store *st, uint32_t chunk)
+{
+	const struct layout *l = st->conf.layout;
+	uint32_t first = l->chunk_segment[chunk];
+
+	return first < l->chunk_segment[chunk + 1]
+		       ? (uint32_t *)(void *)(store_master(st, chunk) + l->segment[first].start)
+		       : NULL;
+}
+
+bool store_void(struct store *st, uint32_t chunk)
+{
+	const uint32_t *word = void_word(st, chunk);
+
+	return word != NULL && *word == STORE_VOID;
+}
+
+void store_void_set(struct store *st, uint32_t chunk)
+{
+	uint32_t *word = void_word(st, chunk);
+
+	if (word != NULL)
+		*word = STORE_VOID;
+}
+
+/* The word that makes the chunk void is overwritten last. If the process is killed before that, the
+ * chunk is still void for the next process. */
+void store_clear_chunk(struct store *st, uint32_t chunk)
+{
+	uint32_t n = layout_chunk_elems(st->conf.layout, chunk);
+	uint32_t *word = (uint32_t *)(void *)store_master(st, chunk), *last = void_word(st, chunk);
+
+	if (last != NULL)
+		*last = STORE_VOID;
+	atomic_signal_fence(memory_order_seq_cst);
+	for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
+		if (store_state(st, chunk, i) != NULL)
+			memset(store_state(st, chunk, i), 0, n * sizeof(float));
+	for (uint32_t i = 0; i < n; i++)
+		if (&word[i] != last)
+			word[i] = STORE_UNWRITTEN;
+	atomic_thread_fence(memory_order_seq_cst);
+	if (last != NULL)
+		*last = STORE_UNWRITTEN;
 }
 
 /* It has no branch and is as fast as memory, because most often there is nothing to find. Only an

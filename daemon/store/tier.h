@@ -9,6 +9,7 @@
 #ifndef SHARD_TIER_H
 #define SHARD_TIER_H
 
+#include "base/list.h"
 #include "node/exec.h"
 #include "store/codes.h"
 #include "store/store.h"
@@ -76,6 +77,18 @@ struct tier_make {                /* The image of one chunk is made from its mas
 	bool older; /* The image of the step before is made again, too, as it was kept. */
 };
 
+/* Master and moments of a chunk, for who uses them outside of the calls above: writes and reads of
+ * weights, seals, saves, copies. store_master() and the like are valid between tier_pin() and
+ * tier_unpin() only. A pin rather than a copy, because main memory needs neither. */
+struct tier_pin {
+	struct list link; /* Of the row, while it waits. */
+	uint32_t chunk;
+	bool writes; /* What is there is changed before the unpin. */
+	enum tier_pinned { TIER_UNPINNED, TIER_WAITS, TIER_PINNED } at;
+	void (*done)(struct tier_pin *p); /* It is pinned now, after a wait. */
+	void *owner;                      /* For done(). */
+};
+
 struct tier_row {
 	const char *name;
 	enum shard_status (*sum)(struct tier *t, const struct tier_sum *s,
@@ -90,12 +103,17 @@ struct tier_row {
 	enum shard_status (*repair)(struct tier *t, uint64_t stamp, bool applying,
 				    void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
 				    void *arg, uint64_t *kept, struct err *e);
+	/* True: it is in memory. False: the pin waits, and tier_pinned() follows. NULL: the state
+	 * is always in memory. */
+	bool (*pin)(struct tier *t, struct tier_pin *p);
+	void (*unpin)(struct tier *t, struct tier_pin *p); /* Also of one that waits. */
 	uint32_t (*lanes)(const struct tier *t); /* How many chunks it computes at a time. */
 	void (*close)(struct tier *t);
 };
 
 struct tier {
 	const struct tier_row *row;
+	uint32_t pins; /* That are pinned or wait. */
 };
 
 struct tier_conf {
@@ -107,7 +125,16 @@ struct tier_conf {
 
 /* Main memory: the state is that of the store. */
 enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf, struct err *e);
-/* Called when no done() is due. NULL is fine. */
+/* Called when no done() is due, and nothing is pinned. NULL is fine. */
 void tier_close(struct tier **t);
+
+/* The caller sets .chunk, .writes and .done, and keeps *p. True: the state is in memory, and done()
+ * does not come. False: done() comes on a later turn of the loop, or tier_unpin() ends the wait.
+ * Who holds one pin may wait for another only if the first one is not needed for that. */
+bool tier_pin(struct tier *t, struct tier_pin *p);
+/* As tier_pin(), but it does not wait. A row may begin to bring the state, for a later call. */
+bool tier_pin_now(struct tier *t, struct tier_pin *p);
+void tier_unpin(struct tier *t, struct tier_pin *p); /* Harmless if it is not pinned. */
+void tier_pinned(struct tier_pin *p);                /* For rows: the wait is over. */
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "optim/reduce.h"
 #include "store/store_impl.h"
+#include "store/store_missing.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -373,11 +374,4 @@ enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf,
 	}
 	*out = &r->tier;
 	return SHARD_OK;
-}
-
-void tier_close(struct tier **t)
-{
-	if (*t != NULL)
-		(*t)->row->close(*t);
-	*t = NULL;
 }

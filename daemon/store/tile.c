@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Each tile has a word, the stamp of the record that it has. tier.c calls tile_apply() on workers,
- * and tile_repair() at a start. A thread notes its chunk and stamp in an undo place. The kernel
- * then keeps there each vector that it overwrites (optim/undo.h), and at the end the tile gets its
- * stamp. If the process is killed before the first vector, nothing has changed. If it is killed
- * later, the vector is put back, and the same kernel goes on from there with the same record and
- * gradients, so that the bits are the same. If it is killed after the stamp, the tile is done. A
- * second call applies the record to the tiles without the stamp. */
+/* Each tile has a word, the stamp of the record that it has. tier_ram.c calls tile_apply() on
+ * workers, and tile_repair() at a start. A thread notes its chunk and stamp in an undo place. The
+ * kernel then keeps there each vector that it overwrites (optim/undo.h), and at the end the tile
+ * gets its stamp. If the process is killed before the first vector, nothing has changed. If it is
+ * killed later, the vector is put back, and the same kernel goes on from there with the same record
+ * and gradients, so that the bits are the same. If it is killed after the stamp, the tile is done.
+ * A second call applies the record to the tiles without the stamp. */
 #include "store/tile.h"
 
 #include "base/check.h"

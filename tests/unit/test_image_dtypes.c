@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "store/budget.h"
+#include "store/store_missing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

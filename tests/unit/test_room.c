@@ -6,6 +6,7 @@
 #include "lib/sanitized.h"
 #include "store/budget.h"
 #include "store/room.h"
+#include "store/store_missing.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "lib/fault.h"
 #include "store/budget.h"
+#include "store/store_missing.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tests the tier of main memory with an exec that the test moves by hand. Sums, updates and images
- * have the bits of plain loops. A job holds its operands by value, so that the caller may overwrite
- * what it passed. Each accepted call ends in one done(), in whatever order jobs run, and a full
- * queue says so. */
+/* Tests the tier of main memory with an exec that the test moves by hand, and pins of all rows.
+ * Sums, updates and images have the bits of plain loops. A job holds its operands by value, so that
+ * the caller may overwrite what it passed. Each accepted call ends in one done(), in whatever order
+ * jobs run, and a full queue says so. */
 #include "base/check.h"
 #include "lib/fault.h"
 #include "optim/reduce.h"
+#include "store/store_missing.h"
 #include "store/tier.h"
 
 #include <math.h>
@@ -395,6 +396,73 @@ static void images(void **state)
 	bench_free(b);
 }
 
+/* --- pins --- */
+
+/* A row that brings the state later. */
+static struct {
+	struct list waiting;
+	uint32_t unpinned;
+} late;
+
+static bool late_pin(struct tier *t, struct tier_pin *p)
+{
+	(void)t;
+	list_push(&late.waiting, &p->link);
+	return false;
+}
+
+static void late_unpin(struct tier *t, struct tier_pin *p)
+{
+	(void)t;
+	late.unpinned++;
+	list_remove(&p->link);
+}
+
+static void count_pinned(struct tier_pin *p)
+{
+	assert_int_equal(p->at, TIER_PINNED);
+	++*(uint32_t *)p->owner;
+}
+
+static void pins(void **state)
+{
+	static const struct tier_row row = {.name = "late", .pin = late_pin, .unpin = late_unpin};
+	struct tier t = {.row = &row};
+	struct bench *b = bench(false);
+	uint32_t told = 0;
+	struct tier_pin a = {.chunk = 1, .done = count_pinned, .owner = &told}, c = a;
+
+	(void)state;
+	/* Main memory has all of it. An unpin may come twice. */
+	assert_true(tier_pin(b->tier, &a));
+	assert_true(tier_pin_now(b->tier, &c));
+	assert_int_equal(b->tier->pins, 2);
+	tier_unpin(b->tier, &a);
+	tier_unpin(b->tier, &a);
+	tier_unpin(b->tier, &c);
+	assert_int_equal(b->tier->pins, 0);
+	assert_int_equal(told, 0);
+	/* A late row tells when it is there. A wait can be given up, and one that must not wait
+	 * leaves nothing behind. */
+	list_init(&late.waiting);
+	c = a;
+	assert_false(tier_pin(&t, &a));
+	assert_false(tier_pin(&t, &c));
+	assert_int_equal(a.at, TIER_WAITS);
+	tier_unpin(&t, &c);
+	assert_int_equal(c.at, TIER_UNPINNED);
+	list_remove(&a.link);
+	tier_pinned(&a);
+	assert_int_equal(told, 1);
+	assert_false(tier_pin_now(&t, &c));
+	assert_int_equal(c.at, TIER_UNPINNED);
+	assert_true(list_empty(&late.waiting));
+	tier_unpin(&t, &a);
+	assert_int_equal(late.unpinned, 3);
+	assert_int_equal(t.pins, 0);
+	bench_free(b);
+}
+
 /* --- at a start --- */
 
 static void of(void *arg, uint32_t chunk, struct tier_apply *a)
@@ -446,6 +514,7 @@ int main(void)
 		cmocka_unit_test(sums),          cmocka_unit_test(not_finite),
 		cmocka_unit_test(updates_plain), cmocka_unit_test(updates_by_tiles),
 		cmocka_unit_test(images),        cmocka_unit_test(notes_that_are_impossible),
+		cmocka_unit_test(pins),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
