@@ -53,7 +53,8 @@ inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclien
 LIBS_PROTO  := -lprotobuf-c
 # A program that does not use the source etcd does not load libcurl.
 CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+URING_L    = $(if $(HAVE_URING),-Wl$(comma)--push-state$(comma)--as-needed -luring -Wl$(comma)--pop-state)
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(URING_L) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -66,9 +67,11 @@ RDMA_C   := $(filter-out proto/net/rdma_none.c,$(wildcard proto/net/rdma*.c))
 ETCD ?= $(shell echo '\#include <curl/curl.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo found)
 HAVE_ETCD := $(filter-out 0,$(ETCD))
 ETCD_C   := $(filter-out daemon/cluster/source_etcd_none.c,$(wildcard daemon/cluster/etcd*.c daemon/cluster/source_etcd*.c))
+URING ?= $(shell echo '\#include <liburing.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo found)
+HAVE_URING := $(filter-out 0,$(URING))
 NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
 PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
-DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
+DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c daemon/store/ring_uring$(if $(HAVE_URING),_none).c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 # libshard has TLS in a library of its own, which it loads when a trainer asks for TLS.
 TLS_LOAD_C := client/tls/load.c
@@ -109,6 +112,7 @@ all: parts
 parts:
 	@echo 'rdma: $(if $(HAVE_RDMA),yes (libibverbs),no ($(if $(RDMA),RDMA=0,libibverbs is not here)))'
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
+	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
@@ -134,6 +138,9 @@ $(B)/libshardproto.a: $(B)/with-rdma
 $(B)/with-etcd: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_ETCD),yes,no)' ] || echo '$(if $(HAVE_ETCD),yes,no)' >$@
 $(B)/libshardd.a: $(B)/with-etcd
+$(B)/with-uring: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_URING),yes,no)' ] || echo '$(if $(HAVE_URING),yes,no)' >$@
+$(B)/libshardd.a: $(B)/with-uring
 $(B)/with-cuda: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_CUDA),yes,no)' ] || echo '$(if $(HAVE_CUDA),yes,no)' >$@
 parts: $(B)/with-cuda
@@ -344,7 +351,7 @@ help:
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
-	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0' 'leave optional parts out'
+	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0 URING=0' 'leave optional parts out'
 
 .PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
 clean:

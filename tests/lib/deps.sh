@@ -15,6 +15,7 @@ packages=(
 	libibverbs-dev                                              # RDMA between nodes
 	libssl-dev                                                  # the secrets and TLS: headers; the library is loaded at run time
 	libcurl4-openssl-dev                                        # the membership source etcd: HTTP on the daemon's loop
+	liburing-dev                                                # io_uring, where the state of chunks is on a disk
 	libcmocka-dev procps                                        # tests
 	openssl                                                     # the other end of TLS in tests
 	etcd-server etcd-client                                     # the clusters of tests/proc/test_source_etcd

@@ -8,7 +8,7 @@ root_packages=(
 	rdma-core ibverbs-providers ibverbs-utils libibverbs1 librdmacm1
 	gcc libc6-dev pkg-config libprotobuf-c-dev # who builds a trainer with libshard-dev
 	libcmocka0                                 # tests/vm/phases.c
-	libuv1 libinih1 libjansson4 libmicrohttpd12 libprotobuf-c1 libsystemd0 libssl3 libxxhash0
+	libuv1 libinih1 libjansson4 libmicrohttpd12 libprotobuf-c1 libsystemd0 libssl3 libxxhash0 liburing2
 )
 
 root_image() # FILE
