@@ -88,11 +88,7 @@ static float *array_at(const struct model *m, uint32_t chunk, uint32_t i)
 /* How many arrays the chunk has. A chunk whose tensors are all frozen has no moments. */
 static uint32_t arrays_nr(const struct model *m, uint32_t chunk)
 {
-	uint32_t states = 0;
-
-	while (states < OPTIM_STATES_MAX && store_state(m->store, chunk, states) != NULL)
-		states++;
-	return 1 + states;
+	return 1 + store_states(m->store, chunk);
 }
 
 static uint32_t copy_parts(const struct model *m, uint32_t chunk)

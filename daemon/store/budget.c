@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "store/away.h"
 #include "store/codes.h"
 #include "store/sizes.h"
 
@@ -25,6 +26,21 @@ static uint64_t pages(uint64_t bytes)
 	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
+/* If all of them fit, each has its place. Four are what a step needs to go on. */
+static void away_sizes(struct store_sizes *s, const struct store_conf *conf)
+{
+	uint32_t cache = conf->away_cache > AWAY_BUFFERS_MIN ? conf->away_cache : AWAY_BUFFERS_MIN;
+
+	if (s->away_nr == 0)
+		return;
+	s->away_buffers = s->away_nr < cache ? s->away_nr : cache;
+	s->away_slot =
+		(1 + conf->optim->states_nr) * pages(conf->layout->chunk_elems * sizeof(float)) +
+		AWAY_TRAILER_BYTES;
+	s->away = s->away_buffers * s->away_slot +
+		  pages((s->away_nr + s->away_buffers) * sizeof(uint64_t));
+}
+
 /* The rest follows from the elements that this node holds. */
 static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 {
@@ -32,10 +48,13 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 	size_t grad = dtype_bytes(conf->grad);
 
 	*s = (struct store_sizes){.held_elems = s->held_elems,
+				  .here_elems = s->here_elems,
 				  .trained_elems = s->trained_elems,
 				  .held_image = s->held_image,
+				  .away_nr = s->away_nr,
 				  .codes = s->codes};
-	s->master = pages(s->held_elems * sizeof(float));
+	s->master = pages(s->here_elems * sizeof(float));
+	away_sizes(s, conf);
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
 	s->reduced = pages(s->held_elems * grad);
@@ -56,13 +75,22 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 {
 	const struct layout *l = conf->layout;
 
+	uint32_t firsts = store_conf_firsts(conf), first = 0;
+
 	*s = (struct store_sizes){.held_elems = 0};
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
+		uint32_t n = layout_chunk_elems(l, c);
+
 		if (!store_conf_first(conf, c))
 			continue;
-		s->held_elems += layout_chunk_elems(l, c);
+		s->held_elems += n;
 		s->held_image += layout_image_bytes(l, c, 1);
-		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
+		if (store_conf_away(conf, first++, firsts)) {
+			s->away_nr++;
+			continue;
+		}
+		s->here_elems += n;
+		s->trained_elems += layout_trained(l, c) ? n : 0;
 	}
 	s->codes = pages(codes_bytes(l, &conf->grad_codec, conf->grad));
 	sizes_of(s, conf);
@@ -113,7 +141,7 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 	sizes_of(&s, conf);
 	*need = (struct budget_need){.total = 0};
 	need->bytes[BUDGET_STATE] =
-		mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
+		mapped(store_state_bytes(&s, conf->optim->states_nr), conf->huge);
 	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge) + mapped(s.images, conf->huge);
 	/* They never use reserved huge pages. */
 	need->bytes[BUDGET_ARENAS] = conf->local_world * s.arena;
@@ -228,7 +256,13 @@ void budget_least(struct budget_need *need, const struct store_conf *conf, uint3
 	CHECK(conf->warm == NULL && conf->layout->chunks_nr > 0 && conf->nodes_nr > 0);
 	CHECK(copies > 0 && copies <= conf->nodes_nr);
 	s.held_elems = least_elems(conf, copies, capacity);
-	s.trained_elems = all_trained ? s.held_elems : 0;
+	/* Which chunks are away is not known yet, and those that are there may be short. */
+	s.here_elems = s.held_elems * (100 - conf->away_share) / 100;
+	if (conf->away_share > 0)
+		s.here_elems -= s.here_elems < conf->layout->chunk_elems
+					? s.here_elems
+					: conf->layout->chunk_elems;
+	s.trained_elems = all_trained ? s.here_elems : 0;
 	need_of(need, s, conf, copies > 1);
 	need->least = true;
 }

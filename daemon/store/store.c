@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "node/limits.h"
+#include "store/away.h"
 #include "store/room.h"
 #include "store/store_impl.h"
 
@@ -100,6 +101,15 @@ static enum shard_status map_arena(struct store *st, uint32_t slot, struct err *
 	return rc;
 }
 
+uint32_t store_conf_firsts(const struct store_conf *conf)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t c = 0; c < conf->layout->chunks_nr; c++)
+		nr += store_conf_first(conf, c);
+	return nr;
+}
+
 bool store_conf_first(const struct store_conf *conf, uint32_t chunk)
 {
 	return conf->first ? conf->first[chunk / 8] >> chunk % 8 & 1
@@ -108,33 +118,38 @@ bool store_conf_first(const struct store_conf *conf, uint32_t chunk)
 
 static void index_chunks(struct store *st)
 {
-	uint64_t held = 0, trained = 0, other = 0, image = 0;
+	uint32_t firsts = store_conf_firsts(&st->conf), first = 0;
+	uint64_t held = 0, here = 0, trained = 0, other = 0, image = 0;
 
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
 		uint32_t n = layout_chunk_elems(st->conf.layout, c);
 
-		st->held_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
+		st->held_at[c] = st->here_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
 		if (place_keeps(&st->conf.place, c, st->conf.self)) {
 			st->held[c / 8] |= (uint8_t)(1u << c % 8);
 			st->owned++;
 		}
-		if (store_conf_first(&st->conf, c)) {
-			st->first[c / 8] |= (uint8_t)(1u << c % 8);
-			st->held_at[c] = held;
-			st->image_at[c] = image;
-			held += n;
-			image += layout_image_bytes(st->conf.layout, c, 1);
-			if (layout_trained(st->conf.layout, c)) {
-				st->moment_at[c] = trained;
-				trained += n;
-			}
-		} else {
+		if (!store_conf_first(&st->conf, c)) {
 			st->else_at[c] = other;
 			other += n;
+			continue;
+		}
+		st->first[c / 8] |= (uint8_t)(1u << c % 8);
+		st->held_at[c] = held;
+		st->image_at[c] = image;
+		held += n;
+		image += layout_image_bytes(st->conf.layout, c, 1);
+		if (store_conf_away(&st->conf, first++, firsts))
+			continue;
+		st->here_at[c] = here;
+		here += n;
+		if (layout_trained(st->conf.layout, c)) {
+			st->moment_at[c] = trained;
+			trained += n;
 		}
 	}
-	CHECK(held == st->sizes.held_elems && trained == st->sizes.trained_elems &&
-	      image == st->sizes.held_image);
+	CHECK(held == st->sizes.held_elems && here == st->sizes.here_elems &&
+	      trained == st->sizes.trained_elems && image == st->sizes.held_image);
 }
 
 static struct image_head *image_head(const struct store *st)
@@ -181,6 +196,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->conf = *conf;
 	store_sizes(&st->sizes, conf);
 	st->held_at = calloc(chunks_nr, sizeof(uint64_t));
+	st->here_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->moment_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->image_at = calloc(chunks_nr, sizeof(uint64_t));
@@ -189,16 +205,16 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->given = calloc(chunks_nr / 8 + 1, 1);
 	st->first_nodes = conf->first_nodes ? conf->first_nodes : conf->nodes_nr;
 	st->parked = conf->warm != NULL;
-	if (!st->held_at || !st->moment_at || !st->else_at || !st->image_at || !st->held ||
-	    !st->first || !st->given) {
+	if (!st->held_at || !st->here_at || !st->moment_at || !st->else_at || !st->image_at ||
+	    !st->held || !st->first || !st->given) {
 		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"",
 			     conf->name);
 		goto err_store;
 	}
 	index_chunks(st);
-	if ((rc = map_region(st, STORE_STATE,
-			     st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) !=
-		    SHARD_OK ||
+	if ((rc = map_region(st, STORE_STATE, store_state_bytes(&st->sizes, conf->optim->states_nr),
+			     e)) != SHARD_OK ||
+	    (rc = store_away_init(st, e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (st->first_nodes - 1u), e)) !=
 		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SUMS, store_sums_bytes(&st->sizes), e)) != SHARD_OK ||
@@ -236,7 +252,9 @@ void store_free(struct store **stp)
 	unmap(&st->image);
 	for (int i = 0; i < STORE_REGIONS; i++)
 		unmap(&st->region[i]);
+	store_away_deinit(st);
 	free(st->held_at);
+	free(st->here_at);
 	free(st->moment_at);
 	free(st->else_at);
 	free(st->image_at);
@@ -282,7 +300,7 @@ bool store_holds(const struct store *st, uint32_t chunk)
 
 void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i)
 {
-	uint64_t at = i == 0 ? st->held_at[chunk] : st->moment_at[chunk];
+	uint64_t at = i == 0 ? st->here_at[chunk] : st->moment_at[chunk];
 
 	if (at == NOT_HELD)
 		return NULL;
@@ -342,14 +360,23 @@ float *store_master(struct store *st, uint32_t chunk)
 	void *at = store_first_state(st, chunk, 0);
 
 	CHECK(store_holds(st, chunk));
+	if (store_is_away(st, chunk))
+		return store_away_at(st, chunk, 0);
 	return at != NULL ? at : store_room_at(st, STORE_STATE, chunk, 0);
+}
+
+uint32_t store_states(const struct store *st, uint32_t chunk)
+{
+	return states_nr(st, chunk);
 }
 
 float *store_state(struct store *st, uint32_t chunk, uint32_t i)
 {
 	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
-	if (i >= st->conf.optim->states_nr || !layout_trained(st->conf.layout, chunk))
+	if (i >= store_states(st, chunk))
 		return NULL;
+	if (store_is_away(st, chunk))
+		return store_away_at(st, chunk, i + 1);
 	return st->held_at[chunk] != NOT_HELD ? store_first_state(st, chunk, i + 1)
 					      : store_room_at(st, STORE_STATE, chunk, i + 1);
 }

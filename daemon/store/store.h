@@ -37,8 +37,11 @@ struct store_conf {
 	const uint8_t *first;
 	uint16_t first_nodes;
 	uint32_t local_world; /* How many arenas there are. */
-	uint32_t staleness;   /* 0 or 1: so many more images, and more halves of each arena. */
-	uint32_t max_world;   /* How many ranks may keep a blob. Only the budget uses it. */
+	/* So many percent of the chunks that it is made with, the last ones, are away: their state
+	 * is in memory for a time only (away.h), of so many chunks at once. */
+	uint32_t away_share, away_cache;
+	uint32_t staleness; /* 0 or 1: so many more images, and more halves of each arena. */
+	uint32_t max_world; /* How many ranks may keep a blob. Only the budget uses it. */
 	enum shm_huge huge;
 	const struct store_park *warm; /* NULL: private memory. Used until store_init() returns. */
 	/* True: the model is given up. It is read until store_init() returns. NULL: never. */
@@ -61,6 +64,7 @@ bool store_holds(const struct store *st, uint32_t chunk);
 float *store_master(struct store *st, uint32_t chunk);
 /* The i-th of optim->states. NULL: there are fewer, or all is frozen. */
 float *store_state(struct store *st, uint32_t chunk, uint32_t i);
+uint32_t store_states(const struct store *st, uint32_t chunk); /* How many there are. */
 /* Where the contribution of another node lands, to a chunk held here. */
 void *store_slot(struct store *st, uint32_t chunk, uint16_t node);
 /* The reduced gradient of a chunk held here. Of another chunk it is the sum over the local

@@ -30,8 +30,9 @@ struct store {
 	struct store_sizes sizes;
 	struct shm region[STORE_REGIONS], image;
 	/* [chunks_nr] The first element, among the chunks that the store was made with, or
-	 * NOT_HELD. */
-	uint64_t *held_at;
+	 * NOT_HELD. here_at: among those of them that are not away. */
+	uint64_t *held_at, *here_at;
+	struct store_away *away; /* NULL: no chunk is. Owner: away.c. */
 	/* [chunks_nr] The first element of its moments. NOT_HELD: there are none in the first part,
 	 * also because all of it is frozen. */
 	uint64_t *moment_at;
@@ -50,6 +51,11 @@ struct store {
 	uint32_t owned, newest;
 	struct arena_slot arena[];
 };
+
+static inline uint32_t states_nr(const struct store *st, uint32_t chunk)
+{
+	return layout_trained(st->conf.layout, chunk) ? st->conf.optim->states_nr : 0;
+}
 
 /* In store.c, for room.c: where arrays of a chunk lie in the first part. NULL: not there. */
 void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i); /* 0: the master. */

@@ -6,6 +6,7 @@
  * fail. */
 #include "store/store_missing.h"
 
+#include "store/away.h"
 #include "store/store_impl.h"
 
 #include <stdatomic.h>
@@ -38,9 +39,14 @@ bool store_void(struct store *st, uint32_t chunk)
 
 void store_void_set(struct store *st, uint32_t chunk)
 {
-	uint32_t *word = void_word(st, chunk);
+	uint32_t *word;
 
-	if (word != NULL)
+	if (store_is_away(st, chunk)) {
+		store_away_void(st, chunk);
+		if (!store_away_here(st, chunk))
+			return;
+	}
+	if ((word = void_word(st, chunk)) != NULL)
 		*word = STORE_VOID;
 }
 

@@ -51,6 +51,18 @@ void tier_unpin(struct tier *t, struct tier_pin *p)
 	p->at = TIER_UNPINNED;
 }
 
+void tier_ahead(struct tier *t)
+{
+	if (t->row->ahead != NULL)
+		t->row->ahead(t);
+}
+
+void tier_stop(struct tier *t)
+{
+	if (t->row->stop != NULL)
+		t->row->stop(t);
+}
+
 void tier_close(struct tier **t)
 {
 	if (*t == NULL)

@@ -107,6 +107,11 @@ struct tier_row {
 	 * is always in memory. */
 	bool (*pin)(struct tier *t, struct tier_pin *p);
 	void (*unpin)(struct tier *t, struct tier_pin *p); /* Also of one that waits. */
+	/* A step has begun, and will be applied to every chunk. NULL: there is nothing to do. */
+	void (*ahead)(struct tier *t);
+	/* Before the threads end, when no call is in hand: nothing is begun by itself any more.
+	 * NULL: there is nothing to do. */
+	void (*stop)(struct tier *t);
 	uint32_t (*lanes)(const struct tier *t); /* How many chunks it computes at a time. */
 	void (*close)(struct tier *t);
 };
@@ -135,6 +140,8 @@ bool tier_pin(struct tier *t, struct tier_pin *p);
 /* As tier_pin(), but it does not wait. A row may begin to bring the state, for a later call. */
 bool tier_pin_now(struct tier *t, struct tier_pin *p);
 void tier_unpin(struct tier *t, struct tier_pin *p); /* Harmless if it is not pinned. */
+void tier_ahead(struct tier *t);                     /* As the row's. */
+void tier_stop(struct tier *t);                      /* The same. */
 void tier_pinned(struct tier_pin *p);                /* For rows: the wait is over. */
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "optim/reduce.h"
+#include "store/away.h"
 #include "store/store_impl.h"
 #include "store/store_missing.h"
 
@@ -326,6 +327,15 @@ static enum shard_status ram_repair(struct tier *t, uint64_t stamp, bool applyin
 			return err_set(e, SHARD_MISMATCH,
 				       "elements of chunk %u are to be put back, which is not here",
 				       chunk);
+		if (store_is_away(r->store, chunk) && !store_away_here(r->store, chunk)) {
+			/* It left memory after all of it was changed. */
+			if (tile_whole(r->tiles, r->layout, chunk, stamp))
+				continue;
+			return err_set(e, SHARD_MISMATCH,
+				       "elements of chunk %u are to be put back, and its state is "
+				       "not in memory",
+				       chunk);
+		}
 		of(arg, chunk, &a);
 		u = update_of(r, &a);
 		st = tile_repair(r->tiles, i, &u, applying, kept, e);

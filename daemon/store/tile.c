@@ -105,6 +105,14 @@ uint64_t tile_apply(const struct tiles *t, uint64_t stamp, const struct tile_upd
 	return kept;
 }
 
+bool tile_whole(const struct tiles *t, const struct layout *l, uint32_t chunk, uint64_t stamp)
+{
+	for (uint32_t i = 0; i < tile_count(l, chunk); i++)
+		if (atomic_load(&t->version[t->first[chunk] + i]) != stamp)
+			return false;
+	return true;
+}
+
 /* --- at a start --- */
 
 bool tile_noted(const struct tiles *t, uint32_t i, uint64_t stamp, uint32_t *chunk)

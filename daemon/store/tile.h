@@ -49,6 +49,9 @@ uint32_t tile_count(const struct layout *l, uint32_t chunk);
  * kept as they were. Any thread may call it. */
 uint64_t tile_apply(const struct tiles *t, uint64_t stamp, const struct tile_update *u);
 
+/* Has every tile of the chunk the stamp? */
+bool tile_whole(const struct tiles *t, const struct layout *l, uint32_t chunk, uint64_t stamp);
+
 /* At a start, before tile_apply(). tile_noted() says whether a thread of the process before noted
  * place i while it gave tiles the stamp, and in which chunk. The chunk is not checked.
  * tile_repair() then puts back what was being changed there and, if the record is being applied,

@@ -1,0 +1,768 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State on a disk. feed.c hands out chunks, and others pin them, as with main memory (tier_ram.c,
+ * which does the arithmetic here, too). Happy path: a call waits until its chunk is in a buffer, is
+ * carried out there, and is done. The buffer is then dirty. It is written to a free slot of the
+ * file when buffers run short, with a trailer that has its sum, and then one word says that the
+ * chunk is in that slot now, and the old slot is free. So each chunk is whole somewhere at any
+ * instant: buffers and words outlive the process where the store does, and a kill loses nothing. A
+ * step does not wait for writes. Steps walk through the chunks in order, round and round. So the
+ * first chunks stay in memory, and the others take turns in a few buffers, of which the one goes
+ * whose chunk comes last again. A read that fails, or brings what was not written, means that the
+ * chunk is lost, and conf.lost() is told. A write that fails goes to another slot, a few times. */
+#include "store/tier_nvme.h"
+
+#include "base/check.h"
+#include "store/away.h"
+#include "store/slots.h"
+#include "store/store_impl.h"
+#include "store/trailer.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE       UINT32_MAX
+#define CALLS_MAX  64u
+#define WRITES_MAX 8u /* At a time. */
+#define BAD_MAX    3u /* Slots that could not be written. */
+#define SLOTS_MORE (WRITES_MAX + BAD_MAX)
+#define DIRTY      (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
+
+enum state {
+	FREE,
+	READING,
+	CHECKING, /* A thread compares what was read with its sum. */
+	WARM,
+	SUMMING, /* A thread makes the trailer. */
+	WRITING,
+};
+
+struct buffer {
+	enum state state;
+	bool dirty;
+	uint32_t chunk;          /* NONE: it is free. */
+	uint32_t users, outside; /* Pins, and those that are not of a call. */
+	uint32_t voids;          /* store_away_voids() when the transfer began. */
+	struct slot_at to;       /* Where it is being written to. */
+	uint32_t wanted;         /* The last search in which a waiting call wanted its chunk. */
+};
+
+struct call {
+	struct tier_pin pin;
+	struct nvme *of; /* NULL: it is free. */
+	bool make, waited;
+	struct tier_make what;
+	struct tier_call who;
+};
+
+struct nvme {
+	struct tier tier;
+	struct tier *ram; /* It computes. */
+	struct store *store;
+	struct exec exec;
+	struct tier_nvme_conf conf;
+	struct buffer *buffer; /* [buffers_nr] */
+	uint32_t *where;       /* [chunks_nr] The buffer that a chunk is in, or comes into. */
+	uint32_t chunks_nr, buffers_nr;
+	struct slots slots;
+	uint32_t writes, bad; /* Slots being written, and those that cannot be. */
+	uint32_t outside;     /* Buffers with a pin that is not of a call. */
+	uint32_t staying;     /* So many chunks stay in memory once they are there. */
+	uint32_t next;        /* The chunk that the next call is most likely for. */
+	uint32_t search;      /* Numbers searches for a buffer. */
+	bool ahead;           /* A step is coming, and has not begun. */
+	bool serving, again;
+	bool lost, stopped; /* Nothing is begun any more. */
+	struct tier_nvme_count count;
+	struct list waiting; /* Pins. */
+	struct call call[CALLS_MAX];
+};
+
+struct job {
+	uint8_t *at;
+	struct trailer_of of;
+	uint32_t buffer;
+	bool ok;
+};
+
+static_assert(sizeof(struct job) <= EXEC_ARGS_BYTES, "a job travels by value");
+
+static void serve(struct nvme *n);
+static void call_pinned(struct tier_pin *p);
+
+static bool over(const struct nvme *n)
+{
+	return n->lost || n->stopped;
+}
+
+static struct nvme *nvme_of(const struct tier *t)
+{
+	return (struct nvme *)(uintptr_t)t; /* The first field. */
+}
+
+static uint64_t io_bytes(const struct nvme *n, uint32_t chunk)
+{
+	return store_away_bytes(n->store, chunk) + AWAY_TRAILER_BYTES;
+}
+
+static uint64_t slot_at(const struct nvme *n, uint32_t slot)
+{
+	return slot * store_away_slot(n->store);
+}
+
+static void lose(struct nvme *n, const char *what, uint32_t chunk, int64_t result)
+{
+	char why[256];
+
+	if (n->lost)
+		return;
+	n->lost = true;
+	snprintf(why, sizeof(why), "%s of chunk %u: %s", what, chunk,
+		 result < 0 ? strerror((int)-result) : "it is not what was written there");
+	n->conf.lost(n->conf.arg, why);
+}
+
+/* --- the words that outlive the process --- */
+
+static void holds(const struct nvme *n, uint32_t b)
+{
+	const struct buffer *u = &n->buffer[b];
+	uint64_t word = u->chunk == NONE ? 0 : u->chunk + 1ull;
+
+	atomic_store(store_away_holds(n->store, b), word | (u->dirty ? DIRTY : 0));
+}
+
+static void set_dirty(struct nvme *n, uint32_t b, bool dirty)
+{
+	if (n->buffer[b].dirty == dirty)
+		return;
+	n->buffer[b].dirty = dirty;
+	n->count.dirty += dirty ? 1 : UINT32_MAX;
+	holds(n, b);
+}
+
+/* --- threads --- */
+
+static void sum_run(void *args)
+{
+	struct job *j = args;
+
+	trailer_write(&j->of, j->at);
+}
+
+static void check_run(void *args)
+{
+	struct job *j = args;
+
+	j->ok = trailer_fits(&j->of, j->at);
+}
+
+static void submit(struct nvme *n, uint32_t b, uint64_t seq, void (*run)(void *),
+		   void (*done)(void *owner, void *args))
+{
+	struct exec_job job = {.run = run, .done = done, .owner = n};
+	uint32_t chunk = n->buffer[b].chunk;
+	struct job j = {.at = store_away_buffer(n->store, b),
+			.of = {.id = n->conf.id,
+			       .seq = seq,
+			       .bytes = store_away_bytes(n->store, chunk),
+			       .chunk = chunk},
+			.buffer = b};
+
+	memcpy(job.args, &j, sizeof(j));
+	n->conf.hold(n->conf.arg);
+	if (exec_submit(&n->exec, &job) != SHARD_OK)
+		exec_here(&n->exec, &job); /* It is a millisecond. */
+}
+
+/* --- buffers --- */
+
+/* How many chunks come before this one. */
+static uint32_t distance(const struct nvme *n, uint32_t chunk)
+{
+	return chunk >= n->next ? chunk - n->next : chunk + n->chunks_nr - n->next;
+}
+
+static bool may_go(const struct nvme *n, const struct buffer *u)
+{
+	return u->state == WARM && u->users == 0 &&
+	       store_away_index(n->store, u->chunk) >= n->staying;
+}
+
+/* Of the buffers that are dirty, or of those that are not, the idle one whose chunk comes last and
+ * after more than `least` others. NONE: there is none. */
+static uint32_t last_again(struct nvme *n, bool dirty, uint32_t least)
+{
+	uint32_t best = NONE, most = least;
+
+	n->search++;
+	list_each(it, &n->waiting) {
+		const struct tier_pin *p = list_of(it, struct tier_pin, link);
+
+		if (p->done == call_pinned && n->where[p->chunk] != NONE)
+			n->buffer[n->where[p->chunk]].wanted = n->search;
+	}
+	for (uint32_t b = 0; b < n->buffers_nr; b++) {
+		const struct buffer *u = &n->buffer[b];
+
+		if (u->state == FREE && !dirty)
+			return b;
+		if (!may_go(n, u) || u->dirty != dirty || u->wanted == n->search ||
+		    distance(n, u->chunk) < most)
+			continue;
+		best = b;
+		most = distance(n, u->chunk);
+	}
+	return best;
+}
+
+static void forget(struct nvme *n, uint32_t b)
+{
+	struct buffer *u = &n->buffer[b];
+
+	if (u->chunk == NONE)
+		return;
+	CHECK(u->users == 0 && !u->dirty);
+	store_away_lend(n->store, u->chunk, NULL);
+	n->where[u->chunk] = NONE;
+	u->chunk = NONE;
+	u->state = FREE;
+	holds(n, b);
+}
+
+/* The chunk is in the buffer, as its word says. */
+static void warm(struct nvme *n, uint32_t b)
+{
+	struct buffer *u = &n->buffer[b];
+
+	u->state = WARM;
+	store_away_lend(n->store, u->chunk, store_away_buffer(n->store, b));
+	holds(n, b);
+}
+
+static void check_done(void *owner, void *args)
+{
+	const struct job *j = args;
+	struct nvme *n = owner;
+	struct buffer *u = &n->buffer[j->buffer];
+
+	CHECK(u->state == CHECKING);
+	if (u->voids != store_away_voids(n->store, u->chunk)) {
+		warm(n, j->buffer);
+		store_void_set(n->store, u->chunk); /* It became void meanwhile. */
+	} else if (j->ok) {
+		warm(n, j->buffer);
+	} else {
+		lose(n, "reading the state", u->chunk, 0);
+	}
+	serve(n);
+	n->conf.release(n->conf.arg);
+}
+
+static void read_done(void *owner, uint64_t tag, int64_t result)
+{
+	struct nvme *n = owner;
+	struct buffer *u = &n->buffer[tag];
+
+	CHECK(u->state == READING);
+	if (result < 0) {
+		lose(n, "reading the state", u->chunk, result);
+		return;
+	}
+	n->count.read_bytes += (uint64_t)result;
+	u->state = CHECKING;
+	submit(n, (uint32_t)tag, slots_at(&n->slots, u->chunk).seq, check_run, check_done);
+}
+
+/* The buffer is free, or its chunk goes. True: the chunk is there at once, because nothing of it is
+ * written. */
+static bool bring(struct nvme *n, uint32_t chunk, uint32_t b)
+{
+	uint32_t slot = slots_at(&n->slots, chunk).slot;
+	struct buffer *u = &n->buffer[b];
+	enum shard_status st;
+
+	forget(n, b);
+	u->chunk = chunk;
+	n->where[chunk] = b;
+	u->voids = store_away_voids(n->store, chunk);
+	if (slot == SLOT_NONE) {
+		warm(n, b);
+		store_void_set(n->store, chunk);
+		return true;
+	}
+	u->state = READING;
+	st = ring_read(n->conf.ring, b, 0, io_bytes(n, chunk), slot_at(n, slot), read_done, n, b);
+	CHECK(st == SHARD_OK); /* Each buffer has one request at most. */
+	return false;
+}
+
+/* --- writing back --- */
+
+static void write_done(void *owner, uint64_t tag, int64_t result)
+{
+	struct nvme *n = owner;
+	struct buffer *u = &n->buffer[tag];
+	uint32_t chunk = u->chunk;
+
+	CHECK(u->state == WRITING && u->dirty && n->writes > 0);
+	n->writes--;
+	u->state = WARM;
+	if (result < 0) { /* This slot is not used again. */
+		if (++n->bad >= BAD_MAX)
+			lose(n, "writing the state", chunk, result);
+		serve(n);
+		return;
+	}
+	n->count.written_bytes += (uint64_t)result;
+	if (u->voids != store_away_voids(n->store, chunk)) {
+		slots_give(&n->slots, u->to.slot);
+	} else {
+		slots_put(&n->slots, chunk, &u->to);
+		set_dirty(n, (uint32_t)tag, false);
+	}
+	serve(n);
+}
+
+static void sum_done(void *owner, void *args)
+{
+	const struct job *j = args;
+	struct nvme *n = owner;
+	struct buffer *u = &n->buffer[j->buffer];
+	enum shard_status st;
+
+	CHECK(u->state == SUMMING);
+	if (n->stopped) { /* It stays dirty. */
+		n->conf.release(n->conf.arg);
+		return;
+	}
+	u->state = WRITING;
+	st = ring_write(n->conf.ring, j->buffer, 0, io_bytes(n, u->chunk), slot_at(n, u->to.slot),
+			write_done, n, j->buffer);
+	CHECK(st == SHARD_OK);
+	n->conf.release(n->conf.arg);
+}
+
+static void write_begin(struct nvme *n, uint32_t b)
+{
+	struct buffer *u = &n->buffer[b];
+
+	CHECK(u->state == WARM && u->dirty && u->users == 0);
+	n->writes++;
+	u->state = SUMMING;
+	u->voids = store_away_voids(n->store, u->chunk);
+	u->to = slots_take(&n->slots);
+	submit(n, b, u->to.seq, sum_run, sum_done);
+}
+
+/* So many buffers can be given away at once, or soon. */
+static uint32_t spare(const struct nvme *n)
+{
+	uint32_t nr = n->writes;
+
+	for (uint32_t b = 0; b < n->buffers_nr && nr < WRITES_MAX; b++) {
+		const struct buffer *u = &n->buffer[b];
+
+		nr += u->state == FREE || (may_go(n, u) && !u->dirty);
+	}
+	return nr;
+}
+
+/* Keeps the buffers that chunks take turns in clean, so that one that is wanted need not wait for a
+ * write. */
+static void clean(struct nvme *n)
+{
+	uint32_t turns = n->buffers_nr - n->staying;
+
+	while (!over(n) && n->writes < WRITES_MAX && spare(n) < turns) {
+		uint32_t b = last_again(n, true, 0);
+
+		if (b == NONE)
+			return;
+		write_begin(n, b);
+	}
+}
+
+/* Before a step: reads the first chunks that are not in memory, in place of later ones. */
+static void read_ahead(struct nvme *n)
+{
+	for (uint32_t c = 0; n->ahead && !over(n) && c < n->chunks_nr; c++) {
+		uint32_t b;
+
+		if (!store_is_away(n->store, c) || !store_holds(n->store, c) || n->where[c] != NONE)
+			continue;
+		if ((b = last_again(n, false, distance(n, c) + 1)) == NONE)
+			return;
+		(void)bring(n, c, b);
+	}
+}
+
+/* --- pins --- */
+
+static void use(struct nvme *n, uint32_t b, const struct tier_pin *p)
+{
+	struct buffer *u = &n->buffer[b];
+
+	u->users++;
+	if (p->done != call_pinned)
+		n->outside += u->outside++ == 0;
+	if (p->writes)
+		set_dirty(n, b, true); /* Before anything of it changes. */
+}
+
+/* A step has to find buffers to take turns in, however many pins others hold. */
+static bool may_have(const struct nvme *n, const struct tier_pin *p, uint32_t b)
+{
+	uint32_t turns = n->buffers_nr - n->staying;
+
+	return p->done == call_pinned || turns == 0 || n->outside < turns / 2 ||
+	       (b != NONE && n->buffer[b].outside > 0);
+}
+
+/* *full: there is no buffer that could go. */
+static bool grant(struct nvme *n, const struct tier_pin *p, bool *full)
+{
+	uint32_t b = n->where[p->chunk];
+
+	if (!may_have(n, p, b))
+		return false;
+	if (b == NONE) {
+		n->next = p->chunk;
+		if (*full || (b = last_again(n, false, 0)) == NONE) {
+			*full = true;
+			return false;
+		}
+		(void)bring(n, p->chunk, b);
+	}
+	if (n->buffer[b].state < WARM || (p->writes && n->buffer[b].state > WARM))
+		return false;
+	use(n, b, p);
+	return true;
+}
+
+static bool serve_one(struct nvme *n)
+{
+	bool full = false;
+
+	list_each(it, &n->waiting) {
+		struct tier_pin *p = list_of(it, struct tier_pin, link);
+
+		if (!grant(n, p, &full))
+			continue;
+		list_remove(&p->link);
+		tier_pinned(p); /* The list may be another one after this. */
+		return true;
+	}
+	return false;
+}
+
+/* After every change. What done() of a pin does comes here, too, and is seen to by the outer
+ * call. */
+static void serve(struct nvme *n)
+{
+	if (n->serving) {
+		n->again = true;
+		return;
+	}
+	n->serving = true;
+	do {
+		n->again = false;
+		while (!over(n) && serve_one(n))
+			;
+		clean(n);
+		read_ahead(n);
+	} while (n->again);
+	n->serving = false;
+}
+
+static bool nvme_pin(struct tier *t, struct tier_pin *p)
+{
+	struct nvme *n = nvme_of(t);
+	bool full = false;
+
+	if (!store_is_away(n->store, p->chunk))
+		return true;
+	if (!over(n) && grant(n, p, &full)) { /* Those who wait could not have that buffer. */
+		n->next = p->chunk + 1 < n->chunks_nr ? p->chunk + 1 : 0;
+		return true;
+	}
+	list_push(&n->waiting, &p->link);
+	clean(n); /* Something may have to be written first. */
+	return false;
+}
+
+static void nvme_unpin(struct tier *t, struct tier_pin *p)
+{
+	struct nvme *n = nvme_of(t);
+	struct buffer *u;
+
+	if (!store_is_away(n->store, p->chunk))
+		return;
+	if (p->at == TIER_WAITS) {
+		list_remove(&p->link);
+		return;
+	}
+	u = &n->buffer[n->where[p->chunk]];
+	CHECK(u->users > 0);
+	u->users--;
+	if (p->done != call_pinned) {
+		CHECK(u->outside > 0 && n->outside > 0);
+		n->outside -= --u->outside == 0;
+	}
+	serve(n);
+}
+
+/* --- calls --- */
+
+static void call_done(void *owner, uint64_t tag, const struct tier_result *r)
+{
+	struct call *c = owner;
+	struct nvme *n = c->of;
+	struct tier_call who = c->who;
+
+	(void)tag;
+	tier_unpin(&n->tier, &c->pin);
+	c->of = NULL;
+	who.done(who.owner, who.tag, r);
+}
+
+/* The chunk is in memory. */
+static enum shard_status carry_out(struct call *c)
+{
+	struct nvme *n = c->of;
+	struct tier_call who = {.done = call_done, .owner = c, .here = c->who.here};
+	enum shard_status st = SHARD_AGAIN;
+
+	for (; st != SHARD_OK; who.here = true) {
+		st = c->make ? n->ram->row->make(n->ram, &c->what, &who)
+			     : n->ram->row->apply(n->ram, &c->what.update, &who);
+		if (st == SHARD_OK || !c->waited)
+			break;
+		/* It was accepted, so it is carried out. */
+	}
+	return st;
+}
+
+static void call_pinned(struct tier_pin *p)
+{
+	struct call *c = list_of(p, struct call, pin);
+
+	(void)carry_out(c);
+}
+
+static enum shard_status begin(struct tier *t, const struct tier_make *what, bool make,
+			       const struct tier_call *who)
+{
+	struct nvme *n = nvme_of(t);
+	uint32_t i = 0;
+	struct call *c;
+	enum shard_status st;
+
+	while (i < CALLS_MAX && n->call[i].of != NULL)
+		i++;
+	if (i == CALLS_MAX)
+		return SHARD_AGAIN;
+	n->ahead = false;
+	c = &n->call[i];
+	*c = (struct call){.pin = {.chunk = what->update.chunk,
+				   .writes = !make || what->finish,
+				   .done = call_pinned},
+			   .of = n,
+			   .make = make,
+			   .waited = true,
+			   .what = *what,
+			   .who = *who};
+	if (!tier_pin(t, &c->pin))
+		return SHARD_OK;
+	c->waited = false;
+	if ((st = carry_out(c)) == SHARD_OK)
+		return SHARD_OK;
+	tier_unpin(t, &c->pin);
+	c->of = NULL;
+	return st;
+}
+
+static enum shard_status nvme_apply(struct tier *t, const struct tier_apply *a,
+				    const struct tier_call *c)
+{
+	struct nvme *n = nvme_of(t);
+	struct tier_make what = {.update = *a};
+
+	return store_is_away(n->store, a->chunk) ? begin(t, &what, false, c)
+						 : n->ram->row->apply(n->ram, a, c);
+}
+
+static enum shard_status nvme_make(struct tier *t, const struct tier_make *a,
+				   const struct tier_call *c)
+{
+	struct nvme *n = nvme_of(t);
+
+	return store_is_away(n->store, a->update.chunk) ? begin(t, a, true, c)
+							: n->ram->row->make(n->ram, a, c);
+}
+
+static enum shard_status nvme_sum(struct tier *t, const struct tier_sum *s,
+				  const struct tier_call *c)
+{
+	return nvme_of(t)->ram->row->sum(nvme_of(t)->ram, s, c);
+}
+
+static enum shard_status nvme_repair(struct tier *t, uint64_t stamp, bool applying,
+				     void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
+				     void *arg, uint64_t *kept, struct err *e)
+{
+	struct tier *ram = nvme_of(t)->ram;
+
+	return ram->row->repair(ram, stamp, applying, of, arg, kept, e);
+}
+
+static void nvme_ahead(struct tier *t)
+{
+	struct nvme *n = nvme_of(t);
+
+	n->ahead = true;
+	n->next = 0;
+	serve(n);
+}
+
+/* The loop ends, and after it the threads. What is dirty stays so, for the next process. */
+static void nvme_stop(struct tier *t)
+{
+	struct nvme *n = nvme_of(t);
+
+	n->stopped = true;
+	ring_stop(n->conf.ring);
+}
+
+static uint32_t nvme_lanes(const struct tier *t)
+{
+	return nvme_of(t)->ram->row->lanes(nvme_of(t)->ram);
+}
+
+/* --- begin and end --- */
+
+static uint32_t staying(const struct store *st)
+{
+	uint32_t all = store_away_buffers(st), half = all / 2;
+
+	if (all == store_away_nr(st))
+		return all;
+	return all - (half < WRITES_MAX ? half : WRITES_MAX);
+}
+
+static void destroy(struct nvme *n)
+{
+	tier_close(&n->ram);
+	free(n->buffer);
+	free(n->where);
+	slots_close(&n->slots);
+	free(n);
+}
+
+static void nvme_close(struct tier *t)
+{
+	struct nvme *n = nvme_of(t);
+
+	CHECK(list_empty(&n->waiting));
+	nvme_stop(t);
+	for (uint32_t b = 0; b < n->buffers_nr; b++)
+		if (n->buffer[b].chunk != NONE)
+			store_away_lend(n->store, n->buffer[b].chunk, NULL);
+	destroy(n);
+}
+
+/* The chunks that are in buffers. What was on its way into one is not. */
+static enum shard_status take_buffers(struct nvme *n, struct err *e)
+{
+	for (uint32_t b = 0; b < n->buffers_nr; b++) {
+		uint64_t word = atomic_load(store_away_holds(n->store, b)),
+			 chunk = (word & ~DIRTY) - 1;
+
+		if (word == 0)
+			continue;
+		if (chunk >= n->chunks_nr || !store_is_away(n->store, (uint32_t)chunk) ||
+		    n->where[chunk] != NONE)
+			return err_set(e, SHARD_MISMATCH,
+				       "a buffer is said to hold chunk %llu, which cannot be",
+				       (unsigned long long)chunk);
+		n->buffer[b].chunk = (uint32_t)chunk;
+		n->buffer[b].state = WARM;
+		n->buffer[b].dirty = word & DIRTY;
+		n->count.dirty += n->buffer[b].dirty;
+		n->where[chunk] = b;
+		store_away_lend(n->store, (uint32_t)chunk, store_away_buffer(n->store, b));
+	}
+	return SHARD_OK;
+}
+
+enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf,
+				 const struct tier_nvme_conf *nvme, struct err *e)
+{
+	static const struct tier_row row = {.name = "nvme",
+					    .sum = nvme_sum,
+					    .apply = nvme_apply,
+					    .make = nvme_make,
+					    .repair = nvme_repair,
+					    .pin = nvme_pin,
+					    .unpin = nvme_unpin,
+					    .ahead = nvme_ahead,
+					    .stop = nvme_stop,
+					    .lanes = nvme_lanes,
+					    .close = nvme_close};
+	const struct store_conf *s = &conf->store->conf;
+	uint32_t chunks_nr = s->layout->chunks_nr, buffers = store_away_buffers(conf->store);
+	struct nvme *n = calloc(1, sizeof(*n));
+	enum shard_status st;
+
+	CHECK(buffers > 0);
+	if (n == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"", s->name);
+	n->tier.row = &row;
+	n->store = conf->store;
+	n->exec = conf->exec;
+	n->conf = *nvme;
+	n->chunks_nr = chunks_nr;
+	n->buffers_nr = buffers;
+	n->staying = staying(conf->store);
+	list_init(&n->waiting);
+	n->buffer = calloc(buffers, sizeof(*n->buffer));
+	n->where = malloc(chunks_nr * sizeof(*n->where));
+	if (n->buffer == NULL || n->where == NULL) {
+		st = err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"", s->name);
+		goto err_tier;
+	}
+	for (uint32_t b = 0; b < buffers; b++)
+		n->buffer[b].chunk = NONE;
+	for (uint32_t c = 0; c < chunks_nr; c++)
+		n->where[c] = NONE;
+	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||
+	    (st = slots_open(&n->slots, conf->store, store_away_nr(conf->store) + SLOTS_MORE, e)) !=
+		    SHARD_OK ||
+	    (st = take_buffers(n, e)) != SHARD_OK)
+		goto err_tier;
+	*out = &n->tier;
+	return SHARD_OK;
+err_tier:
+	destroy(n);
+	return st;
+}
+
+uint64_t tier_nvme_bytes(const struct store *st)
+{
+	uint32_t nr = store_away_nr(st);
+
+	return nr > 0 ? (nr + SLOTS_MORE) * store_away_slot(st) : 0;
+}
+
+uint64_t tier_nvme_step_bytes(const struct store *st)
+{
+	return (store_away_nr(st) - staying(st)) * store_away_slot(st);
+}
+
+struct tier_nvme_count tier_nvme_count(const struct tier *t)
+{
+	static const struct tier_nvme_count none;
+
+	return t->row->close == nvme_close ? nvme_of(t)->count : none;
+}
