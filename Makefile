@@ -320,7 +320,7 @@ format:
 help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
-	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4' \
+	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme or mixed' \
 	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
@@ -333,6 +333,7 @@ help:
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
+	  'make nvme-kill NVME_KILLS=n' 'kills a process whose state is on a disk n times (1000), and compares every chunk' \
 	  'make chaos SECONDS=n SEED=k' 'real daemons and trainers under faults, a replay, and figures; CLUSTER=static, quorum or etcd alone; FAULTS="a b"' \
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \

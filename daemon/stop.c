@@ -9,6 +9,7 @@
  * within [daemon] stop_timeout, the log says which step is left and what that means. */
 #include "node/state.h"
 #include "ckpt/ckpt.h"
+#include "control/drop.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -238,14 +239,15 @@ static void pool_closed(void *arg)
 	check_stopped(s);
 }
 
-/* Chunks of a decided step still wait for a place in the queue of the workers, or for the images
- * that are being made again before. */
+/* Chunks of a decided step still wait for a place in the queue of the workers, for their state to
+ * be in memory, or for the images that are being made again before. */
 static bool feeding(const struct server *s)
 {
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (feed_open(m) || (m->img.applying && m->memory.settle.on && !m->dropping))
+		if (feed_open(m) || m->img.feed.in_hand > 0 ||
+		    (m->img.applying && m->memory.settle.on && !m->dropping))
 			return true;
 	}
 	return false;
@@ -275,6 +277,9 @@ static void check_stopped(struct server *s)
 	if (feeding(s))
 		return;
 	if (s->pool != NULL) {
+		list_each(it, &s->models)
+			tier_stop(list_of(it, struct model, link)->tier);
+		drop_stop(s);
 		worker_close(&s->pool, pool_closed, s);
 		return;
 	}

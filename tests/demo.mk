@@ -22,7 +22,7 @@ demo: # Each part has a make of its own, so that nothing is built before what it
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
 demo-run: all $(DEMO)
-	@BREAK='$(BREAK)' KEEP='$(KEEP)' CODEC='$(CODEC)' tests/demo/demo.sh $(B)
+	@BREAK='$(BREAK)' KEEP='$(KEEP)' CODEC='$(CODEC)' TIER='$(TIER)' tests/demo/demo.sh $(B)
 
 # `make demo-kill KILLS=n SEED=k STEPS=n`: kills trainers and daemons with kill -9 and starts them
 # again. The replayed history must give the same bits.
@@ -30,8 +30,14 @@ demo-kill:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory demo-kill-run
 demo-kill-run: all $(DEMO)
-	@BREAK='$(BREAK)' KEEP='$(KEEP)' KILLS='$(KILLS)' STEPS='$(STEPS)' SEED='$(if $(findstring file,$(origin SEED)),,$(SEED))' \
+	@BREAK='$(BREAK)' KEEP='$(KEEP)' TIER='$(TIER)' KILLS='$(KILLS)' STEPS='$(STEPS)' SEED='$(if $(findstring file,$(origin SEED)),,$(SEED))' \
 	  tests/demo/kill.sh $(B)
+
+# `make nvme-kill NVME_KILLS=n`: kills a process with reads, writes and updates of chunks on a disk
+# under way, by io_uring and by threads, n times each. `make check` does so a few times.
+.PHONY: nvme-kill
+nvme-kill: $(B)/tests/proc/test_nvme_kill
+	@NVME_KILLS='$(or $(NVME_KILLS),1000)' $<
 
 # `make demo-elastic`: kills the node that coordinates for good, and lets another one join.
 demo-elastic:

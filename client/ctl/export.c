@@ -206,8 +206,11 @@ static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first,
 		}
 		for (uint64_t at = 0, n; at < all; at += n) {
 			n = all - at < BATCH_ELEMS - elems ? all - at : BATCH_ELEMS - elems;
-			runs[nr++] =
-				(struct part_run){SHARD_MASTER, t->name, at, n, j->batch + elems};
+			runs[nr++] = (struct part_run){.kind = SHARD_MASTER,
+						       .tensor = t->name,
+						       .first = at,
+						       .count = n,
+						       .at = j->batch + elems};
 			elems += n;
 			if (nr < NR(runs) && elems < BATCH_ELEMS)
 				continue;

@@ -310,8 +310,11 @@ static bool put_parts(struct job *j, struct part_run *runs)
 			if (source_read(j->source, i, at, n, j->part + used, &j->e) != SHARD_OK ||
 			    !all_finite(j, x->name, at, j->part + used, n))
 				return false;
-			runs[nr++] =
-				(struct part_run){SHARD_MASTER, x->name, at, n, j->part + used};
+			runs[nr++] = (struct part_run){.kind = SHARD_MASTER,
+						       .tensor = x->name,
+						       .first = at,
+						       .count = n,
+						       .at = j->part + used};
 			used += n;
 			bar_set(&j->bar, j->done += n * dtype_bytes(x->dtype));
 			if (used < j->part_elems)

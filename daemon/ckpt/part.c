@@ -12,9 +12,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "ckpt/borrow.h"
 #include "ckpt/hash.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
+#include "store/away.h"
 #include "store/store_missing.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
@@ -43,6 +45,8 @@ struct ckpt_part {
 	struct placement holders; /* As it was when the runs were listed. */
 	struct ckpt_view view;    /* The same. */
 	struct part_run *runs;
+	struct borrow borrow;
+	struct part_memory memory; /* Of runs in chunks that are away. */
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
 	uint32_t runs_nr, blobs_nr;
@@ -74,30 +78,69 @@ static bool has_blob(const struct ckpt_part *p, uint32_t rank)
 	return rank < p->m->set.max_world && has_part(p, place_blob_chunk(&p->holders, rank));
 }
 
-static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
+static float *array_of(const struct ckpt_part *p, uint32_t chunk, uint32_t array)
+{
+	return array == 0 ? store_master(p->m->store, chunk)
+			  : store_state(p->m->store, chunk, array - 1);
+}
+
+/* A run of a chunk that is away is named by the chunk, the array, and its first element there. */
+static uint64_t tag_of(uint32_t chunk, uint32_t array, uint32_t start)
+{
+	return (uint64_t)chunk << 32 | (uint64_t)array << 28 | start;
+}
+
+struct using
+{
+	const struct ckpt_part *p;
+	uint64_t tag;
+	void (*with)(void *ctx, float *at);
+	void *ctx;
+};
+
+static void with_run(void *arg)
+{
+	const struct using *u = arg;
+	uint32_t chunk = (uint32_t)(u->tag >> 32), low = (uint32_t)u->tag;
+
+	u->with(u->ctx, array_of(u->p, chunk, low >> 28) + (low & 0xfffffff));
+}
+
+static void use_run(void *arg, const struct part_run *r, bool writes,
+		    void (*with)(void *ctx, float *at), void *ctx)
+{
+	struct ckpt_part *p = arg;
+
+	borrow_use(&p->borrow, (uint32_t)(r->tag >> 32), writes, with_run,
+		   &(struct using){p, r->tag, with, ctx});
+}
+
+/* array: 0 for the master. */
+static void add_runs(struct ckpt_part *p, enum shard_kind kind, uint32_t array)
 {
 	struct model *m = p->m;
 	const struct layout *l = m->layout;
 
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
+		bool away = store_is_away(m->store, c);
 		float *base;
 
-		if (!has_part(p, c))
+		if (!has_part(p, c) || array > store_states(m->store, c))
 			continue;
-		base = state < 0 ? store_master(m->store, c)
-				 : store_state(m->store, c, (uint32_t)state);
-		for (uint32_t s = l->chunk_segment[c]; base != NULL && s < l->chunk_segment[c + 1];
-		     s++) {
+		base = away ? NULL : array_of(p, c, array);
+		for (uint32_t s = l->chunk_segment[c]; s < l->chunk_segment[c + 1]; s++) {
 			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
 
-			if (state >= 0 && layout_frozen(l, s))
+			if (array > 0 && layout_frozen(l, s))
 				continue;
 			p->runs[p->runs_nr++] = (struct part_run){
 				.kind = kind,
 				.tensor = t->name,
 				.first = layout_chunk_start(l, c) + l->segment[s].start - t->offset,
 				.count = l->segment[s].n,
-				.at = base + l->segment[s].start,
+				.at = away ? NULL : base + l->segment[s].start,
+				.memory = away ? &p->memory : NULL,
+				.tag = tag_of(c, array, l->segment[s].start),
 			};
 		}
 	}
@@ -114,9 +157,10 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 	if (p->runs == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to list what node %s holds of \"%s\"",
 			       members_name(p->server, p->server->self), p->m->name);
-	add_runs(p, SHARD_MASTER, -1);
+	p->memory = (struct part_memory){use_run, p};
+	add_runs(p, SHARD_MASTER, 0);
 	for (uint32_t i = 0; i < optim->states_nr; i++)
-		add_runs(p, optim->states[i], (int)i);
+		add_runs(p, optim->states[i], i + 1);
 	return SHARD_OK;
 }
 
@@ -149,6 +193,19 @@ static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 
 /* --- the jobs --- */
 
+struct looking {
+	const struct model *m;
+	uint32_t chunk;
+	struct store_missing *missing;
+};
+
+static void look(void *arg)
+{
+	const struct looking *l = arg;
+
+	store_missing(l->m->store, l->chunk, l->missing);
+}
+
 /* Checks that all masters held here are finite. If not, e names the first one. */
 static enum shard_status check_finite(struct ckpt_part *p, enum shard_status otherwise,
 				      const char *text, struct err *e)
@@ -159,9 +216,14 @@ static enum shard_status check_finite(struct ckpt_part *p, enum shard_status oth
 	uint32_t t;
 
 	store_missing_init(&missing);
-	for (uint32_t c = 0; c < m->layout->chunks_nr && !atomic_load(&p->progress.cancel); c++)
-		if (has_part(p, c))
-			store_missing(m->store, c, &missing);
+	for (uint32_t c = 0; c < m->layout->chunks_nr && !atomic_load(&p->progress.cancel); c++) {
+		struct looking l = {m, c, &missing};
+
+		if (has_part(p, c) && store_is_away(m->store, c))
+			borrow_use(&p->borrow, c, false, look, &l);
+		else if (has_part(p, c))
+			look(&l);
+	}
 	nr = missing.unwritten + missing.nonfinite;
 	if (nr == 0)
 		return SHARD_OK;
@@ -363,9 +425,9 @@ static void answer(struct ckpt_part *p)
 		caller_answer(p->server, &p->who, &h, NULL);
 }
 
-static void timer_closed(uv_handle_t *h)
+static void borrow_closed(struct borrow *b)
 {
-	struct ckpt_part *p = h->data;
+	struct ckpt_part *p = list_of(b, struct ckpt_part, borrow);
 
 	p->server->closing_parts--;
 	hash_deinit(&p->hash);
@@ -374,6 +436,13 @@ static void timer_closed(uv_handle_t *h)
 	free(p->blobs);
 	free(p->blob_bytes);
 	free(p);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+	struct ckpt_part *p = h->data;
+
+	borrow_close(&p->borrow, borrow_closed);
 }
 
 static void take_load(struct ckpt_part *p)
@@ -607,6 +676,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 		ckpt_load_superseded(m, who->node, who->tag);
 	list_push(&m->ckpt->parts, &p->link);
 	m->server->closing_parts++;
+	borrow_init(&p->borrow, m);
 	uv_timer_init(m->server->loop, &p->timer);
 	p->timer.data = p;
 	uv_timer_start(&p->timer, tick, 0, POLL_MS);

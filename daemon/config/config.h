@@ -68,8 +68,8 @@ struct config {
 	uint64_t linger_ns; /* 0: the daemon never ends by itself. */
 	uint64_t stop_timeout_ns;
 	enum config_warm warm;
-	char warm_dir[CONFIG_PATH_BYTES];
-	char checkpoint_roots[CONFIG_PATH_BYTES]; /* "/a:/b" */
+	char warm_dir[CONFIG_PATH_BYTES], nvme_dir[CONFIG_PATH_BYTES]; /* nvme_dir empty: none. */
+	char checkpoint_roots[CONFIG_PATH_BYTES];                      /* "/a:/b" */
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections;

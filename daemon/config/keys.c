@@ -34,6 +34,7 @@ static const char *const nonfinite_words[] = {[false] = "skip", [true] = "pause"
 static const char *const lost_words[] = {[false] = "fail", [true] = "reinitialize", NULL};
 static const char *const codec_words[] = {
 	[QUANT_NONE] = "none", [QUANT_INT8] = "int8", [QUANT_INT4] = "int4", NULL};
+static const char *const tier_words[] = {[TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
 static const char *const stragglers_words[] = {[false] = "wait", [true] = "drop", NULL};
 static const char *const warmup_words[] = {
 	[SCHEDULE_LOG] = "log", [SCHEDULE_LINEAR] = "linear", NULL};
@@ -200,6 +201,15 @@ static const struct table_row rows[] = {
 		.words = nonfinite_words, .fallback = "skip",
 		.help = "What a gradient with Inf or NaN does: its step is skipped, or the model "
 			"is paused."},
+	{.name = "nvme_cache", .role = SETTINGS_TIER, .type = TABLE_COUNT, FIELD(nvme_cache), .min = 4,
+		.max = SETTINGS_CACHE_MAX, .fallback = "64",
+		.help = "tier = nvme: how many of the chunks on its disk a node has in memory at a "
+			"time, all but a few of which a step neither reads nor writes. Each takes "
+			"the memory of its master and moments."},
+	{.name = "nvme_share", .role = SETTINGS_TIER, .type = TABLE_COUNT, FIELD(nvme_share), .min = 1,
+		.max = 100, .fallback = "100",
+		.help = "tier = nvme: how many percent of its chunks a node keeps on its disk. The "
+			"first ones stay in memory, because their image is wanted first."},
 	{.name = "pinned", .role = SETTINGS_PINNED, .type = TABLE_OWN,
 		.choose = "names of keys, separated by commas",
 		.otherwise = "none",
@@ -235,6 +245,10 @@ static const struct table_row rows[] = {
 		.help = "What happens to trainers that others have waited for during "
 			"straggler_timeout: they are waited for until step_timeout, or put out of "
 			"the world, if min_world are left. They may join again."},
+	{.name = "tier", .role = SETTINGS_TIER, .type = TABLE_CHOICE, FIELD(tier), .words = tier_words,
+		.fallback = "ram",
+		.help = "Where masters and moments are: in memory, or in files in [daemon] nvme_dir "
+			"of each node. Bits do not depend on it."},
 	{.name = "timeout", .type = TABLE_DURATION, FIELD(timeout_ns), .min = 1e6,
 		.max = 365 * 24 * 3600e9, .fallback = "300s",
 		.help = "How long a trainer's waiting calls wait."},

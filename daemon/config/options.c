@@ -127,6 +127,11 @@ static const struct table_row rows[] = {
 		.help = "Folders below which anybody may save and restore, as in /a:/b. The same "
 			"holds below each checkpoint_dir of this file. Elsewhere only root and the "
 			"daemon's own user may."},
+	{.section = "daemon", .name = "nvme_dir", .type = TABLE_PATH, FIELD(nvme_dir), .max = 255,
+		.otherwise = "none",
+		.help = "The folder for files with the state of models that have tier = nvme. It "
+			"lies on a disk of this node, on a file system with O_DIRECT, and is no "
+			"network folder."},
 	{.section = "net", .name = "transport", .type = TABLE_CHOICE, FIELD(transport),
 		.words = transport_words, .fallback = "auto",
 		.help = "How tensors travel between nodes. auto is rdma where both nodes can, else "

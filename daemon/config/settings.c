@@ -576,6 +576,10 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 		if (s->grad_codec.kind == QUANT_NONE)
 			return; /* Releases before do not know the keys. */
 		break;
+	case SETTINGS_TIER:
+		if (s->tier == TIER_RAM)
+			return;
+		break;
 	case SETTINGS_PLAIN:
 		break;
 	}

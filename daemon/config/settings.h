@@ -20,6 +20,10 @@
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
+#define SETTINGS_CACHE_MAX 16384u /* What an io_uring can register. */
+
+enum settings_tier { TIER_RAM, TIER_NVME };
+
 /* Who set a key whose default depends on the cluster. */
 enum settings_by {
 	SETTINGS_BY_NOBODY, /* The field is what one node alone would have. */
@@ -62,6 +66,8 @@ struct model_settings {
 	double predivide;
 	struct quant grad_codec; /* Of contributions, in a world of several nodes. */
 	bool error_feedback;
+	enum settings_tier tier;
+	uint32_t nvme_share, nvme_cache; /* In percent, and in chunks. Only with TIER_NVME. */
 	uint32_t max_staleness;
 	uint32_t mode;             /* Permissions, as of a file. */
 	char checkpoint_dir[256];  /* Empty: none. */

@@ -501,6 +501,16 @@ void drop_beat(struct server *s, uint64_t now_ns)
 	}
 }
 
+void drop_stop(struct server *s)
+{
+	list_each(it, &s->drops) {
+		const struct drop *d = list_of(it, struct drop, link);
+
+		if (d->m != NULL && d->m->tier != NULL)
+			tier_stop(d->m->tier);
+	}
+}
+
 void drop_free(struct server *s)
 {
 	list_each(it, &s->drops) {

@@ -30,6 +30,8 @@ void drop_compare(struct server *s);
  * node could have it made; otherwise it only wants to know whether the model is still there. */
 void drop_unknown(struct peer *p, uint32_t model, bool has);
 void drop_beat(struct server *s, uint64_t now_ns);
+/* Before the threads end: what these models have on a disk is left alone from now on. */
+void drop_stop(struct server *s);
 void drop_free(struct server *s); /* At the end of the server. */
 
 #endif

@@ -25,6 +25,8 @@
 #include "warm/warm.h"
 #include "model/view_file.h"
 #include "data/mr.h"
+#include "model/core_conf.h"
+#include "model/disk.h"
 #include "model/resume.h"
 #include "model/rooms.h"
 #include "link/session.h"
@@ -36,84 +38,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-static void conf_record(const struct model *m, struct record_conf *r)
-{
-	const struct model_settings *set = &m->set;
-
-	r->optim = set->optim;
-	r->groups_nr = set->groups_nr;
-	memcpy(r->hyper, set->hyper, sizeof(set->hyper[0]) * set->groups_nr);
-	memcpy(r->lr_factor, set->lr_factor, sizeof(set->lr_factor[0]) * set->groups_nr);
-	r->schedule = set->schedule;
-	r->clip = set->clip;
-	r->predivide = set->predivide;
-	r->dynamic_scale = set->dynamic_scale;
-	r->consecutive_hysteresis = set->consecutive_hysteresis;
-	r->initial_scale = set->initial_scale;
-	r->min_scale = set->min_scale;
-	r->scale_window = (int32_t)set->scale_window;
-	r->hysteresis = (int32_t)set->hysteresis;
-	r->max_skips = set->pause_on_nonfinite ? 1 : set->max_skips;
-}
-
-/* The members of the first view. The placement may be a later one, which has nodes that came since.
- */
-static struct view_members first_members(const struct model *m)
-{
-	const struct server *s = m->server;
-	struct view_members v = view_first(s->nodes_nr, server_coordinator(s));
-
-	if (m->spec->members != 0)
-		v.nodes = m->spec->members;
-	for (uint32_t c = 0; c < m->place.chunks_nr; c++)
-		v.nodes |= place_keepers(&m->place, c);
-	if (lead_on(s))
-		v.coordinator = (uint16_t)__builtin_ctzll(v.nodes);
-	else
-		v.nodes |= 1ull << v.coordinator; /* Whatever the definition says. */
-	return v;
-}
-
-/* On the heap, because it is large. The core copies it. NULL: no memory. */
-static struct core_conf *core_conf(struct model *m)
-{
-	struct server *s = m->server;
-	struct core_conf *conf = calloc(1, sizeof(*conf));
-	const char **names = m->node_names = calloc(CORE_NODES_MAX, sizeof(*names));
-	struct view_members members;
-
-	if (conf == NULL || names == NULL) {
-		free(conf);
-		return NULL;
-	}
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		names[n] = members_name(s, n);
-	members = first_members(m);
-	*conf = (struct core_conf){.self = s->self,
-				   .members = members,
-				   .elected = lead_on(s),
-				   .who = model_node(m, s->self, m->memory.incarnation),
-				   .memory_why = m->memory.why,
-				   .term = s->start,
-				   .chunks_nr = m->layout->chunks_nr,
-				   .place = m->place,
-				   .node_names = names,
-				   .min_copies = m->set.min_copies,
-				   .min_world = m->set.min_world,
-				   .join_timeout_ns = m->set.join_timeout_ns,
-				   .straggler_timeout_ns = settings_straggler_ns(&m->set),
-				   .max_world = m->set.max_world,
-				   .local_world = m->set.local_world,
-				   .step_timeout_ns = s->conf->step_timeout_ns,
-				   .lost_timeout_ns = s->conf->lost_timeout_ns,
-				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
-				   .reconnect_ns = PEER_RECONNECT_NS,
-				   .repeat_ns = 200 * NS_PER_MS};
-	conf->slots = UINT64_MAX; /* Nodes that join have the slots behind. */
-	conf_record(m, &conf->record);
-	return conf;
-}
 
 static enum shard_status make_core(struct model *m, const struct core_conf *conf,
 				   const struct core_view *view, bool there, struct err *e)
@@ -165,6 +89,7 @@ struct make { /* Lives as long as the model. */
 	uint32_t id;
 	struct shm region; /* The region WARM_META. */
 	struct store *memory;
+	struct disk disk; /* Of chunks that are away. */
 	struct definition_job definition;
 	bool may_void;         /* Where the place is full, it is made in memory of the process. */
 	uint64_t parked_bytes; /* All that it takes of the place. */
@@ -273,6 +198,8 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .grad = m->grad,
 				       .grad_codec = m->set.grad_codec,
 				       .feedback = m->set.error_feedback,
+				       .away_share = disk_share(&m->set),
+				       .away_cache = m->set.nvme_cache,
 				       .place = m->place,
 				       .self = s->self,
 				       .nodes_nr = m->memory.nodes_nr,
@@ -331,7 +258,9 @@ static enum shard_status make_once(struct make *k)
 	if (k->store.warm != NULL && k->found == NULL &&
 	    make_region(k, WARM_META, k->warm.meta, 0, SHM_HUGE_NO, &k->region, &k->e) != SHARD_OK)
 		return k->e.status;
-	return store_init(&k->memory, &k->store, &k->e);
+	if (store_init(&k->memory, &k->store, &k->e) != SHARD_OK)
+		return k->e.status;
+	return disk_open(&k->disk, k->memory, k->store.warm != NULL, &k->e);
 }
 
 /* Gigabytes: in a thread, or before the loop runs. Where others took the room in the place after
@@ -341,6 +270,7 @@ static void make_memory(struct make *k)
 	enum shard_status st = make_once(k);
 
 	if (st != SHARD_OK && k->full.status != SHARD_OK && k->may_void) {
+		disk_close(&k->disk);
 		shm_unmap(&k->region);
 		warm_unmake(k->place, k->id);
 		k->store.warm = NULL;
@@ -387,7 +317,7 @@ static enum shard_status make_tier(struct model *m, struct err *e)
 				 .exec = worker_exec(m->server->pool),
 				 .tiles = meta_persistent(&m->meta) ? &m->meta.tiles : NULL};
 
-	return tier_ram_open(&m->tier, &conf, e);
+	return disk_tier(&m->make->disk, m, &conf, e);
 }
 
 static enum shard_status make_lists(struct model *m, struct err *e)
@@ -453,7 +383,9 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 		st = definition_plan(m, &k->definition, e);
 	if (st != SHARD_OK)
 		return st;
-	if ((k->core = core_conf(m)) == NULL)
+	if ((st = disk_plan(&k->disk, m, k->found != NULL, e)) != SHARD_OK)
+		return st;
+	if ((k->core = model_core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
 	return store_conf(k, e);
 }
@@ -692,6 +624,7 @@ void model_leaves(struct model *m)
 
 static void free_memory(struct make *k)
 {
+	disk_close(&k->disk);
 	store_free(&k->memory);
 	if (k->region.base != NULL)
 		shm_unmap(&k->region);
@@ -722,6 +655,7 @@ static void leave(struct model *m)
 	if (m->make == NULL)
 		return;
 	definition_leaves(m, &m->make->definition);
+	m->make->disk.keep = m->keep;
 	m->make->memory = m->store;
 	m->make->region = m->meta.shm;
 	m->store = NULL;

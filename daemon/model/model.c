@@ -357,6 +357,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 		if (list_of(it, struct session, link)->trainer->model == m)
 			list_of(it, struct session, link)->trainer->rank = -1;
 	contrib_begin(m);
+	tier_ahead(m->tier);
 	blobs_begin(m);
 	log_line(m->server->log, LOG_LEVEL_DEBUG,
 		 "event=begin model=%s step=%lu attempt=%u world=%u", m->name,

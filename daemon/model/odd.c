@@ -12,6 +12,7 @@
 #include "server.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 void odd_differ(struct model *m, const struct core_action *a)
 {
@@ -59,4 +60,22 @@ void odd_act(struct model *m, const struct core_action *a)
 	}
 	snprintf(s->fault, sizeof(s->fault), "this node is odd in \"%s\": %.300s", m->name, a->why);
 	server_wake(s, 0);
+}
+
+void odd_lost(struct model *m, const char *why)
+{
+	struct server *s = m->server;
+	const struct model *other = alone(m);
+
+	if (meta_persistent(&m->meta))
+		meta_void(&m->meta);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=nvme_lost model=%s why=%s means=%s", m->name, why,
+		 "the disk of this node is bad: it leaves the model, and its next start begins "
+		 "without copies");
+	if (other == NULL)
+		_exit(1);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s", m->name,
+		 other->name,
+		 "this process has the only copy of chunks of the other model: save that one, or "
+		 "drain this node, and then stop it");
 }

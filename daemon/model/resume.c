@@ -19,6 +19,7 @@
 #include "data/blobs.h"
 #include "data/feed.h"
 #include "model/corewire.h"
+#include "model/disk.h"
 #include "model/tablewire.h"
 #include "model/lost.h"
 #include "warm/warm.h"
@@ -661,6 +662,7 @@ enum shard_status resume_load(struct server *s, struct err *e)
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
 		return st;
 	warm_begun(s->warm);
+	disk_sweep(s);
 	return SHARD_OK;
 }
 

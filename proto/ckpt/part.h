@@ -18,12 +18,24 @@
 #define PART_PIECE_BYTES (8u << 20)
 #define PART_BLOB_BYTES  (64u << 10)
 
+/* Memory that is not always there. */
+struct part_run;
+struct part_memory {
+	/* Brings the elements of the run, and calls with() with their address before it returns.
+	 * Several threads call it, and with() does not call it again. */
+	void (*use)(void *arg, const struct part_run *r, bool writes,
+		    void (*with)(void *ctx, float *at), void *ctx);
+	void *arg;
+};
+
 /* Elements of one tensor. The memory is the caller's and holds count elements as fp32. */
 struct part_run {
 	enum shard_kind kind;
 	const char *tensor;
 	uint64_t first, count;
-	float *at;
+	float *at; /* NULL: .memory brings them. */
+	const struct part_memory *memory;
+	uint64_t tag; /* For .memory. */
 };
 
 struct part_blob {

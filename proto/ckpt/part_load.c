@@ -17,8 +17,34 @@
 struct want {
 	uint32_t file;
 	uint64_t offset, bytes;
-	char *to;
+	const struct part_run *run; /* Where it goes, from byte .at of it on. */
+	uint64_t at;
 };
+
+struct copy {
+	uint64_t at, bytes;
+	const void *from; /* NULL: zeros. */
+};
+
+static void copy_in(void *ctx, float *to)
+{
+	const struct copy *c = ctx;
+
+	if (c->from)
+		memcpy((char *)to + c->at, c->from, c->bytes);
+	else
+		memset((char *)to + c->at, 0, c->bytes);
+}
+
+static void put(const struct part_run *r, uint64_t at, uint64_t bytes, const void *from)
+{
+	struct copy c = {at, bytes, from};
+
+	if (r->at)
+		copy_in(&c, r->at);
+	else
+		r->memory->use(r->memory->arg, r, true, copy_in, &c);
+}
 
 struct task {
 	uint32_t file;
@@ -34,7 +60,7 @@ struct loader {
 };
 
 static enum shard_status add_want(struct loader *l, const struct part_span *s, uint64_t first,
-				  uint64_t count, float *to, struct err *e)
+				  uint64_t count, const struct part_run *r, struct err *e)
 {
 	if (l->wants_nr == l->wants_room) {
 		uint64_t room = l->wants_room ? l->wants_room * 2 : 256;
@@ -45,8 +71,8 @@ static enum shard_status add_want(struct loader *l, const struct part_span *s, u
 		l->want = more;
 		l->wants_room = room;
 	}
-	l->want[l->wants_nr++] =
-		(struct want){s->file, s->offset + (first - s->first) * 4, count * 4, (char *)to};
+	l->want[l->wants_nr++] = (struct want){s->file, s->offset + (first - s->first) * 4,
+					       count * 4, r, (first - r->first) * 4};
 	return SHARD_OK;
 }
 
@@ -59,7 +85,6 @@ static enum shard_status want_run(struct loader *l, const struct part_run *r, bo
 	while (st == SHARD_OK && at < end) {
 		const struct part_span *s = part_index_find(&l->index, r->kind, r->tensor, at);
 		uint64_t have = s ? s->first : end; /* No file has the elements before it. */
-		float *to = r->at + (at - r->first);
 		uint64_t n;
 
 		have = have < end ? have : end;
@@ -69,12 +94,12 @@ static enum shard_status want_run(struct loader *l, const struct part_run *r, bo
 					       "%s: no file has %s/%.128s[%" PRIu64 ":%" PRIu64 "]",
 					       l->index.dir, part_kind_name(r->kind), r->tensor, at,
 					       have);
-			memset(to, 0, (have - at) * 4);
+			put(r, (at - r->first) * 4, (have - at) * 4, NULL);
 			at = have;
 			continue;
 		}
 		n = (s->end < end ? s->end : end) - at;
-		st = add_want(l, s, at, n, to, e);
+		st = add_want(l, s, at, n, r, e);
 		at += n;
 	}
 	return st;
@@ -188,8 +213,8 @@ static enum shard_status read_task(struct part_job *j, uint64_t i, void *buffer,
 		uint64_t to = w->offset + w->bytes < end ? w->offset + w->bytes : end;
 
 		if (from < to)
-			memcpy(w->to + (from - w->offset), (char *)buffer + (from - begin),
-			       to - from);
+			put(w->run, w->at + (from - w->offset), to - from,
+			    (char *)buffer + (from - begin));
 	}
 	*done = bytes;
 	return SHARD_OK;
@@ -247,7 +272,7 @@ enum shard_status part_load_bytes(const char *dir, const struct part_file *files
 				 next = s && s->end < end ? s->end : end;
 
 			if (first < next)
-				st = add_want(&l, s, first, next - first, NULL, e);
+				st = add_want(&l, s, first, next - first, &runs[i], e);
 			at = next;
 		}
 	}

@@ -19,7 +19,8 @@
 
 struct source {
 	uint64_t offset, bytes; /* In the file. */
-	const void *data;
+	const void *data;       /* NULL: the memory of the run brings it. */
+	const struct part_run *run;
 };
 
 struct writer {
@@ -100,14 +101,15 @@ static enum shard_status make_entries(struct writer *w, const struct part_run *r
 }
 
 /* Data that follow the last source in memory as they do in the file extend that source. */
-static void add_source(struct writer *w, const void *data, uint64_t bytes)
+static void add_source(struct writer *w, const void *data, uint64_t bytes,
+		       const struct part_run *run)
 {
 	struct source *last = w->sources_nr > 0 ? &w->source[w->sources_nr - 1] : NULL;
 
-	if (last && (const char *)last->data + last->bytes == data)
+	if (data && last && last->data && (const char *)last->data + last->bytes == data)
 		last->bytes += bytes;
 	else if (bytes > 0)
-		w->source[w->sources_nr++] = (struct source){w->bytes, bytes, data};
+		w->source[w->sources_nr++] = (struct source){w->bytes, bytes, data, run};
 	w->bytes += bytes;
 }
 
@@ -125,12 +127,12 @@ static enum shard_status lay_out(struct writer *w, const struct part_run *runs, 
 	w->source = calloc((size_t)runs_nr + blobs_nr + 1, sizeof(*w->source));
 	if (!w->source)
 		return part_no_memory(e, "a checkpoint's list of tensors");
-	add_source(w, w->header, bytes);
+	add_source(w, w->header, bytes, NULL);
 	for (uint32_t i = 0; i < runs_nr; i++)
-		add_source(w, runs[i].at, runs[i].count * 4);
+		add_source(w, runs[i].at, runs[i].count * 4, &runs[i]);
 	for (uint32_t i = 0; i < blobs_nr; i++) {
 		blobs[i].offset = w->bytes;
-		add_source(w, blobs[i].data, blobs[i].bytes);
+		add_source(w, blobs[i].data, blobs[i].bytes, NULL);
 	}
 	return SHARD_OK;
 }
@@ -206,10 +208,26 @@ static uint32_t source_at(const struct writer *w, uint64_t offset)
 static const void *in_place(const struct writer *w, uint64_t offset, size_t bytes)
 {
 	const struct source *s = &w->source[source_at(w, offset)];
-	const char *at = (const char *)s->data + (offset - s->offset);
 	bool whole = offset - s->offset + bytes <= s->bytes && bytes % PART_ALIGN == 0;
+	const char *at;
 
+	if (!s->data)
+		return NULL;
+	at = (const char *)s->data + (offset - s->offset);
 	return whole && (uintptr_t)at % PART_ALIGN == 0 ? at : NULL;
+}
+
+struct copy {
+	char *to;
+	uint64_t skip;
+	size_t bytes;
+};
+
+static void copy_out(void *ctx, float *at)
+{
+	const struct copy *c = ctx;
+
+	memcpy(c->to, (const char *)at + c->skip, c->bytes);
 }
 
 static void gather(const struct writer *w, char *to, uint64_t offset, size_t bytes)
@@ -223,7 +241,11 @@ static void gather(const struct writer *w, char *to, uint64_t offset, size_t byt
 			s->bytes - skip < bytes - done ? (size_t)(s->bytes - skip) : bytes - done;
 
 		CHECK(low < w->sources_nr && skip < s->bytes);
-		memcpy(to + done, (const char *)s->data + skip, n);
+		if (s->data)
+			memcpy(to + done, (const char *)s->data + skip, n);
+		else
+			s->run->memory->use(s->run->memory->arg, s->run, false, copy_out,
+					    &(struct copy){to + done, skip, n});
 		done += n;
 	}
 }

@@ -4,7 +4,8 @@
 # started here is gone when the script ends. KEEP=1 keeps the folder. CONF has further lines for the
 # daemons' configuration, and WORKERS the number of their workers. SLOW=n says that the machine is
 # so many times slower than others, so that deadlines are longer. WARM=1: the memory of the daemons
-# outlives them, on a tmpfs.
+# outlives them, on a tmpfs. TIER=nvme or mixed: the state is in files below the build folder, or
+# that of every second chunk, and few chunks are in memory at a time. `tier` has the settings then.
 set -u
 . "${BASH_SOURCE%/*}/../lib/pace.sh"
 unset "${!SHARD_@}"
@@ -12,6 +13,14 @@ unset "${!SHARD_@}"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
 warm=
 [ "${WARM:-}" = 1 ] && warm=$(mktemp -d "/dev/shm/shardd-$name.XXXXXX")
+disk= tier=
+case ${TIER:-ram} in
+ram) ;;
+nvme) tier=' tier=nvme nvme_cache=4' ;;
+mixed) tier=' tier=nvme nvme_cache=4 nvme_share=50' ;;
+*) echo "$name: TIER is ram, nvme or mixed"; exit 1 ;;
+esac
+[ -z "$tier" ] || disk=$(mktemp -d "$build/nvme-$name.XXXXXX")
 declare -A pid_of=()
 ports=() # files whose locks keep other scripts from this one's ports
 
@@ -30,6 +39,7 @@ cleanup()
 		rm -rf "$dir"
 	fi
 	[ -z "$warm" ] || rm -rf "$warm"
+	[ -z "$disk" ] || rm -rf "$disk"
 }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -119,6 +129,7 @@ config() # NODE
 		${WORKERS:+workers = $WORKERS}
 		warm_restart = $([ -n "$warm" ] && echo tmpfs || echo off)
 		warm_dir = ${warm:-/dev/shm}
+		${disk:+nvme_dir = $disk}
 		[cluster]
 		run_id = $name
 		membership = static

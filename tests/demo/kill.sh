@@ -8,15 +8,16 @@
 # that any trainer was told. Each life of a trainer has checked that the place in the data which the
 # trainers before it committed is that of the step. Ends with "demo: exact" and status 0.
 # KILLS=n SEED=k STEPS=n say how often, at which moments and how long. BREAK=1 leaves one world out
-# of the replay, which must end with status 1. KEEP=1 keeps the folder.
+# of the replay, which must end with status 1. TIER=nvme or mixed: see cluster.sh. KEEP=1 keeps the
+# folder.
 name=demo
 build=$(cd "${1:?usage: kill.sh BUILD}" && pwd)
 kills=${KILLS:-20} seed=${SEED:-$(($(date +%s) % 30000))} steps=${STEPS:-800}
-model=(--layers "${LAYERS:-2}" --dim "${DIM:-64}" --heads 4 --seq 64 --batch 16 --seed 1 --dtype bf16 --steps "$steps"
-	--settings "optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384")
 stall_s=60
 WARM=1
 . "${BASH_SOURCE%/*}/cluster.sh"
+model=(--layers "${LAYERS:-2}" --dim "${DIM:-64}" --heads 4 --seq 64 --batch 16 --seed 1 --dtype bf16 --steps "$steps"
+	--settings "optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384$tier")
 RANDOM=$seed
 
 nodes=(a a b b)

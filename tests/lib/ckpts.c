@@ -76,8 +76,11 @@ static enum shard_status write_node(const char *path, struct manifest *m, int no
 				if (c % (uint64_t)nodes != (uint64_t)node)
 					continue;
 				CHECK(nr < NR(runs));
-				runs[nr++] = (struct part_run){ckpts_kinds[k], ckpts_names[t],
-							       first, n, memory + at};
+				runs[nr++] = (struct part_run){.kind = ckpts_kinds[k],
+							       .tensor = ckpts_names[t],
+							       .first = first,
+							       .count = n,
+							       .at = memory + at};
 				for (uint64_t i = 0; i < n; i++)
 					memory[at++] = ckpts_value(salt, k, t, first + i);
 			}
@@ -169,10 +172,14 @@ static enum shard_status load_all(const char *path, const struct manifest *m, ui
 
 			memcpy(to + ckpts_elems[t], guard, 4);
 			for (uint64_t first = 0; first < ckpts_elems[t]; first += run, nr++)
-				runs[nr] = (struct part_run){
-					ckpts_kinds[k], ckpts_names[t], first,
-					ckpts_elems[t] - first < run ? ckpts_elems[t] - first : run,
-					to + first};
+				runs[nr] =
+					(struct part_run){.kind = ckpts_kinds[k],
+							  .tensor = ckpts_names[t],
+							  .first = first,
+							  .count = ckpts_elems[t] - first < run
+									   ? ckpts_elems[t] - first
+									   : run,
+							  .at = to + first};
 			st = part_load(path, m->files, m->files_nr, runs, nr, false, NULL, e);
 			for (uint64_t i = 0; st == SHARD_OK && i < ckpts_elems[t]; i++) {
 				float want = ckpts_value(m->step, k, t, i);

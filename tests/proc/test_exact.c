@@ -154,6 +154,29 @@ static void gradients_as_codes(void **state)
 		fail_msg("a flipped bit is not found");
 }
 
+/* All of it, or the last chunks of each node, with few chunks in memory at a time. The daemons that
+ * are killed find the rest in their files. */
+static void state_on_disks(void **state)
+{
+	static const char *const rows[] = {
+		"2,2 --steps 12 --settings 'chunk_elems=1024 clip=0.5 tier=nvme nvme_cache=4'",
+		"1,3 --dtype fp32 --settings 'chunk_elems=1024 tier=nvme nvme_cache=5 "
+		"nvme_share=50 optimizer=lion'",
+		"2,1 --settings 'chunk_elems=1024 tier=nvme nvme_cache=4 max_staleness=1 "
+		"grad_codec=int8'",
+		"2,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=16384 replicas=2 "
+		"tier=nvme nvme_cache=6 nvme_share=70'",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (run("TIER=nvme", rows[i], "") != 0)
+			fail_msg("exact.sh BUILD %s: not exact, see above", rows[i]);
+	if (run("TIER=nvme DAEMONS='a,b a b' EVERY=10",
+		"2,1 --steps 50 --settings 'chunk_elems=1024 tier=nvme nvme_cache=4'", "") != 0)
+		fail_msg("not exact with daemons that are killed");
+}
+
 static void chunks_for_workers(void **state)
 {
 	(void)state;
@@ -253,6 +276,7 @@ int main(void)
 		cmocka_unit_test(divided_before_the_sum),
 		cmocka_unit_test(weights_of_two_steps_before),
 		cmocka_unit_test(gradients_as_codes),
+		cmocka_unit_test(state_on_disks),
 		cmocka_unit_test(chunks_for_workers),
 		cmocka_unit_test(more_chunks_than_the_queue_takes),
 		cmocka_unit_test(several_copies),

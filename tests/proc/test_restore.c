@@ -254,8 +254,10 @@ static void save_nan(struct yard *y)
 			for (uint32_t d = 0; d < m->tensors[t].ndim; d++)
 				numel *= m->tensors[t].shape[d];
 			assert_true(nr < NR(run));
-			run[nr++] = (struct part_run){m->kinds[k], m->tensors[t].name, 0, numel,
-						      calloc(numel, sizeof(float))};
+			run[nr++] = (struct part_run){.kind = m->kinds[k],
+						      .tensor = m->tensors[t].name,
+						      .count = numel,
+						      .at = calloc(numel, sizeof(float))};
 		}
 	}
 	assert_int_equal(part_load(from, m->files, m->files_nr, run, nr, false, &progress, &e),

@@ -51,7 +51,8 @@ static const char *const hyper_names[HYPER_NR] = {
 };
 
 static const char *const no_effect[] = {"min_world", "max_world",  "local_world",
-					"replicas",  "min_copies", "timeout"};
+					"replicas",  "min_copies", "timeout",
+					"tier",      "nvme_share", "nvme_cache"};
 
 static bool number(const char *text, double *to)
 {

@@ -73,11 +73,28 @@ static void test_pieces(void **state)
 	ckpts_folder(dir);
 	for (uint32_t i = 0; i < BIG; i++)
 		a[i] = (float)(i * 7 % 16777213);
-	struct part_run out[] = {{SHARD_MASTER, "w", 10, BIG / 2, a},
-				 {SHARD_MASTER, "w", 10 + BIG / 2, BIG - BIG / 2, a + BIG / 2}};
-	struct part_run in[] = {{SHARD_MASTER, "w", 1000000, BIG - 1000000 + 10, b},
-				{SHARD_MASTER, "w", 10, 999990, b + BIG - 999990}};
-	struct part_run few[] = {{SHARD_MASTER, "w", PART_PIECE_BYTES / 4, 1, b}};
+	struct part_run out[] = {
+		{.kind = SHARD_MASTER, .tensor = "w", .first = 10, .count = BIG / 2, .at = a},
+		{.kind = SHARD_MASTER,
+		 .tensor = "w",
+		 .first = 10 + BIG / 2,
+		 .count = BIG - BIG / 2,
+		 .at = a + BIG / 2}};
+	struct part_run in[] = {{.kind = SHARD_MASTER,
+				 .tensor = "w",
+				 .first = 1000000,
+				 .count = BIG - 1000000 + 10,
+				 .at = b},
+				{.kind = SHARD_MASTER,
+				 .tensor = "w",
+				 .first = 10,
+				 .count = 999990,
+				 .at = b + BIG - 999990}};
+	struct part_run few[] = {{.kind = SHARD_MASTER,
+				  .tensor = "w",
+				  .first = PART_PIECE_BYTES / 4,
+				  .count = 1,
+				  .at = b}};
 
 	MUST(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e));
 	assert_int_equal(p.done_bytes, f.bytes);
@@ -124,12 +141,14 @@ static void test_in_place(void **state)
 		near[i] = (float)(i * 5 % 16777213);
 	for (uint64_t i = 0; i < u; i++)
 		far[i] = -(float)(i * 3 % 16777213);
-	struct part_run out[] = {{SHARD_MASTER, "w", 0, w, near},
-				 {SHARD_MASTER, "v", 0, v, near + w},
-				 {SHARD_MASTER, "u", 7, u, far}};
-	struct part_run in[] = {{SHARD_MASTER, "w", 0, w, back},
-				{SHARD_MASTER, "v", 0, v, back + w},
-				{SHARD_MASTER, "u", 7, u, back + w + v}};
+	struct part_run out[] = {
+		{.kind = SHARD_MASTER, .tensor = "w", .first = 0, .count = w, .at = near},
+		{.kind = SHARD_MASTER, .tensor = "v", .first = 0, .count = v, .at = near + w},
+		{.kind = SHARD_MASTER, .tensor = "u", .first = 7, .count = u, .at = far}};
+	struct part_run in[] = {
+		{.kind = SHARD_MASTER, .tensor = "w", .first = 0, .count = w, .at = back},
+		{.kind = SHARD_MASTER, .tensor = "v", .first = 0, .count = v, .at = back + w},
+		{.kind = SHARD_MASTER, .tensor = "u", .first = 7, .count = u, .at = back + w + v}};
 
 	MUST(part_write(dir, "x.safetensors", out, 3, NULL, 0, &f, NULL, &e));
 	MUST(part_verify(dir, &f, 1, NULL, &e));
@@ -148,10 +167,12 @@ static void test_in_place(void **state)
 static void test_what_is_not_there(void **state)
 {
 	float x[64] = {1}, y[64];
-	struct part_run out = {SHARD_MASTER, "w", 64, 64, x};
-	struct part_run gap = {SHARD_MASTER, "w", 63, 2, y},
-			moment = {SHARD_EXP_AVG, "w", 64, 64, y},
-			other = {SHARD_MASTER, "v", 64, 1, y};
+	struct part_run out = {
+		.kind = SHARD_MASTER, .tensor = "w", .first = 64, .count = 64, .at = x};
+	struct part_run
+		gap = {.kind = SHARD_MASTER, .tensor = "w", .first = 63, .count = 2, .at = y},
+		moment = {.kind = SHARD_EXP_AVG, .tensor = "w", .first = 64, .count = 64, .at = y},
+		other = {.kind = SHARD_MASTER, .tensor = "v", .first = 64, .count = 1, .at = y};
 	struct part_file f[2];
 	struct err e = {.text = ""};
 	char dir[64];

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of models whose state is not all in memory. make.c calls it. Happy path: disk_plan() names
+ * the file, a thread makes it, reserves its bytes, takes its lock and registers the buffers, and
+ * disk_tier() puts the tier over it. The name has this node, the model and its memory, so no two
+ * memories ever share a file. Where the memory does not outlive the process, the file has no name
+ * as soon as it is open, so that a killed daemon leaves nothing. A start removes what others left.
+ * It fails where there is no folder, no room or no O_DIRECT. If the disk fails later, this node's
+ * copy of the model is lost, and the process ends (odd_lost()). */
+#include "model/disk.h"
+
+#include "base/check.h"
+#include "data/data.h"
+#include "model/model.h"
+#include "model/odd.h"
+#include "store/away.h"
+#include "store/tier_nvme.h"
+#include "warm/warm.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FENCE_NS (120 * NS_PER_SEC) /* A disk that has stalled finishes in that time, or never. */
+
+uint32_t disk_share(const struct model_settings *set)
+{
+	return set->tier == TIER_NVME ? set->nvme_share : 0;
+}
+
+static void prefix(const struct server *s, char out[48])
+{
+	const uint8_t *uuid = static_uuid(s->dir);
+	size_t used = (size_t)snprintf(out, 48, "shardd-");
+
+	for (uint32_t i = 0; i < STATIC_UUID_BYTES && used < 40; i++)
+		used += (size_t)snprintf(out + used, 48 - used, "%02x", uuid[i]);
+}
+
+enum shard_status disk_plan(struct disk *d, const struct model *m, bool there, struct err *e)
+{
+	const struct server *s = m->server;
+	char node[48];
+
+	*d = (struct disk){.dir = s->conf->nvme_dir, .there = there, .fence_ns = FENCE_NS};
+	if (disk_share(&m->set) == 0)
+		return SHARD_OK;
+	prefix(s, node);
+	snprintf(d->name, sizeof(d->name), "%s-%08x-%016" PRIx64, node, m->id,
+		 m->memory.incarnation);
+	if (d->dir[0] != 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "\"%s\" has tier = nvme, and node %s has no folder for that: set [daemon] "
+		       "nvme_dir there",
+		       m->name, members_name(s, s->self));
+}
+
+static enum shard_status open_ring(struct disk *d, const struct store *st, int fd, struct err *e)
+{
+	uint32_t nr = store_away_buffers(st);
+	struct iovec *iov = calloc(nr, sizeof(*iov));
+	struct ring_conf conf = {.fd = fd, .buffer = iov, .buffers_nr = nr, .entries = nr};
+	enum shard_status rc;
+
+	if (iov == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a table of %u buffers", nr);
+	for (uint32_t i = 0; i < nr; i++)
+		iov[i] = (struct iovec){store_away_buffer(st, i), store_away_slot(st)};
+	rc = ring_open(&d->ring, &conf, e);
+	free(iov);
+	return rc;
+}
+
+enum shard_status disk_open(struct disk *d, const struct store *st, bool outlives, struct err *e)
+{
+	struct ring_file file = {.dir = d->dir,
+				 .name = d->name,
+				 .bytes = tier_nvme_bytes(st),
+				 .there = d->there,
+				 .fence_ns = d->fence_ns};
+	char path[CONFIG_PATH_BYTES + 81];
+	enum shard_status rc;
+	int fd;
+
+	if (file.bytes == 0)
+		return SHARD_OK;
+	CHECK(d->ring == NULL && d->dir[0] != 0);
+	if ((rc = ring_file_open(&fd, &file, e)) != SHARD_OK)
+		return rc;
+	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
+	if (!outlives && unlink(path) != 0)
+		rc = err_sys(e, errno, "%s: %s", path, strerror(errno));
+	if (rc == SHARD_OK)
+		rc = open_ring(d, st, fd, e);
+	if (rc != SHARD_OK)
+		(void)close(fd);
+	if (rc != SHARD_OK && !d->there)
+		(void)unlink(path);
+	return rc;
+}
+
+void disk_close(struct disk *d)
+{
+	char path[CONFIG_PATH_BYTES + 81];
+
+	if (d->ring == NULL)
+		return;
+	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
+	/* While the lock is held. It may have no name any more. */
+	if (!d->keep)
+		(void)unlink(path);
+	ring_close(&d->ring);
+}
+
+/* --- the tier --- */
+
+static void hold(void *model)
+{
+	struct model *m = model;
+
+	m->attempt.busy++;
+}
+
+static void release(void *model)
+{
+	data_release(model);
+}
+
+static void lost(void *model, const char *why)
+{
+	odd_lost(model, why);
+}
+
+enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_conf *conf,
+			    struct err *e)
+{
+	struct tier_nvme_conf nvme = {.ring = d->ring,
+				      .id = m->memory.incarnation,
+				      .hold = hold,
+				      .release = release,
+				      .lost = lost,
+				      .arg = m};
+	enum shard_status st;
+
+	if (d->ring == NULL)
+		return tier_ram_open(&m->tier, conf, e);
+	if ((st = ring_start(d->ring, m->server->loop, e)) == SHARD_OK)
+		st = tier_nvme_open(&m->tier, conf, &nvme, e);
+	if (st != SHARD_OK)
+		ring_stop(d->ring);
+	else
+		log_line(m->server->log, LOG_LEVEL_INFO,
+			 "event=nvme model=%s file=%s/%s by=%s chunks=%u cached=%u disk_bytes=%lu "
+			 "step_bytes=%lu why=%s",
+			 m->name, d->dir, d->name, ring_kind(d->ring), store_away_nr(m->store),
+			 store_away_buffers(m->store), (unsigned long)tier_nvme_bytes(m->store),
+			 (unsigned long)tier_nvme_step_bytes(m->store), ring_why(d->ring));
+	return st;
+}
+
+/* --- what others left --- */
+
+static bool has_file(const struct server *s, const char *name)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		char of[40];
+
+		snprintf(of, sizeof(of), "-%08x-%016" PRIx64, m->id, m->memory.incarnation);
+		if (strlen(name) > strlen(of) && strcmp(name + strlen(name) - strlen(of), of) == 0)
+			return true;
+	}
+	return false;
+}
+
+void disk_sweep(struct server *s)
+{
+	DIR *dir = s->conf->nvme_dir[0] != 0 ? opendir(s->conf->nvme_dir) : NULL;
+	struct dirent *d;
+	char mine[48];
+
+	if (dir == NULL)
+		return; /* A definition that needs it says what is wrong. */
+	prefix(s, mine);
+	while ((d = readdir(dir)) != NULL) {
+		if (strncmp(d->d_name, mine, strlen(mine)) != 0 || has_file(s, d->d_name))
+			continue;
+		if (unlinkat(dirfd(dir), d->d_name, 0) == 0)
+			log_line(s->log, LOG_LEVEL_INFO, "event=nvme_removed file=%s/%s",
+				 s->conf->nvme_dir, d->d_name);
+	}
+	(void)closedir(dir);
+}
