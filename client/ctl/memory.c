@@ -13,6 +13,10 @@
 #define HUGE_BYTES  (2ull << 20)
 #define BLOB_BYTES  (64ull << 10)
 #define CODEC_BLOCK 256ull
+/* As store/tier_nvme.c has them: buffers that chunks take turns in, and slots beside one for each
+ * chunk. */
+#define NVME_TURNS 8u
+#define NVME_SPARE 11u
 
 /* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit
  * parameters. Adam takes 12. */
@@ -142,10 +146,34 @@ static uint64_t codes(const struct memory_spec *m, const struct shape *s)
 	return up(all, PAGE_BYTES);
 }
 
+/* Chunks on the disk, the last ones of a node. Each has a buffer or takes turns in one: a slot,
+ * which ends with a page of its own. Returns the elements that stay in memory, of the held ones. */
+static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uint64_t held,
+			 struct memory_node *out, uint64_t *buffers)
+{
+	uint64_t chunks = (out->chunks * m->replicas + m->nodes - 1) / m->nodes,
+		 away = chunks * m->nvme_share / 100,
+		 cache = away < m->nvme_cache ? away : m->nvme_cache,
+		 slot = (1 + m->states) * up(m->chunk_elems * 4ull, PAGE_BYTES) + PAGE_BYTES,
+		 turns = cache / 2 < NVME_TURNS ? cache / 2 : NVME_TURNS, elems;
+
+	if (away == 0)
+		return held;
+	elems = away * m->chunk_elems;
+	/* The last chunk may be short, and is one of them if it is there. */
+	if (held % m->chunk_elems != 0 && s->elems[1] % m->chunk_elems == 0)
+		elems -= m->chunk_elems - held % m->chunk_elems;
+	*buffers = cache * slot + up((away + cache) * 8, PAGE_BYTES);
+	out->disk = (away + NVME_SPARE) * slot;
+	out->disk_step = (away == cache ? 0 : away - (cache - turns)) * slot;
+	return held - elems;
+}
+
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	struct shape s = shape_of(m);
-	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, others, segments, sums;
+	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, here, buffers = 0, others,
+		 segments, sums;
 	/* The elements of another dtype begin a chunk, in arenas too. */
 	uint64_t arena =
 		up((s.elems[1] > 0 ? s.chunks[0] * m->chunk_elems + s.elems[1] : s.elems[0]) * grad,
@@ -160,7 +188,8 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	others = m->local > 1 ? s.elems[0] + s.elems[1] - held : 0;
 	segments = (m->tensors > s.dtypes ? m->tensors : s.dtypes) + out->chunks - s.dtypes;
 	out->held_elems = held;
-	out->bytes[MEMORY_STATE] = mapped(m, up(held * 4, PAGE_BYTES) * (1 + m->states));
+	here = put_away(m, &s, held, out, &buffers);
+	out->bytes[MEMORY_STATE] = mapped(m, up(here * 4, PAGE_BYTES) * (1 + m->states) + buffers);
 	out->bytes[MEMORY_IMAGE] =
 		mapped(m, up(sizeof(struct image_head) + copies * out->chunks * 8, PAGE_BYTES) +
 				  copies * image);

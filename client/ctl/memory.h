@@ -18,6 +18,8 @@ struct memory_spec {
 	uint32_t replicas;    /* Nodes that hold each chunk: 1 to nodes. */
 	bool huge;            /* Mappings end on a huge page. */
 	uint32_t staleness;   /* 0 or 1: the number of extra images and arena halves. */
+	uint32_t nvme_share;  /* Percent of a node's chunks on its disk. 0: tier = ram. */
+	uint32_t nvme_cache;  /* So many of those are in memory at a time. */
 	uint32_t codec_bits;  /* Of grad_codec, with its other keys as they are by default. 0: none.
 			       */
 };
@@ -53,6 +55,8 @@ struct memory_node {
 	uint64_t bytes[MEMORY_ITEMS], total;
 	uint64_t chunks, held_elems;
 	uint64_t stale; /* The part of total that staleness costs. */
+	/* On the node's disk, and what a step writes there. 0: tier = ram. */
+	uint64_t disk, disk_step;
 };
 
 const char *memory_item_name(enum memory_item item);

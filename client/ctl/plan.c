@@ -30,7 +30,9 @@ enum {
 	TENSORS,
 	HUGE,
 	STALENESS,
-	CODEC
+	CODEC,
+	NVME_SHARE,
+	NVME_CACHE
 };
 
 const struct argp_option ctl_plan_options[] = {
@@ -59,6 +61,10 @@ const struct argp_option ctl_plan_options[] = {
 	 "1: two images and arenas, for the delayed update (default: 0)", 0},
 	{"grad-codec", CTL_KEY + CODEC, "NAME", 0,
 	 "what gradients travel as between nodes: none, int8 or int4 (default: none)", 0},
+	{"nvme-share", CTL_KEY + NVME_SHARE, "PERCENT", 0,
+	 "tier = nvme: of a node's chunks, so many are on its disk (default: none)", 0},
+	{"nvme-cache", CTL_KEY + NVME_CACHE, "N", 0,
+	 "so many of them are in memory at a time (default: 64)", 0},
 	{0},
 };
 
@@ -205,6 +211,21 @@ static bool take_codec(const struct ctl_options *o, struct memory_spec *m)
 	return m->codec_bits > 0 || strcmp(name, "none") == 0;
 }
 
+static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
+{
+	uint64_t share = 0, cache = 64;
+
+	if (!take_count(o, NVME_SHARE, 100, &share) || !take_count(o, NVME_CACHE, 16384, &cache))
+		return false;
+	m->nvme_share = (uint32_t)share;
+	m->nvme_cache = (uint32_t)cache;
+	if (cache >= 4)
+		return true;
+	ctl_fail(o, CTL_USAGE, "plan: --nvme-cache %s: choose a number from 4 to 16384",
+		 o->value[NVME_CACHE]);
+	return false;
+}
+
 static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 {
 	const char *huge = o->value[HUGE] ? o->value[HUGE] : "yes";
@@ -222,7 +243,7 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 			return false;
 		}
 	}
-	if (!take_codec(o, m) || !take_sizes(o, m) || !take_world(o, m) ||
+	if (!take_codec(o, m) || !take_tier(o, m) || !take_sizes(o, m) || !take_world(o, m) ||
 	    !take_dtype(o, DTYPE, &m->image_bytes))
 		return false;
 	m->grad_bytes = m->image_bytes;
@@ -268,6 +289,15 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 	printf("one update reads and writes %u bytes per parameter: %s on that node\n",
 	       memory_update_bytes(m),
 	       ctl_bytes(text, (double)memory_update_bytes(m) * (double)n->held_elems));
+	if (n->disk > 0) {
+		printf("on a node's disk: %s in nvme_dir", ctl_bytes(text, (double)n->disk));
+		printf("; each step writes %s there, ", ctl_bytes(text, (double)n->disk_step));
+		if (n->disk_step > 0)
+			printf("and 1 PB of writes lasts %.0f steps\n",
+			       1e15 / (double)n->disk_step);
+		else
+			printf("because all chunks are in memory at a time\n");
+	}
 	printf("in shardd.conf: memory = %lluMiB; model settings: max_world=%u local_world=%u\n",
 	       (unsigned long long)((with_queues(m, n->total) + (1 << 20) - 1) >> 20), m->ranks,
 	       m->local);
@@ -344,14 +374,15 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 	}
 	root = json_pack(
 		"{s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, "
-		"f], s:f, s:i}}",
+		"f], s:f, s:i, s:I, s:I}}",
 		"params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
 		(int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "replicas",
 		(int)m->replicas, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m),
 		"deepspeed", estimates, "shardd", "node_bytes", node_json(n), "chunks",
 		(json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems, "device_bytes",
 		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
-		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m));
+		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m),
+		"disk_bytes", (json_int_t)n->disk, "disk_step_bytes", (json_int_t)n->disk_step);
 	ctl_print(root);
 }
 

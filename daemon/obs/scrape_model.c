@@ -19,6 +19,7 @@
 #include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/progress.h"
+#include "store/tier_nvme.h"
 #include "wire/bench.h"
 
 #include <stdlib.h>
@@ -69,6 +70,15 @@ COUNT(image_in, m->image_in.total)
 COUNT(image_lacking, m->img.lacking + m->img.old_lacking)
 COUNT(image_asked, images_waiting(m))
 COUNT(diverged, m->record.diverged)
+#define ON_DISK(fn, field)                                                                         \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		if (m->set.tier == TIER_NVME)                                                      \
+			metrics_count(f, name, MODEL(m), tier_nvme_count(m->tier).field);          \
+	}
+ON_DISK(nvme_written, written_bytes)
+ON_DISK(nvme_read, read_bytes)
+ON_DISK(nvme_dirty, dirty)
 NUMBER(loss_scale, m->record.scaler.scale)
 NUMBER(grad_norm, m->record.grad_norm)
 NUMBER(clip_factor, m->record.clip_factor)
@@ -447,6 +457,12 @@ static const struct family families[] = {
 	 "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
 	{"shardd_kept_elements_total", METRICS_COUNTER,
 	 "Elements kept because their new value was not finite.", kept},
+	{"shardd_nvme_written_bytes_total", METRICS_COUNTER,
+	 "Bytes of masters and moments that were written to the disk (tier = nvme): its wear.",
+	 nvme_written},
+	{"shardd_nvme_read_bytes_total", METRICS_COUNTER, "The same, read.", nvme_read},
+	{"shardd_nvme_dirty_chunks", METRICS_GAUGE,
+	 "Chunks whose newest state is in memory, and not on the disk.", nvme_dirty},
 	{"shardd_checkpoint_age_seconds", METRICS_GAUGE, "Since the newest checkpoint was written.",
 	 checkpoint_age},
 	{"shardd_checkpoint_last_step", METRICS_GAUGE, "Step of the newest checkpoint; 0: none.",

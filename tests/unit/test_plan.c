@@ -208,6 +208,8 @@ static struct store_conf conf_of(const struct memory_spec *m, const char *optimi
 				   .staleness = m->staleness,
 				   .grad_codec = {codecs[m->codec_bits], 256},
 				   .feedback = true,
+				   .away_share = m->nvme_share,
+				   .away_cache = m->nvme_cache,
 				   .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 }
 
@@ -303,6 +305,49 @@ static void budget_rows(void **state)
 			}
 		}
 	}
+}
+
+/* What is on the disk of the first node, which has the most. */
+static void budget_of_disks(void **state)
+{
+	static const uint64_t params[] = {1024, 5000, 123456, 3u << 20};
+
+	(void)state;
+	for (size_t p = 0; p < NR(params); p++)
+		for (uint32_t nodes = 1; nodes <= 3; nodes++)
+			for (uint32_t share = 1; share <= 100; share += 33) {
+				struct memory_spec m = spec((double)params[p], nodes);
+				struct memory_node n;
+
+				m.nodes = nodes;
+				m.local = 1;
+				m.huge = share % 2;
+				m.chunk_elems = 1024;
+				m.nvme_share = share;
+				m.nvme_cache = share > 50 ? 4 : 64;
+				check_budget(&m, "adamw", SHARD_BF16, SHARD_BF16);
+				memory_node(&m, &n);
+				assert_true(n.disk_step <= n.disk);
+			}
+}
+
+/* The wear of a model of 7 G parameters on one node: 12 bytes for each. */
+static void wear(void **state)
+{
+	struct memory_spec m = spec(7e9, 8);
+	struct memory_node n;
+
+	(void)state;
+	m.nodes = 1;
+	m.local = 8;
+	m.nvme_share = 100;
+	m.nvme_cache = 64;
+	memory_node(&m, &n);
+	assert_true(fabs((double)n.disk_step - 12 * 7e9) < 0.02 * 12 * 7e9);
+	assert_true(n.disk > n.disk_step && (double)n.disk < 1.02 * 12 * 7e9);
+	m.nvme_cache = 16384; /* All are in memory. */
+	memory_node(&m, &n);
+	assert_int_equal(n.disk_step, 0);
 }
 
 /* Some elements are fp32 in the image of a 16-bit model. */
@@ -404,6 +449,7 @@ int main(void)
 		cmocka_unit_test(devices_and_traffic), cmocka_unit_test(budget_rows),
 		cmocka_unit_test(many_tensors),        cmocka_unit_test(counts),
 		cmocka_unit_test(budget_of_copies),    cmocka_unit_test(budget_of_norms),
+		cmocka_unit_test(budget_of_disks),     cmocka_unit_test(wear),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
