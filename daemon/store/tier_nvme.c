@@ -39,6 +39,7 @@ enum state {
 };
 
 struct buffer {
+	struct list link; /* In .turns. */
 	enum state state;
 	bool dirty;
 	uint32_t chunk;          /* NONE: it is free. */
@@ -76,6 +77,7 @@ struct nvme {
 	bool lost, stopped; /* Nothing is begun any more. */
 	struct tier_nvme_count count;
 	struct list waiting; /* Pins. */
+	struct list turns;   /* Buffers that are free, or hold a chunk that does not stay. */
 	struct call call[CALLS_MAX];
 };
 
@@ -184,10 +186,16 @@ static uint32_t distance(const struct nvme *n, uint32_t chunk)
 	return chunk >= n->next ? chunk - n->next : chunk + n->chunks_nr - n->next;
 }
 
-static bool may_go(const struct nvme *n, const struct buffer *u)
+static bool idle(const struct buffer *u)
 {
-	return u->state == WARM && u->users == 0 &&
-	       store_away_index(n->store, u->chunk) >= n->staying;
+	return u->state == WARM && u->users == 0;
+}
+
+/* The chunk in the buffer may be one that stays. */
+static void takes_turns(const struct nvme *n, struct buffer *u)
+{
+	if (store_away_index(n->store, u->chunk) < n->staying)
+		list_remove(&u->link);
 }
 
 /* Of the buffers that are dirty, or of those that are not, the idle one whose chunk comes last and
@@ -203,15 +211,15 @@ static uint32_t last_again(struct nvme *n, bool dirty, uint32_t least)
 		if (p->done == call_pinned && n->where[p->chunk] != NONE)
 			n->buffer[n->where[p->chunk]].wanted = n->search;
 	}
-	for (uint32_t b = 0; b < n->buffers_nr; b++) {
-		const struct buffer *u = &n->buffer[b];
+	list_each(it, &n->turns) {
+		const struct buffer *u = list_of(it, struct buffer, link);
 
 		if (u->state == FREE && !dirty)
-			return b;
-		if (!may_go(n, u) || u->dirty != dirty || u->wanted == n->search ||
+			return (uint32_t)(u - n->buffer);
+		if (!idle(u) || u->dirty != dirty || u->wanted == n->search ||
 		    distance(n, u->chunk) < most)
 			continue;
-		best = b;
+		best = (uint32_t)(u - n->buffer);
 		most = distance(n, u->chunk);
 	}
 	return best;
@@ -285,6 +293,7 @@ static bool bring(struct nvme *n, uint32_t chunk, uint32_t b)
 
 	forget(n, b);
 	u->chunk = chunk;
+	takes_turns(n, u);
 	n->where[chunk] = b;
 	u->voids = store_away_voids(n->store, chunk);
 	if (slot == SLOT_NONE) {
@@ -361,10 +370,10 @@ static uint32_t spare(const struct nvme *n)
 {
 	uint32_t nr = n->writes;
 
-	for (uint32_t b = 0; b < n->buffers_nr && nr < WRITES_MAX; b++) {
-		const struct buffer *u = &n->buffer[b];
+	list_each(it, &n->turns) {
+		const struct buffer *u = list_of(it, struct buffer, link);
 
-		nr += u->state == FREE || (may_go(n, u) && !u->dirty);
+		nr += u->state == FREE || (idle(u) && !u->dirty);
 	}
 	return nr;
 }
@@ -375,7 +384,7 @@ static void clean(struct nvme *n)
 {
 	uint32_t turns = n->buffers_nr - n->staying;
 
-	while (!over(n) && n->writes < WRITES_MAX && spare(n) < turns) {
+	while (turns > 0 && !over(n) && n->writes < WRITES_MAX && spare(n) < turns) {
 		uint32_t b = last_again(n, true, 0);
 
 		if (b == NONE)
@@ -687,6 +696,7 @@ static enum shard_status take_buffers(struct nvme *n, struct err *e)
 				       "a buffer is said to hold chunk %llu, which cannot be",
 				       (unsigned long long)chunk);
 		n->buffer[b].chunk = (uint32_t)chunk;
+		takes_turns(n, &n->buffer[b]);
 		n->buffer[b].state = WARM;
 		n->buffer[b].dirty = word & DIRTY;
 		n->count.dirty += n->buffer[b].dirty;
@@ -732,8 +742,11 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 		st = err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"", s->name);
 		goto err_tier;
 	}
-	for (uint32_t b = 0; b < buffers; b++)
+	list_init(&n->turns);
+	for (uint32_t b = 0; b < buffers; b++) {
 		n->buffer[b].chunk = NONE;
+		list_push(&n->turns, &n->buffer[b].link);
+	}
 	for (uint32_t c = 0; c < chunks_nr; c++)
 		n->where[c] = NONE;
 	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||

@@ -6,7 +6,7 @@
 build=$(cd "${1:?usage: bench.sh BUILD [--quick]}" && pwd)
 status=0
 unset "${!SHARD_@}"
-for name in kernel step staleness net latency control memory http rejoin warm save copies failover; do
+for name in kernel step staleness net latency control memory http rejoin warm save nvme copies failover; do
 	"$build/tests/bench/bench_$name" ${2:+"$2"} || status=1
 done
 exit $status
