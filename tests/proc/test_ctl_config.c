@@ -99,7 +99,8 @@ static void test_origins(void **state)
 	" --set cluster.etcd_endpoints=http://a:1 --set cluster.etcd_ca=/etc/c"                    \
 	" --set cluster.etcd_cert=/etc/d --set cluster.etcd_key=/etc/e"                            \
 	" --set net.tls_cert=/etc/f --set net.tls_key=/etc/g --set net.tls_ca=/etc/h"              \
-	" --set daemon.http=0.0.0.0:1 --set daemon.http_allow=10.0.0.0/8"
+	" --set daemon.http=0.0.0.0:1 --set daemon.http_allow=10.0.0.0/8"                          \
+	" --set daemon.nvme_dir=/etc/i"
 
 /* No option is left out: there are as many lines as --check prints. */
 static void test_all(void **state)

@@ -86,6 +86,29 @@ static void test_files(void **state)
 	}
 }
 
+static void test_disk(void **state)
+{
+	char here[4096], conf[4200];
+	json_t *o;
+
+	(void)state;
+	checkup_machine();
+	checkup_conf("nvme_dir = /there/is/none\n");
+	o = checkup_run(1, "shardctl", "");
+	checkup_is(o, "nvme", "fail", "on a local disk");
+	json_decref(o);
+	assert_non_null(realpath("build", here));
+	snprintf(conf, sizeof(conf), "nvme_dir = %.200s\n", here);
+	checkup_conf(conf);
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "nvme", "ok", "are free");
+	json_decref(o);
+	checkup_put("root/proc/sys/kernel/io_uring_disabled", "2\n");
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "nvme", "warn", "sysctl -w kernel.io_uring_disabled=0");
+	json_decref(o);
+}
+
 static void test_options(void **state)
 {
 	char path[200];
@@ -408,11 +431,12 @@ static void test_text(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_files),    cmocka_unit_test(test_options),
-		cmocka_unit_test(test_folders),  cmocka_unit_test(test_ports),
-		cmocka_unit_test(test_versions), cmocka_unit_test(test_text),
-		cmocka_unit_test(test_low_port), cmocka_unit_test(test_environment),
-		cmocka_unit_test(test_nodes),    cmocka_unit_test(test_other_release),
+		cmocka_unit_test(test_disk),          cmocka_unit_test(test_files),
+		cmocka_unit_test(test_options),       cmocka_unit_test(test_folders),
+		cmocka_unit_test(test_ports),         cmocka_unit_test(test_versions),
+		cmocka_unit_test(test_text),          cmocka_unit_test(test_low_port),
+		cmocka_unit_test(test_environment),   cmocka_unit_test(test_nodes),
+		cmocka_unit_test(test_other_release),
 	};
 
 	return cmocka_run_group_tests(tests, checkup_setup, checkup_teardown);
