@@ -153,6 +153,7 @@ static const struct row {
 	{"local_rank", "there is no key for it, because " NODES},
 	{"num_nodes", "there is no key for it, because " NODES},
 	{"nnodes", "there is no key for it, because " NODES},
+	{"nvme_path", "here it is tier, which is nvme then, and [daemon] nvme_dir"},
 	/* Checkpoints. */
 	{"save_interval", "here it is checkpoint_every"},
 	{"save_steps", "here it is checkpoint_every"},

@@ -65,7 +65,8 @@ def _r(text, type=None, **more):
 _BUCKET = "gradients leave when they are complete: there are no buckets"
 _HOST = "the optimizer state is in host memory of the daemons anyway"
 _LIVE = "each rank fetches parameters by itself from the node's image, one module at a time"
-_NVME = "there is no NVMe tier yet: say \"cpu\"; the budget is [daemon] memory in shardd.conf"
+_NVME = "say \"cpu\" here, tier = nvme in [model] of shardd.conf, and nvme_dir in [daemon]"
+_NO_NVME = "parameters are in host memory: say \"cpu\""
 _CODEC = "weights travel unquantized: no bytes are saved"
 _GRAD_CODEC = "say grad_codec = int8 or int4 in [model] of shardd.conf: it keeps what codes lose"
 
@@ -148,7 +149,7 @@ KEYS: dict[str, Key] = {
         "nvme_path", "buffer_count", "pin_memory", "pipeline", "pipeline_read", "pipeline_write",
         "fast_init", "cpuadam_cores_perc")},
     "zero_optimization.offload_param": _n("the image is host memory anyway", inside=True),
-    "zero_optimization.offload_param.device": _r(_NVME, str, harmless=("cpu", "none")),
+    "zero_optimization.offload_param.device": _r(_NO_NVME, str, harmless=("cpu", "none")),
     **{f"zero_optimization.offload_param.{k}": _n("the image is host memory anyway") for k in (
         "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory")},
     **{f"zero_optimization.{k}": _n(_BUCKET) for k in (
