@@ -157,6 +157,8 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 		 slot = (1 + m->states) * up(m->chunk_elems * 4ull, PAGE_BYTES) + PAGE_BYTES,
 		 turns = cache / 2 < NVME_TURNS ? cache / 2 : NVME_TURNS, elems;
 
+	turns = turns < 3 ? 3 : turns;
+
 	if (away == 0)
 		return held;
 	elems = away * m->chunk_elems;

@@ -25,6 +25,7 @@
 #define NONE       UINT32_MAX
 #define CALLS_MAX  64u
 #define WRITES_MAX 8u /* At a time. */
+#define TURNS_MIN  3u /* Buffers: for a step, for who writes, and for who reads. */
 #define BAD_MAX    3u /* Slots that could not be written. */
 #define SLOTS_MORE (WRITES_MAX + BAD_MAX)
 #define DIRTY      (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
@@ -42,11 +43,12 @@ struct buffer {
 	struct list link; /* In .turns. */
 	enum state state;
 	bool dirty;
-	uint32_t chunk;          /* NONE: it is free. */
-	uint32_t users, outside; /* Pins, and those that are not of a call. */
-	uint32_t voids;          /* store_away_voids() when the transfer began. */
-	struct slot_at to;       /* Where it is being written to. */
-	uint32_t wanted;         /* The last search in which a waiting call wanted its chunk. */
+	uint32_t chunk; /* NONE: it is free. */
+	/* Pins, those that are not of a call, and of those the ones that write. */
+	uint32_t users, outside, writers;
+	uint32_t voids;    /* store_away_voids() when the transfer began. */
+	struct slot_at to; /* Where it is being written to. */
+	uint32_t wanted;   /* The last search in which a waiting call wanted its chunk. */
 };
 
 struct call {
@@ -67,12 +69,12 @@ struct nvme {
 	uint32_t *where;       /* [chunks_nr] The buffer that a chunk is in, or comes into. */
 	uint32_t chunks_nr, buffers_nr;
 	struct slots slots;
-	uint32_t writes, bad; /* Slots being written, and those that cannot be. */
-	uint32_t outside;     /* Buffers with a pin that is not of a call. */
-	uint32_t staying;     /* So many chunks stay in memory once they are there. */
-	uint32_t next;        /* The chunk that the next call is most likely for. */
-	uint32_t search;      /* Numbers searches for a buffer. */
-	bool ahead;           /* A step is coming, and has not begun. */
+	uint32_t writes, bad;      /* Slots being written, and those that cannot be. */
+	uint32_t outside, writers; /* Buffers with such pins. */
+	uint32_t staying;          /* So many chunks stay in memory once they are there. */
+	uint32_t next;             /* The chunk that the next call is most likely for. */
+	uint32_t search;           /* Numbers searches for a buffer. */
+	bool ahead;                /* A step is coming, and has not begun. */
 	bool serving, again;
 	bool lost, stopped; /* Nothing is begun any more. */
 	struct tier_nvme_count count;
@@ -414,19 +416,27 @@ static void use(struct nvme *n, uint32_t b, const struct tier_pin *p)
 	struct buffer *u = &n->buffer[b];
 
 	u->users++;
-	if (p->done != call_pinned)
+	if (p->done != call_pinned) {
 		n->outside += u->outside++ == 0;
+		n->writers += p->writes && u->writers++ == 0;
+	}
 	if (p->writes)
 		set_dirty(n, b, true); /* Before anything of it changes. */
 }
 
-/* A step has to find buffers to take turns in, however many pins others hold. */
+/* A step has to find buffers to take turns in, however many pins others hold. And who writes may
+ * hold a pin until another node has sent the chunk, which that node has to read: so those who read
+ * have to find some, too, or two nodes would wait for each other. */
 static bool may_have(const struct nvme *n, const struct tier_pin *p, uint32_t b)
 {
-	uint32_t turns = n->buffers_nr - n->staying;
+	uint32_t turns = n->buffers_nr - n->staying, few = turns / 4 > 0 ? turns / 4 : 1;
+	const struct buffer *u = b != NONE ? &n->buffer[b] : NULL;
 
-	return p->done == call_pinned || turns == 0 || n->outside < turns / 2 ||
-	       (b != NONE && n->buffer[b].outside > 0);
+	if (p->done == call_pinned || turns == 0)
+		return true;
+	if (p->writes && (u == NULL || u->writers == 0) && n->writers >= few)
+		return false;
+	return (u != NULL && u->outside > 0) || n->outside < (turns + 1) / 2;
 }
 
 /* *full: there is no buffer that could go. */
@@ -518,6 +528,7 @@ static void nvme_unpin(struct tier *t, struct tier_pin *p)
 	if (p->done != call_pinned) {
 		CHECK(u->outside > 0 && n->outside > 0);
 		n->outside -= --u->outside == 0;
+		n->writers -= p->writes && --u->writers == 0;
 	}
 	serve(n);
 }
@@ -653,11 +664,12 @@ static uint32_t nvme_lanes(const struct tier *t)
 
 static uint32_t staying(const struct store *st)
 {
-	uint32_t all = store_away_buffers(st), half = all / 2;
+	uint32_t all = store_away_buffers(st), turns = all / 2;
 
 	if (all == store_away_nr(st))
 		return all;
-	return all - (half < WRITES_MAX ? half : WRITES_MAX);
+	turns = turns < TURNS_MIN ? TURNS_MIN : turns < WRITES_MAX ? turns : WRITES_MAX;
+	return all - turns;
 }
 
 static void destroy(struct nvme *n)
