@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Models whose state is on disks, on real daemons. Daemons that are killed go on with what they had
  * in memory and in files, copies are equal, a save is restored in main memory and the other way
- * round, and files go with their models. A node whose disk brings other bytes than were written
- * loses its copies, and gets them from the other nodes. A node without a folder refuses, by name.
+ * round, chunks move, and files go with their models. A node whose disk brings other bytes than
+ * were written loses its copies, and gets them from the other nodes. A node without a folder
+ * refuses, by name.
  */
 #include "base/check.h"
 #include "lib/crew.h"
@@ -163,6 +164,26 @@ static void test_saved(void **state)
 		 "restore_at_start=yes");
 }
 
+/* Chunks that a node was made with come back to its file, and others to its memory. Nodes that
+ * learn chunks from each other do not wait for each other. */
+static void test_moves(void **state)
+{
+	char w[400], what[32];
+
+	(void)state;
+	begin(TIER);
+	for (int n = NODES; n-- > 1;) {
+		snprintf(what, sizeof(what), "%c", 'a' + n);
+		tool_expect(0, "", "shardctl", words(w, "drain", what));
+		more(2);
+		snprintf(what, sizeof(what), "--undo %c", 'a' + n);
+		tool_expect(0, "", "shardctl", words(w, "drain", what));
+		more(2);
+	}
+	tool_expect(0, "all equal", "shardctl", words(w, "verify", "m"));
+	end(NODES);
+}
+
 static void spoil(const char *path)
 {
 	static char zeros[1 << 16];
@@ -228,10 +249,8 @@ int main(void)
 {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_killed),
-		TEST(test_saved),
-		TEST(test_bad_disk),
-		TEST(test_no_folder),
+		TEST(test_killed),   TEST(test_saved),     TEST(test_moves),
+		TEST(test_bad_disk), TEST(test_no_folder),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
