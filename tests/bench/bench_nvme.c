@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* nvme_step, nvme_cached: one daemon, one trainer, and 64 Mi parameters with AdamW, whose state of
  * 768 MiB is on a disk. nvme_step has eight chunks in memory at a time, so that a step reads and
- * writes 60 of 64. It is the bytes of both over the time of some steps in a row, pushes and all. The
- * limit is fio's mixed reading and writing of a file of that size on the same file system, with
+ * writes 60 of 64. It is the bytes of both over the time of some steps in a row, pushes and all.
+ * The limit is fio's mixed reading and writing of a file of that size on the same file system, with
  * O_DIRECT, 1 MiB at a time and 16 in flight. A round does both, and rounds take turns in which one
  * is first. The figures are medians. nvme_cached has all chunks in memory, so that a step reads and
- * writes nothing. Its limit is the step of a model with tier = ram, in turn with it. The files lie in
- * the build folder, because /tmp may be memory. Without fio there is no limit and no figure.
- * --quick: one round of 8 Mi parameters. */
+ * writes nothing. Its limit is the step of a model with tier = ram, in turn with it. The files lie
+ * in the build folder, because /tmp may be memory. Without fio there is no limit and no figure.
+ * --quick: one round of 16 Mi parameters. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
