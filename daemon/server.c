@@ -9,6 +9,7 @@
 #include "ckpt/ckpt.h"
 
 #include "data/apply.h"
+#include "data/patches.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "control/define.h"
@@ -203,12 +204,19 @@ static enum shard_status start_http(struct server *s, struct err *e)
 	return http_open(&s->http, &conf, e);
 }
 
+/* Jobs are done, so that what waits finds room. */
+static void turn(void *server)
+{
+	apply_turn(server);
+	patches_turn(server);
+}
+
 static enum shard_status start(struct server *s, struct err *e)
 {
 	struct worker_conf workers = {.threads = s->conf->workers,
 				      .jobs_max = SERVER_JOBS_MAX,
 				      .pin = true,
-				      .turn = apply_turn,
+				      .turn = turn,
 				      .turn_arg = s};
 	struct warm_conf warm;
 	enum shard_status st;

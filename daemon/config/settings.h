@@ -60,7 +60,10 @@ struct model_settings {
 	bool drop_stragglers;
 	uint64_t straggler_timeout_ns; /* Counts only with drop_stragglers. */
 	double predivide;
-	struct quant grad_codec; /* Of contributions, in a world of several nodes. */
+	/* In a world of several nodes: of contributions, and of images, which have the same
+	 * block. */
+	struct quant grad_codec;
+	enum quant_kind image_codec;
 	bool error_feedback;
 	uint32_t max_staleness;
 	uint32_t mode;             /* Permissions, as of a file. */

@@ -272,6 +272,7 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .optim = m->set.optim,
 				       .grad = m->grad,
 				       .grad_codec = m->set.grad_codec,
+				       .image_codec = {m->set.image_codec, m->set.grad_codec.block},
 				       .feedback = m->set.error_feedback,
 				       .place = m->place,
 				       .self = s->self,

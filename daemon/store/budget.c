@@ -34,14 +34,15 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 	*s = (struct store_sizes){.held_elems = s->held_elems,
 				  .trained_elems = s->trained_elems,
 				  .held_image = s->held_image,
-				  .codes = s->codes};
+				  .codes = s->codes,
+				  .image_codes = s->image_codes};
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
 	s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->stored - s->held_elems) * grad);
-	if (conf->warm && conf->staleness > 0)
+	if (store_keeps_images(conf, conf->warm != NULL))
 		s->images = 2 * pages(s->held_image);
 	if (conf->grad_codec.kind != QUANT_NONE && conf->feedback)
 		s->residual = pages(l->stored * sizeof(uint16_t));
@@ -65,6 +66,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
 	}
 	s->codes = pages(codes_bytes(l, &conf->grad_codec, conf->grad));
+	s->image_codes = pages(codes_bytes(l, &conf->image_codec, SHARD_BF16));
 	sizes_of(s, conf);
 }
 
@@ -128,7 +130,7 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (first_nodes - 1u), conf->huge);
 	sums = mapped(store_sums_bytes(&s), conf->huge);
-	need->bytes[BUDGET_SUMS] = s.codes + s.residual > 0 ? s.reduced + s.sums : sums;
+	need->bytes[BUDGET_SUMS] = s.codes + s.image_codes > 0 ? s.reduced + s.sums : sums;
 	need->bytes[BUDGET_CODES] = sums - need->bytes[BUDGET_SUMS]; /* In one region with them. */
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)

@@ -62,6 +62,13 @@ struct tier_sum { /* to = the sources in this order, each times pre, rounded onc
 
 struct tier_apply {           /* What a record does to one chunk. */
 	uint32_t chunk, slot; /* slot: which image. */
+	uint32_t half;        /* Where the image is kept: store_image_keep(). */
+	/* NULL: the image is the master, rounded. Otherwise it is that of slot .before, plus what
+	 * the codes of the difference stand for, and the codes go to .coded. They outlive the
+	 * call. */
+	const struct codes *codes;
+	uint8_t *coded;
+	uint32_t before; /* May be .slot. */
 	/* That of the record. A chunk, or a part of it, that has the stamp is left alone where
 	 * memory outlives the process. */
 	uint64_t stamp;
@@ -70,10 +77,19 @@ struct tier_apply {           /* What a record does to one chunk. */
 	const uint8_t *grad;           /* The reduced gradient. */
 };
 
-struct tier_make {                /* The image of one chunk is made from its master. */
-	struct tier_apply update; /* Its chunk and slot count. */
-	bool finish;              /* First the update is finished, if the chunk is whole. */
-	bool older; /* The image of the step before is made again, too, as it was kept. */
+struct tier_make { /* The image of one chunk is made. */
+	/* Its chunk, slot and half count, and with codes what they need. The image before is then
+	 * taken from the other half. */
+	struct tier_apply update;
+	bool finish; /* First the update is finished, if the chunk is whole. */
+	bool kept;   /* The image was kept. Otherwise it is made from the master. */
+	bool older;  /* The image of the step before is made again, too, as it was kept. */
+};
+
+struct tier_patch { /* The image of a chunk that is held elsewhere gets the next bytes. */
+	uint32_t chunk, slot, before; /* As in struct tier_apply. */
+	const struct codes *codes;    /* It outlives the call. */
+	const uint8_t *coded;
 };
 
 struct tier_row {
@@ -84,6 +100,8 @@ struct tier_row {
 				   const struct tier_call *c);
 	enum shard_status (*make)(struct tier *t, const struct tier_make *a,
 				  const struct tier_call *c);
+	enum shard_status (*patch)(struct tier *t, const struct tier_patch *p,
+				   const struct tier_call *c);
 	/* At a warm start, before any call: finishes what a killed process was changing. of() fills
 	 * what the record in hand does to a chunk that is held here. applying = false: the record
 	 * had changed everything, so an unfinished chunk is SHARD_MISMATCH. */

@@ -7,7 +7,7 @@
 name=demo
 build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
 steps=200 batch=16 seq=64 every=25
-settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384${CODEC:+ grad_codec=$CODEC}"
+settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384${CODEC:+ grad_codec=$CODEC image_codec=$CODEC}"
 model=(--layers 2 --dim 64 --heads 4 --seq $seq --batch $batch --steps $steps --seed 1 --dtype bf16 --settings "$settings")
 stall_s=60
 . "${BASH_SOURCE%/*}/cluster.sh"

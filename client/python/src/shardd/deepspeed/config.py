@@ -66,7 +66,7 @@ _BUCKET = "gradients leave when they are complete: there are no buckets"
 _HOST = "the optimizer state is in host memory of the daemons anyway"
 _LIVE = "each rank fetches parameters by itself from the node's image, one module at a time"
 _NVME = "there is no NVMe tier yet: say \"cpu\"; the budget is [daemon] memory in shardd.conf"
-_CODEC = "weights travel unquantized: no bytes are saved"
+_CODEC = "say image_codec = int8 or int4 in [model] of shardd.conf: it codes what has changed"
 _GRAD_CODEC = "say grad_codec = int8 or int4 in [model] of shardd.conf: it keeps what codes lose"
 
 # Settings of stage 3 in ds_config, and what they are in shardd.stage3.
