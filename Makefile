@@ -330,6 +330,7 @@ help:
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \
 	  'make bench' 'figures beside what the machine can do' \
+	  'make codec-loss' 'losses and bytes with and without codecs, from five seeds, as a plot' \
 	  'make bench-growth' 'a step with more parameters, trainers and daemons, as plots' \
 	  'make bench-python' 'a step of torch with shardd, DDP, FSDP2 and DeepSpeed, in turn: RANKS="2,4" SIZES="21,100" ROUNDS=n' \
 	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \

@@ -153,7 +153,7 @@ static enum shard_status open_model(struct replay *r, struct err *e)
 	if (r->optim == NULL)
 		return err_set(e, SHARD_UNSUPPORTED, "%s: optimizer %s is not known here", from,
 			       m->optimizer);
-	if (strstr(m->settings, "grad_codec=") != NULL)
+	if (strstr(m->settings, "grad_codec=int") != NULL)
 		return err_set(
 			e, SHARD_UNSUPPORTED,
 			"%s: the gradients of this model travel as codes (grad_codec), which "
