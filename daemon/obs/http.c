@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "net/holder.h"
 #include "net/network.h"
 #include "obs/page.h"
 #include "page_hash.h"
@@ -438,7 +439,7 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 			*found = NULL;
 	struct sockaddr_storage sa;
 	socklen_t bytes = sizeof(sa);
-	char port[8], service[16];
+	char port[8], service[16], who[HOLDER_BYTES];
 	int fd = -1, one = 1, rc;
 
 	snprintf(port, sizeof(port), "%u", at->port);
@@ -451,8 +452,10 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
 	    bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 128) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
-		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s: choose another address, or off",
-			at->text, strerror(errno));
+		rc = errno;
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s%s: choose another address, or off",
+			at->text, strerror(rc),
+			rc == EADDRINUSE ? holder_of(found->ai_addr, who) : "");
 		if (fd >= 0)
 			close(fd);
 		fd = -1;
