@@ -596,5 +596,5 @@ int replay_main(int argc, char **argv)
 		    : "steps %lu to %lu: %lu applied, %lu skipped; all %lu elements are equal\n",
 	       (unsigned long)d.from, (unsigned long)d.to, (unsigned long)d.applied,
 	       (unsigned long)d.skipped, (unsigned long)d.elements);
-	return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+	return 0;
 }

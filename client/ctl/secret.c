@@ -112,8 +112,7 @@ static enum ctl_exit make(const struct ctl_options *o)
 	else if (o->json)
 		rc = ctl_print(json_pack("{s:s%}", "secret", text, 2 * (size_t)AUTH_BYTES));
 	else if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
-		rc = ctl_fail(o, CTL_FAILED, "secret new: it cannot be printed: %s",
-			      strerror(errno));
+		rc = CTL_FAILED;
 	explicit_bzero(text, sizeof(text));
 	if (rc == CTL_OK && o->json && o->words_nr == 2)
 		rc = ctl_print(json_pack("{s:s}", "file", o->words[1]));

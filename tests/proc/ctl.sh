@@ -127,9 +127,36 @@ for whom in b: :1 b:x b:-1 b:4294967296 1:; do
 	exits 2 kick m "$whom" -a "$at"
 done
 exits 2 kick m -a "$at"
-for words in status "model list" "config explain" "plan --params 1B"; do
-	check "$words: exit 0 with a full disk behind" bash -c '! "$@" -a "$0" >/dev/full 2>&1' "$at" "$B/shardctl" $words
+# full STATUS COMMAND...: stdout is a full disk. The command says so, once, and has that status.
+full()
+{
+	local want=$1 rc=0
+	shift
+	"$@" >/dev/full 2>"$dir/err" || rc=$?
+	check "$*: exit $rc, not $want, with a full disk behind: $(<"$dir/err")" [ $rc = $want ]
+	check "$*: it does not say once that the disk is full" [ "$(grep -cE "^shard[a-z]*: the standard output cannot be written: (No space left|is the disk full)" "$dir/err")" = 1 ]
+	check "$*: it says more than that" [ "$(wc -l <"$dir/err")" = 1 ]
+}
+for words in status "status --all" "model list" members events "top --once" "config explain" "plan --params 1B" "checkpoints $dir" "secret new"; do
+	full 1 "$B/shardctl" $words -a "$at"
+	[ "${words#checkpoints}" != "$words" ] || full 1 "$B/shardctl" --json $words -a "$at"
 done
+for words in --version --help help "help status" "status --help" "model --help" "config check $PWD/deploy/shardd.conf" "config check --print $PWD/deploy/shardd.conf"; do
+	full 1 "$B/shardctl" $words
+done
+for words in --version --help --check --explain; do
+	full 1 "$B/shardd" $words
+done
+# Memory that this user may not look into is listed without figures that would be made up.
+kept=$dir/warm/shardd-0123456789abcdef0123456789abcdef
+mkdir -p "$kept" && chmod 711 "$dir" && chmod 755 "$dir/warm" && chmod 700 "$kept"
+listed() { "$@" "$B/shardd" --forget-memory --list --set "daemon.warm_dir=$dir/warm"; }
+check "--forget-memory --list of a folder without a page: $(listed)" grep -q "^$kept: unknown, .* by uid $UID: there is no page in it that says whose it is$" <(listed)
+other=(setpriv --reuid 65534 --clear-groups)
+if [ $UID = 0 ] && "${other[@]}" "$B/shardd" --version >/dev/null 2>&1; then
+	check "--forget-memory --list for another user: $(listed "${other[@]}")" [ "$(listed "${other[@]}")" = \
+		"$kept: unknown, of uid 0: Permission denied: ask as root or as that user" ]
+fi
 exits 3 model list -a "unix:$dir/nobody"
 for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because" "kick m b:7"; do
 	exits 5 model $words -a "$at"
