@@ -16,6 +16,7 @@
 #include "notify.h"
 #include "replay.h"
 #include "warm/warm.h"
+#include "wire/control.h"
 #include "server.h"
 
 #include <argp.h>
@@ -33,6 +34,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 
 #define SET_MAX      128
 #define HELD_S       30
+#define PIPE_NS      (5ull * 1000000000)  /* For a configuration out of a pipe, to look at. */
 #define STOP_MORE_NS (10ull * 1000000000) /* To close everything, once nothing is waited for. */
 
 struct options {
@@ -453,11 +455,11 @@ static int forget(const struct config *conf, const struct options *o)
  * file may have bytes that a terminal would obey. */
 static void say_wrong(void *told, const char *text)
 {
+	char plain[4 * sizeof(((struct err *)0)->text)];
+
 	*(bool *)told = true;
-	fprintf(stderr, "%s: ", program_invocation_short_name);
-	for (; *text; text++)
-		fputc(iscntrl((unsigned char)*text) ? '?' : *text, stderr);
-	fputc('\n', stderr);
+	control_escape(plain, sizeof(plain), text);
+	fprintf(stderr, "%s: %s\n", program_invocation_short_name, plain);
 }
 
 static int explain(struct config_args *args, bool json, struct err *e)
@@ -500,6 +502,7 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	args = (struct config_args){.file = o.file,
 				    .folder = o.folder,
+				    .pipe_ns = o.check || o.explain ? PIPE_NS : 0,
 				    .wrong = o.check || o.explain ? say_wrong : NULL,
 				    .wrong_arg = &told,
 				    .set = o.set,

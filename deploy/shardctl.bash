@@ -19,7 +19,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --tls | --timeout | --config | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
+		-a | --address | --secret | --tls | --timeout | --config | --config-dir | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -29,7 +29,7 @@ _shardctl()
 	--from) [ "$command" = replay ] && mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--tls) mapfile -t COMPREPLY < <(compgen -W "off psk" -- "$cur"; compgen -d -- "$cur"); return ;;
 	--config | --secret | --history) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--dir | --client | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--dir | --client | --gradients | --config-dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
@@ -103,8 +103,8 @@ _shardctl()
 		config)
 			words=$common
 			case $sub in
-			check*) words="--print $words" ;;
-			explain*) words="--config --set $words" ;;
+			check*) words="--config-dir --print $words" ;;
+			explain*) words="--config --config-dir --set $words" ;;
 			esac
 			if [ -z "$sub" ]; then
 				words="check explain $words"

@@ -110,8 +110,10 @@ struct config {
 	char unknown[CONFIG_UNKNOWN_BYTES];
 };
 
-struct config_args {            /* What a command line and an environment may bring. */
-	const char *file;       /* NULL: /etc/shardd/shardd.conf if it is there. */
+struct config_args {      /* What a command line and an environment may bring. */
+	const char *file; /* NULL: /etc/shardd/shardd.conf if it is there. */
+	/* How long file may take if it is a pipe, which can be read once. 0: it may be none. */
+	uint64_t pipe_ns;
 	const char *const *set; /* "section.key=value" from --set and other options, in order. */
 	uint32_t set_nr;
 	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */

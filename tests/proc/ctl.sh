@@ -147,6 +147,26 @@ done
 for words in --version --help --check --explain; do
 	full 1 "$B/shardd" $words
 done
+# A configuration out of a pipe, and with a folder beside it.
+mkdir "$dir/conf.d" && printf '[daemon]\nworkers = 3\n' >"$dir/conf.d/10.conf"
+for json in "" --json; do
+	check "config check <(...) $json" "$B/shardctl" $json config check <(cat "$dir/conf") >"$dir/out"
+	check "config check --config-dir $json: $(cat "$dir/out")" grep -qE '^workers = 3$|"workers","value":"3"' \
+		<("$B/shardctl" $json config check --print --config-dir "$dir/conf.d" "$dir/conf")
+	check "config explain --config-dir $json" grep -qE '^workers = 3 +; .*/10.conf:2$|"workers","value":"3"' \
+		<("$B/shardctl" $json config explain --config-dir "$dir/conf.d" "$dir/conf")
+done
+# Bytes that are no text are seen, and are no longer what they were.
+printf '[daemon]\nnode = \xff\x1b[31m\n' >"$dir/odd"
+for json in "" --json; do
+	exits 4 $json config check "$dir/odd"
+	check "config check of what is not UTF-8 $json: $(cat -v "$dir/out")" grep -qF '[daemon] node = \xff\x1b[31m: choose 1 to 64' <(sed 's/\\\\/\\/g' "$dir/out")
+done
+printf '[daemon]\nsocket = /tmp/\xff\n' >"$dir/odd"
+exits 0 --json config check "$dir/odd"
+check "config check of a path that is not UTF-8: $(cat -v "$dir/out")" grep -qF '"value":"/tmp/\\xff"' "$dir/out"
+exits 1 --json checkpoints $'/nope\xff'
+check "an error about a word that is not UTF-8" grep -qF '/nope\\xff' "$dir/out"
 # Memory that this user may not look into is listed without figures that would be made up.
 kept=$dir/warm/shardd-0123456789abcdef0123456789abcdef
 mkdir -p "$kept" && chmod 711 "$dir" && chmod 755 "$dir/warm" && chmod 700 "$kept"
@@ -204,7 +224,7 @@ says "mode" secret rotate
 printf '%s\n' nonsense '[daemon]' 'log_lvl = info' 'node = A' '[nots]' 'x = 1' '[net]' "$(printf 'transport = a\033[2Jb')" >"$dir/many"
 exits 4 config check "$dir/many"
 for text in "many:1: not understood" "many:3: [daemon] log_lvl = info: unknown key: did you mean log_level" "many:4: [daemon] node = A: choose" \
-	"many:5: [nots]: unknown section" "many:8: [net] transport = a?[2Jb: choose"; do
+	"many:5: [nots]: unknown section" "many:8: [net] transport = a\x1b[2Jb: choose"; do
 	says "shardctl: $dir/$text" config check
 done
 check "config check: more or fewer than 5 lines" [ "$(wc -l <"$dir/out")" = 5 ]
