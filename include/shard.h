@@ -352,7 +352,8 @@ struct shard_group {
 struct shard_spec {
 	/* Bytes of this struct; SHARD_INIT() sets it. */
 	size_t size;
-	/* 1 to 64 of a-z 0-9 . _ - */
+	/* 1 to 64 of a-z 0-9 . _ - where a new model's does not begin with the last of these, which
+	 * commands take for an option. */
 	const char *name;
 	/* Its tensors. Everybody knows them by their index from here on. */
 	const struct shard_tensor *tensors;

@@ -180,6 +180,8 @@ if [ $UID = 0 ] && "${other[@]}" "$B/shardd" --version >/dev/null 2>&1; then
 	check "--forget-memory --list for another user: $(listed "${other[@]}")" [ "$(listed "${other[@]}")" = \
 		"$kept: unknown, of uid 0: Permission denied: ask as root or as that user" ]
 fi
+exits 2 import a b --name=-gpt
+says "import: --name -gpt: choose 1 to 64 of a-z 0-9 . _ - that do not begin with -" import
 exits 3 model list -a "unix:$dir/nobody"
 for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because" "kick m b:7"; do
 	exits 5 model $words -a "$at"
