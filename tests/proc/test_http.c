@@ -4,6 +4,7 @@
  * thread alone beside a loop that is stuck. promtool checks the format where it is installed. */
 #include "lib/ports.h"
 #include "lib/proc.h"
+#include "lib/tool.h"
 #include "lib/trainer.h"
 #include "lib/web.h"
 
@@ -394,6 +395,14 @@ static void train_private(struct trainer *t, const char *address)
 
 /* HTTP does not tell who asks, so a model that others may not read is left out unless the operator
  * wants it. */
+static const char *owner_asks(const struct web *s)
+{
+	static char words[200];
+
+	snprintf(words, sizeof(words), "status -a %s", s->c->node[0].unix_address);
+	return words;
+}
+
 static void private_models(void **state)
 {
 	static const char want[] = "shardd_steps_applied_total{model=\"mine\"} 1\n";
@@ -412,8 +421,15 @@ static void private_models(void **state)
 		fail_msg("a private model:\n%.300s", strstr(text, "mine"));
 	free(text);
 	WEB_EXPECT(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
+	web_await(s.port[0], "/metrics", "shardd_health{level=\"ok\"} 1\n");
+	trainer_end(
+		&t); /* Its owner is warned that the model waits for trainers; others are not. */
+	tool_expect(0, "\"mine\" waits at step 1", "shardctl", owner_asks(&s));
+	web_await(s.port[0], "/healthz", "\r\n\r\nok\n");
+	WEB_EXPECT(s.port[0], "GET", "/metrics", "shardd_health{level=\"ok\"} 1\n");
 	trainer_end(&open);
-	trainer_end(&t);
+	web_await(s.port[0], "/metrics", "shardd_health{level=\"warn\"} 1\n");
+	web_await(s.port[0], "/healthz", "warn: \"gpt\" waits at step 1");
 	cluster_stop(s.c);
 	setenv("SHARD_HTTP_PRIVATE_MODELS", "yes", 1);
 	web_serve(&s, 1);
