@@ -138,8 +138,11 @@ static enum shard_status dial_name(const char *address, const struct conn_addres
 
 	snprintf(port, sizeof(port), "%u", a->port);
 	if ((n = getaddrinfo(a->host, port, &hints, &all)) != 0)
-		return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s: host \"%s\": %s", address,
-				 a->host, n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
+		return text_fail(SHARD_UNREACHABLE,
+				 "no shardd at %.200s: host \"%s\": %s: correct the address, or "
+				 "see why `getent hosts %s` finds nothing",
+				 address, a->host,
+				 n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n), a->host);
 	for (struct addrinfo *i = all; i != NULL; i = i->ai_next)
 		if ((error = dial_one(i->ai_addr, i->ai_addrlen, deadline_ns, fd)) == 0)
 			break;

@@ -11,10 +11,12 @@
 #include "net/secret_file.h"
 #include "net/tls_impl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LABEL_KEY      "shardd tls 1 key"
 #define LABEL_IDENTITY "shardd tls 1 identity"
@@ -248,6 +250,17 @@ static enum shard_status check_own(struct tls *t, const struct tls_conf *conf, s
 	return SHARD_OK;
 }
 
+/* OpenSSL says of a file that it cannot open no more than that the system said so. */
+static enum shard_status can_open(const char *option, const char *path, struct err *e)
+{
+	if (access(path, R_OK) == 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "%s %.200s: cannot be read by uid %u: %s: correct the path or who may read "
+		       "the file",
+		       option, path, (unsigned)geteuid(), strerror(errno));
+}
+
 static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, struct err *e)
 {
 	const struct openssl *o = t->ssl;
@@ -258,6 +271,9 @@ static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, s
 		return err_set(e, SHARD_BAD_ARG, "tls = mtls needs tls_cert, tls_key and tls_ca");
 	if (o->SSL_CTX_set_ciphersuites(t->ctx, SUITES_MTLS) != 1)
 		return err_set(e, SHARD_SYSTEM, "OpenSSL does not have %s", SUITES_MTLS);
+	if ((st = can_open("tls_cert", conf->cert, e)) != SHARD_OK ||
+	    (st = can_open("tls_ca", conf->ca, e)) != SHARD_OK)
+		return st;
 	o->ERR_clear_error();
 	if (o->SSL_CTX_use_certificate_chain_file(t->ctx, conf->cert) != 1)
 		return err_set(e, SHARD_BAD_ARG, "tls_cert %.200s: not a certificate in PEM: %s",

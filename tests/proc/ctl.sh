@@ -180,6 +180,20 @@ if [ $UID = 0 ] && "${other[@]}" "$B/shardd" --version >/dev/null 2>&1; then
 	check "--forget-memory --list for another user: $(listed "${other[@]}")" [ "$(listed "${other[@]}")" = \
 		"$kept: unknown, of uid 0: Permission denied: ask as root or as that user" ]
 fi
+# What is not there is said with what shows what is.
+for words in "save m" "verify m" "history m" "rebalance m"; do
+	exits 5 $words -a "$at"
+	check "$words: no way on: $(<"$dir/out")" grep -qF 'no model "m"' "$dir/out"
+	check "$words: no way on: $(<"$dir/out")" grep -qF ': `shardctl model list` shows those that there are' "$dir/out"
+done
+exits 1 checkpoints /nope
+says "/nope: there is no such folder: name the one that checkpoints were saved to" checkpoints
+exits 1 secret rotate /nope
+says '`shardctl secret new FILE` makes one' secret rotate
+exits 1 import /nope "$dir/x" --name m
+says "/nope: No such file or directory: name a file .safetensors, or the folder" import
+exits 3 status -a tcp://nowhere.invalid:1
+says 'see why `getent hosts nowhere.invalid` finds nothing' status
 exits 2 import a b --name=-gpt
 says "import: --name -gpt: choose 1 to 64 of a-z 0-9 . _ - that do not begin with -" import
 exits 3 model list -a "unix:$dir/nobody"

@@ -153,6 +153,8 @@ static void test_rank_stands(void **state)
 	(void)state;
 	serve(NULL);
 	well();
+	for (int n = 0; n < 2; n++) /* Behind each other node: what carries tensors, and why. */
+		says(n, "status", 0, ", tensors by tcp: ");
 	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
 	train(&t, 6);
 	trainer_begin(&t); /* And it pushes nothing. */
