@@ -422,14 +422,16 @@ static void private_models(void **state)
 	free(text);
 	WEB_EXPECT(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
 	web_await(s.port[0], "/metrics", "shardd_health{level=\"ok\"} 1\n");
-	trainer_end(
-		&t); /* Its owner is warned that the model waits for trainers; others are not. */
+	trainer_end(&t);
+	/* Its owner is warned that the model waits for trainers, and others are not. */
 	tool_expect(0, "\"mine\" waits at step 1", "shardctl", owner_asks(&s));
-	web_await(s.port[0], "/healthz", "\r\n\r\nok\n");
+	train(&open, 1); /* What is answered with this step was written after that. */
+	web_await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 2\n");
 	WEB_EXPECT(s.port[0], "GET", "/metrics", "shardd_health{level=\"ok\"} 1\n");
+	web_await(s.port[0], "/healthz", "\r\n\r\nok\n");
 	trainer_end(&open);
 	web_await(s.port[0], "/metrics", "shardd_health{level=\"warn\"} 1\n");
-	web_await(s.port[0], "/healthz", "warn: \"gpt\" waits at step 1");
+	web_await(s.port[0], "/healthz", "warn: \"gpt\" waits at step 2");
 	cluster_stop(s.c);
 	setenv("SHARD_HTTP_PRIVATE_MODELS", "yes", 1);
 	web_serve(&s, 1);
