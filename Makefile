@@ -140,7 +140,7 @@ parts: $(B)/with-cuda
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
-$(B)/gen/shard.pb-c.h: $(PB)
+$(B)/gen/shard.pb-c.h: $(PB) ;
 $(PB): proto/wire/shard.proto
 	@mkdir -p $(@D)
 	$(call say,protoc-c,$<)
