@@ -111,6 +111,17 @@ static int listener_key(SSL *ssl, const unsigned char *identity, size_t bytes,
 	return !seen->known || *session != NULL;
 }
 
+/* OpenSSL's, of each message of a handshake, and of those that come later: new keys and tickets. */
+static void on_message(int sent, int version, int type, const void *bytes, size_t nr, SSL *ssl,
+		       void *arg)
+{
+	struct tls_seen *seen = seen_by(ssl, loaded());
+
+	(void)version, (void)bytes, (void)nr, (void)arg;
+	if (!sent && type == SSL3_RT_HANDSHAKE && seen)
+		seen->messages++;
+}
+
 static enum shard_status open_psk(struct tls *t, const struct tls_conf *conf, struct err *e)
 {
 	const struct openssl *o = t->ssl;
@@ -303,6 +314,7 @@ static enum shard_status open_context(struct tls *t, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "OpenSSL cannot speak TLS 1.3: %s", reason(o));
 	(void)o->SSL_CTX_ctrl(t->ctx, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, NULL);
 	(void)o->SSL_CTX_ctrl(t->ctx, SSL_CTRL_MODE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL);
+	o->SSL_CTX_set_msg_callback(t->ctx, on_message);
 	(void)o->SSL_CTX_set_options(t->ctx, SSL_OP_CIPHER_SERVER_PREFERENCE |
 						     (t->kernel ? SSL_OP_ENABLE_KTLS : 0));
 	return SHARD_OK;
