@@ -349,12 +349,20 @@ static void init_timers(struct server *s)
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 }
 
-/* With mtls both read the same files, and what is wrong with them the first one finds. */
+/* With mtls both read the same files, and what is wrong with them the first one finds. But what one
+ * library takes the other may refuse, and then neither takes it. */
 enum shard_status server_reload_secret(struct server *s, struct err *e)
 {
-	enum shard_status st = secret_open(s, e);
+	struct secret_fresh fresh;
+	enum shard_status st = secret_read(s, &fresh, e);
 
-	return st == SHARD_OK && s->http != NULL ? http_reload(s->http, e) : st;
+	if (st == SHARD_OK && s->http != NULL)
+		st = http_reload(s->http, e);
+	if (st == SHARD_OK)
+		secret_take(s, &fresh);
+	else
+		secret_drop(&fresh);
+	return st;
 }
 
 void server_reloaded(struct server *s, bool ok)

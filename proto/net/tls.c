@@ -261,15 +261,15 @@ static enum shard_status check_own(struct tls *t, const struct tls_conf *conf, s
 	return SHARD_OK;
 }
 
-/* OpenSSL says of a file that it cannot open no more than that the system said so. */
-static enum shard_status can_open(const char *option, const char *path, struct err *e)
+/* OpenSSL opens a file by its path, waits for a pipe, and does not say why it cannot. */
+static enum shard_status look_at(const char *name, const char *path, struct err *e)
 {
-	if (access(path, R_OK) == 0)
-		return SHARD_OK;
-	return err_set(e, SHARD_BAD_ARG,
-		       "%s %.200s: cannot be read by uid %u: %s: correct the path or who may read "
-		       "the file",
-		       option, path, (unsigned)geteuid(), strerror(errno));
+	int fd;
+	enum shard_status st = public_file_open(name, path, &fd, e);
+
+	if (st == SHARD_OK)
+		close(fd);
+	return st;
 }
 
 static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, struct err *e)
@@ -280,11 +280,11 @@ static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, s
 	if (!conf->cert || !conf->cert[0] || !conf->key || !conf->key[0] || !conf->ca ||
 	    !conf->ca[0])
 		return err_set(e, SHARD_BAD_ARG, "tls = mtls needs tls_cert, tls_key and tls_ca");
+	if ((st = look_at("tls_cert", conf->cert, e)) != SHARD_OK ||
+	    (st = look_at("tls_ca", conf->ca, e)) != SHARD_OK)
+		return st;
 	if (o->SSL_CTX_set_ciphersuites(t->ctx, SUITES_MTLS) != 1)
 		return err_set(e, SHARD_SYSTEM, "OpenSSL does not have %s", SUITES_MTLS);
-	if ((st = can_open("tls_cert", conf->cert, e)) != SHARD_OK ||
-	    (st = can_open("tls_ca", conf->ca, e)) != SHARD_OK)
-		return st;
 	o->ERR_clear_error();
 	if (o->SSL_CTX_use_certificate_chain_file(t->ctx, conf->cert) != 1)
 		return err_set(e, SHARD_BAD_ARG, "tls_cert %.200s: not a certificate in PEM: %s",
