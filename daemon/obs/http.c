@@ -35,6 +35,7 @@
 #define HTTP_SAMPLES_NS  (5 * NS_PER_SEC)
 #define HTTP_WHOLE_NS    (5 * NS_PER_SEC) /* So long after /cluster a page counts as open. */
 #define HTTP_CONNECTIONS 256u
+#define HTTP_ADDRESS     128u /* Connections of one address, which thus keeps nobody else out. */
 #define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
 #define PLAIN            "text/plain; charset=utf-8"
@@ -477,12 +478,12 @@ static struct MHD_Daemon *start_thread(struct http *h, const struct http_tls *tl
 
 	http_tls_options(tls, more);
 	errno = 0;
-	d = MHD_start_daemon(flags | (tls->cert != NULL ? MHD_USE_TLS : 0), 0, may_connect, h,
-			     on_request, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd,
-			     MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS,
-			     MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
-			     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_ARRAY,
-			     more, MHD_OPTION_END);
+	d = MHD_start_daemon(
+		flags | (tls->cert != NULL ? MHD_USE_TLS : 0), 0, may_connect, h, on_request, h,
+		MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
+		HTTP_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT, HTTP_ADDRESS,
+		MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)16384, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
 	if (d == NULL)
 		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s",
 			h->conf.config->http.text,
