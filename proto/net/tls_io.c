@@ -212,6 +212,18 @@ static int bio_read(BIO *b, char *to, int nr)
 	return nr;
 }
 
+/* OpenSSL goes on after the flush, or asks why not. */
+static long bio_flush(struct tls_io *t, BIO *b)
+{
+	if (!t->socket || push_out(t) == 0)
+		return 1;
+	if (errno == EAGAIN || errno == EWOULDBLOCK)
+		t->ssl->BIO_set_flags(b, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY);
+	else
+		t->error = errno;
+	return 0;
+}
+
 /* OpenSSL asks for kernel TLS by controls that its own BIO of a socket understands. Only sending is
  * given to the kernel. What was encrypted before has to be in the socket first. */
 static long bio_ctrl(BIO *b, int cmd, long num, void *arg)
@@ -224,7 +236,7 @@ static long bio_ctrl(BIO *b, int cmd, long num, void *arg)
 	t = o->BIO_get_data(b);
 	switch (cmd) {
 	case BIO_CTRL_FLUSH:
-		return !t->socket || push_out(t) == 0;
+		return bio_flush(t, b);
 	case CTRL_SET_KTLS:
 		rc = t->socket && num != 0 && t->out_nr == 0 ? o->BIO_ctrl(t->socket, cmd, num, arg)
 							     : 0;

@@ -300,6 +300,33 @@ static bool kernel_has_tls(void)
 	return has;
 }
 
+/* A daemon that ends has accepted connections that it never looks at. That is no error of
+ * protocol. */
+static void test_tls_reset(void **state)
+{
+	struct two *t = calloc(1, sizeof(*t));
+	struct linger now = {.l_onoff = 1};
+	struct stream_io *io;
+	struct err e = {.text = ""};
+	enum shard_status st;
+	int fds[2];
+
+	(void)state;
+	tls_ends(t, KEY_1, KEY_1, 0, true);
+	assert_int_equal(limit_tcp_pair(fds), 0);
+	assert_int_equal(setsockopt(fds[1], SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+	close(fds[1]);
+	assert_int_equal(tls_io(&io, t->tls[0], TLS_DIALLER, fds[0], NULL, NULL), SHARD_OK);
+	open_end(&t->a, io, fds[0]);
+	while ((st = stream_read(t->a.s, 1000, &e)) == SHARD_OK)
+		;
+	if (st != SHARD_CLOSED)
+		fail_msg("%s", e.text);
+	for (int i = 0; i < 2; i++)
+		tls_close(&t->tls[i]);
+	free_two(t);
+}
+
 /* New keys take time to make. A peer that sends nothing else does not hold up the others. */
 static void test_tls_key_flood(void **state)
 {
@@ -647,6 +674,7 @@ int main(void)
 		cmocka_unit_test(test_tls_on_one_side), cmocka_unit_test(test_tls_garbage),
 		cmocka_unit_test(test_tls_changed),     cmocka_unit_test(test_tls_key_flood),
 		cmocka_unit_test(test_tls_turns),       cmocka_unit_test(test_tls_memory),
+		cmocka_unit_test(test_tls_reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
