@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,10 +100,15 @@ bool http_tls_proved(struct MHD_Connection *c)
 {
 	const union MHD_ConnectionInfo *info =
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+	/* As between nodes, that of a web server of the same CA proves no client. */
+	gnutls_typed_vdata_st purpose = {
+		.type = GNUTLS_DT_KEY_PURPOSE_OID,
+		.data = (unsigned char *)(uintptr_t)GNUTLS_KP_TLS_WWW_CLIENT};
 	unsigned nr = 0, status = GNUTLS_CERT_INVALID;
 
 	if (info == NULL || info->tls_session == NULL)
 		return false;
 	return gnutls_certificate_get_peers(info->tls_session, &nr) != NULL && nr > 0 &&
-	       gnutls_certificate_verify_peers2(info->tls_session, &status) == 0 && status == 0;
+	       gnutls_certificate_verify_peers(info->tls_session, &purpose, 1, &status) == 0 &&
+	       status == 0;
 }

@@ -137,6 +137,8 @@ void certs_put_times(struct certs *c, const char *name, const char *names, enum 
 	extension(cert, ca, NID_basic_constraints, "CA:FALSE");
 	if (how == CERTS_CLIENT)
 		extension(cert, ca, NID_ext_key_usage, "clientAuth");
+	if (how == CERTS_SERVER)
+		extension(cert, ca, NID_ext_key_usage, "serverAuth");
 	if (names)
 		extension(cert, ca, NID_subject_alt_name, names);
 	sign(cert, ca, ca_key);

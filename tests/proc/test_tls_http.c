@@ -33,6 +33,7 @@ static int files(void **state)
 	certs_put(&k, "a", "DNS:a,IP:127.0.0.1", CERTS_GOOD);
 	certs_put(&k, "reader", NULL, CERTS_CLIENT);
 	certs_put(&k, "foreign", NULL, CERTS_OTHER_CA);
+	certs_put(&k, "server", NULL, CERTS_SERVER);
 	snprintf(net, sizeof(net),
 		 "tls = mtls\ntls_cert = %s/a/tls.crt\ntls_key = %s/a/tls.key\ntls_ca = "
 		 "%s/a/ca.crt",
@@ -112,6 +113,7 @@ static void test_certificates(void **state)
 	answers(port, "127.0.0.2", NULL, "HTTP/1.1 403 ");
 	answers(port, "127.0.0.2", NULL, "a certificate of the CA in [net] tls_ca is needed");
 	answers(port, "127.0.0.2", "foreign", "HTTP/1.1 403 ");
+	answers(port, "127.0.0.2", "server", "HTTP/1.1 403 ");
 	answers(port, "127.0.0.2", "reader", "HTTP/1.1 200 ");
 	inproc_stop(&c);
 }
