@@ -203,6 +203,12 @@ static enum shard_status compare(const struct shard_model *m, const struct shard
 	return err_set(e, SHARD_MISMATCH, "other %s", what);
 }
 
+/* Numbers of models repeat where a coordinator has lost its state folder. */
+static bool same_model(const struct shard_model *m, const struct shard_model *t)
+{
+	return t->id == m->id && (t->born == m->born || t->born == 0 || m->born == 0);
+}
+
 /* t is what n found under the name of m. */
 static void take(struct shard_model *m, struct shard_model *t)
 {
@@ -214,7 +220,7 @@ static void take(struct shard_model *m, struct shard_model *t)
 			"\"%s\" at shardd at %.100s is defined in another way there (%.200s): "
 			"use one definition (shard_detach() this handle)",
 			m->spec.name, m->client->address, e.text);
-	else if (t->id != m->id)
+	else if (!same_model(m, t))
 		err_set(&m->lost, SHARD_NOT_FOUND,
 			"the model that this trainer was in was dropped, and \"%s\" at shardd at "
 			"%.100s is another one (shard_detach() this handle)",

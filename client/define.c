@@ -133,6 +133,7 @@ static enum shard_status take_defined(struct shard_model *m, const struct reques
 	struct err e;
 
 	m->id = d->model;
+	m->born = d->born;
 	m->generation = r->head.generation;
 	m->defined = true;
 	m->created = d->created;

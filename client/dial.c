@@ -6,12 +6,12 @@
 #include "client.h"
 
 #include "net/address.h"
+#include "net/tcp.h"
 #include "spawn/spawn.h"
 
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,8 +99,7 @@ static int finish_connect(int fd, uint64_t deadline_ns)
 /* Returns 0 or errno. */
 static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns, int *fd)
 {
-	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-	    one = 1;
+	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (s < 0)
 		return errno;
@@ -116,9 +115,9 @@ static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadlin
 		error = 0;
 		(void)poll(NULL, 0, 5);
 	}
-	if (error == 0 && sa->sa_family != AF_UNIX &&
-	    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
-		error = errno;
+	/* A daemon whose machine went without a word is found by keep-alive. */
+	if (error == 0 && sa->sa_family != AF_UNIX)
+		tcp_tune(s);
 	if (error != 0)
 		close(s);
 	else
@@ -138,8 +137,11 @@ static enum shard_status dial_name(const char *address, const struct conn_addres
 
 	snprintf(port, sizeof(port), "%u", a->port);
 	if ((n = getaddrinfo(a->host, port, &hints, &all)) != 0)
-		return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s: host \"%s\": %s", address,
-				 a->host, n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
+		return text_fail(SHARD_UNREACHABLE,
+				 "no shardd at %.200s: host \"%s\": %s: correct the address, or "
+				 "see why `getent hosts %s` finds nothing",
+				 address, a->host,
+				 n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n), a->host);
 	for (struct addrinfo *i = all; i != NULL; i = i->ai_next)
 		if ((error = dial_one(i->ai_addr, i->ai_addrlen, deadline_ns, fd)) == 0)
 			break;

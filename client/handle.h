@@ -14,7 +14,6 @@
 #include "spec.h"
 
 #include "net/shm.h"
-
 #include "shard.pb-c.h"
 
 struct shard_model {
@@ -24,6 +23,7 @@ struct shard_model {
 	struct layout *layout;
 	/* define.c */
 	uint32_t id, generation; /* As the daemon numbers them. */
+	uint64_t born;           /* Drawn when it was defined. 0: an older release does not say. */
 	bool defined;            /* The daemon has answered, so id and generation are valid. */
 	bool created;            /* This session has to write the weights. */
 	bool sealed;             /* The model has weights. */

@@ -16,8 +16,9 @@ static enum shard_status name_check(const char *call, const char *name)
 	if (layout_model_name_ok(name))
 		return SHARD_OK;
 	return text_fail(SHARD_BAD_ARG,
-			 "%s: model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible", call,
-			 name ? name : "(null)");
+			 "%s: model name \"%.80s\": no model is called so: a name is 1 to 64 of "
+			 "a-z 0-9 . _ -",
+			 call, name ? name : "(null)");
 }
 
 /* With the lock. Sends and waits. The caller frees *out in any case. of names the model in the

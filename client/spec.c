@@ -15,7 +15,7 @@ static enum shard_status spec_check(const struct shard_spec *s, struct err *e)
 {
 	if (!layout_model_name_ok(s->name))
 		return err_set(e, SHARD_BAD_ARG,
-			       "model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible",
+			       "model name \"%.80s\": choose " LAYOUT_MODEL_NAME_NEW,
 			       s->name ? s->name : "(null)");
 	if (s->tensors_nr > 0 && s->tensors == NULL)
 		return err_set(e, SHARD_BAD_ARG, "model \"%s\" has %u tensors at NULL", s->name,

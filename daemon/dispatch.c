@@ -38,6 +38,7 @@
 #include "obs/waits.h"
 #include "link/peer.h"
 #include "data/catchup.h"
+#include "data/patches.h"
 #include "data/mr.h"
 #include "control/transfer.h"
 #include "wire/control.h"
@@ -503,10 +504,13 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 		st = contrib_node_head(m, p, h, to, e);
 	else if (h->op == OP_GRAD_DATA)
 		st = grad_node_head(m, p, h, to, e);
+	else if (h->op == OP_IMAGE_CODES)
+		st = patches_head(m, h, to, e);
 	else
 		st = apply_image_head(m, h, to, e);
 	if (st == SHARD_OK && *to != STREAM_DISCARD)
-		*l = h->op == OP_IMAGE_DATA ? &m->img.landing : &m->attempt.landing;
+		*l = h->op == OP_IMAGE_DATA || h->op == OP_IMAGE_CODES ? &m->img.landing
+								       : &m->attempt.landing;
 	return st;
 }
 
@@ -554,6 +558,8 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 		return blobs_came(m, p, h, body, e);
 	if (h->op == OP_CONTRIB_DATA)
 		return contrib_node_data(m, p, h, e);
+	if (h->op == OP_IMAGE_CODES)
+		return patches_part(m, h, e);
 	return h->op == OP_GRAD_DATA ? grad_node_data(m, p, h, e) : apply_image_part(m, h, e);
 }
 

@@ -6,6 +6,7 @@
  * error, 4 a configuration error, and 1 any other failure. --help, --version, --check and --explain
  * print on stdout, and everything else goes to stderr. */
 #include "base/check.h"
+#include "base/output.h"
 #include "cluster/static.h"
 #include "config/cluster.h"
 #include "journal.h"
@@ -15,6 +16,7 @@
 #include "notify.h"
 #include "replay.h"
 #include "warm/warm.h"
+#include "wire/control.h"
 #include "server.h"
 
 #include <argp.h>
@@ -32,6 +34,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 
 #define SET_MAX      128
 #define HELD_S       30
+#define PIPE_NS      (5ull * 1000000000)  /* For a configuration out of a pipe, to look at. */
 #define STOP_MORE_NS (10ull * 1000000000) /* To close everything, once nothing is waited for. */
 
 struct options {
@@ -407,10 +410,14 @@ static void print_kept(void *list, const struct warm_kept *k)
 					(json_int_t)k->age_s, "uid", (int)k->uid));
 		return;
 	}
-	printf("%s: %s, %.1f MiB, %llu model%s, made %.1f h ago by uid %u%s%s: %s\n", k->path,
+	if (!k->seen) {
+		printf("%s: %s, of uid %u: %s\n", k->path, k->verdict, k->uid, k->why);
+		return;
+	}
+	printf("%s: %s, %.1f MiB, %llu model%s, made %.1f h ago by uid %u%s%s%s%s\n", k->path,
 	       k->verdict, (double)k->bytes / 1048576, (unsigned long long)k->models,
 	       k->models == 1 ? "" : "s", (double)k->age_s / 3600, k->uid, k->whose[0] ? ", " : "",
-	       k->whose, k->why);
+	       k->whose, k->why[0] ? ": " : "", k->why);
 }
 
 static enum shard_status list_kept(const struct config *conf, bool json, struct err *e)
@@ -448,11 +455,11 @@ static int forget(const struct config *conf, const struct options *o)
  * file may have bytes that a terminal would obey. */
 static void say_wrong(void *told, const char *text)
 {
+	char plain[4 * sizeof(((struct err *)0)->text)];
+
 	*(bool *)told = true;
-	fprintf(stderr, "%s: ", program_invocation_short_name);
-	for (; *text; text++)
-		fputc(iscntrl((unsigned char)*text) ? '?' : *text, stderr);
-	fputc('\n', stderr);
+	control_escape(plain, sizeof(plain), text);
+	fprintf(stderr, "%s: %s\n", program_invocation_short_name, plain);
 }
 
 static int explain(struct config_args *args, bool json, struct err *e)
@@ -487,6 +494,7 @@ int main(int argc, char **argv)
 	/* Its threads allocate little. In an arena for each of them would lie memory that is of no
 	 * use, that no budget knows, and that grows for hours. */
 	mallopt(M_ARENA_MAX, 1);
+	output_checked();
 	if (argc > 1 && strcmp(argv[1], "--replay") == 0) /* For shardctl replay alone. */
 		return replay_main(argc - 2, argv + 2);
 	argp_err_exit_status = EXIT_USAGE;
@@ -494,6 +502,7 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	args = (struct config_args){.file = o.file,
 				    .folder = o.folder,
+				    .pipe_ns = o.check || o.explain ? PIPE_NS : 0,
 				    .wrong = o.check || o.explain ? say_wrong : NULL,
 				    .wrong_arg = &told,
 				    .set = o.set,
@@ -511,12 +520,6 @@ int main(int argc, char **argv)
 		else
 			rc = o.forget ? forget(&conf, &o) : run(&conf, &args, &e);
 		config_free(&conf);
-	}
-	if (rc == EXIT_OK && (o.explain || o.check || o.list) &&
-	    (fflush(stdout) != 0 || ferror(stdout))) {
-		fprintf(stderr, "shardd: the standard output cannot be written: %s\n",
-			strerror(errno));
-		rc = EXIT_FAILED;
 	}
 	if (rc != EXIT_OK && parked && !o.explain && !o.check && !o.forget)
 		rc = fail_slowly(&e);

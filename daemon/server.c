@@ -9,6 +9,7 @@
 #include "ckpt/ckpt.h"
 
 #include "data/apply.h"
+#include "data/patches.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "control/define.h"
@@ -203,12 +204,19 @@ static enum shard_status start_http(struct server *s, struct err *e)
 	return http_open(&s->http, &conf, e);
 }
 
+/* Jobs are done, so that what waits finds room. */
+static void turn(void *server)
+{
+	apply_turn(server);
+	patches_turn(server);
+}
+
 static enum shard_status start(struct server *s, struct err *e)
 {
 	struct worker_conf workers = {.threads = s->conf->workers,
 				      .jobs_max = SERVER_JOBS_MAX,
 				      .pin = true,
-				      .turn = apply_turn,
+				      .turn = turn,
 				      .turn_arg = s};
 	struct warm_conf warm;
 	enum shard_status st;
@@ -341,12 +349,20 @@ static void init_timers(struct server *s)
 	s->clock.core_timer.data = s->clock.beat.data = s->clock.history_timer.data = s;
 }
 
-/* With mtls both read the same files, and what is wrong with them the first one finds. */
+/* With mtls both read the same files, and what is wrong with them the first one finds. But what one
+ * library takes the other may refuse, and then neither takes it. */
 enum shard_status server_reload_secret(struct server *s, struct err *e)
 {
-	enum shard_status st = secret_open(s, e);
+	struct secret_fresh fresh;
+	enum shard_status st = secret_read(s, &fresh, e);
 
-	return st == SHARD_OK && s->http != NULL ? http_reload(s->http, e) : st;
+	if (st == SHARD_OK && s->http != NULL)
+		st = http_reload(s->http, e);
+	if (st == SHARD_OK)
+		secret_take(s, &fresh);
+	else
+		secret_drop(&fresh);
+	return st;
 }
 
 void server_reloaded(struct server *s, bool ok)

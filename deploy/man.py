@@ -5,12 +5,12 @@ shard.h, and shard_cuda.h where that library is built. Section 3 comes from the 
 one page per function, and one name per struct, which leads to the page of the function that takes it. shardd(8), shardctl(1) and
 shardd.conf(5) come from what the programs say to --help, from deploy/events.txt, and from the table of paths in daemon/obs/README.md.
 Called by deploy/man.mk. Fails where a block of a header lacks a section, an
-argument or a type, names a status that is not there, or runs two items together. Why not help2man: it knows neither commands of commands
+argument or a type, names a status that is not there, runs two items together, or has a line that clang-format broke. Why not help2man: it knows neither commands of commands
 nor tables of options of a file.
 
 A block of a header begins with "NAME - what", or with the name of a group in capitals. Its headings are lines in capitals. "KEY: text",
 with further lines indented by two, is an item; lines that begin with a tab are code; the rest is paragraphs. "Also the errors of X, and
-of Y." stands for the items under ERRORS OF X and ERRORS OF Y."""
+of Y." stands for the items under ERRORS OF X and ERRORS OF Y. A function without an EXAMPLE shows that of its group."""
 import os
 import re
 import subprocess
@@ -26,6 +26,9 @@ def esc(text):
 class Block:
     """A comment: its sections, each a list of lines, and the declaration behind it."""
     def __init__(self, comment, declaration):
+        odd = re.search(r"^ \*[^ \t\n].*", comment, re.M)
+        if odd:
+            sys.exit("man.py: a line of a block has no blank behind its star, as clang-format leaves one that is too long: %s" % odd.group(0))
         lines = [line[3:] if line.startswith(" * ") else line[2:] for line in comment.splitlines()]
         self.title, self.sections, heading = lines[0], {}, "DESCRIPTION"
         for line in lines[1:]:
@@ -222,7 +225,7 @@ class Manual:
         body += ".SH ERRORS\n" + self.items(s["ERRORS"], own, names) + ".SH THREADS\n" + self.prose(s["THREADS"], own)
         others = [f.name() for f in b.group.members if f is not b]
         others += [n for n in dict.fromkeys(re.findall(r"(shard_\w+)\(\)", b.text())) if n in self.known and n != own and n not in others]
-        page(out, own, 3, self.library, b.what(), body + self.example(b.group) + see([(n, 3) for n in others + [self.name]]))
+        page(out, own, 3, self.library, b.what(), body + self.example(b if "EXAMPLE" in s else b.group) + see([(n, 3) for n in others + [self.name]]))
 
     def overview(self, out):
         s = self.library_block.sections

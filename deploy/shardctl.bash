@@ -19,7 +19,7 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --secret | --tls | --timeout | --config | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
+		-a | --address | --secret | --tls | --timeout | --config | --config-dir | --set | --interval | --sort | --filter | --color | --why | --tag | --dir | --client | --name | --model | --settings | --step | --image | --node | --from | --to | --history | --gradients | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
@@ -29,7 +29,7 @@ _shardctl()
 	--from) [ "$command" = replay ] && mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--tls) mapfile -t COMPREPLY < <(compgen -W "off psk" -- "$cur"; compgen -d -- "$cur"); return ;;
 	--config | --secret | --history) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--dir | --client | --gradients) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--dir | --client | --gradients | --config-dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
@@ -39,7 +39,7 @@ _shardctl()
 	--sort) words="wait rank node rate chunks" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --filter | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --grad-codec | --nvme-share | --nvme-cache | --steps | \
+	--timeout | --set | --interval | --filter | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --grad-codec | --image-codec | --nvme-share | --nvme-cache | --steps | \
 		--name | --model | --settings | --step | --max-shard-size | --to) return ;;
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
@@ -47,7 +47,7 @@ _shardctl()
 		"") words="$commands $common" ;;
 		status) words="--all --color $common" ;;
 		top) words="--once --all --interval --sort --reverse --filter --color $common" ;;
-		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --nvme-share --nvme-cache
+		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --image-codec --nvme-share --nvme-cache
 			--huge-pages $common" ;;
 		doctor) words="--config --color $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;
@@ -103,8 +103,8 @@ _shardctl()
 		config)
 			words=$common
 			case $sub in
-			check*) words="--print $words" ;;
-			explain*) words="--config --set $words" ;;
+			check*) words="--config-dir --print $words" ;;
+			explain*) words="--config --config-dir --set $words" ;;
 			esac
 			if [ -z "$sub" ]; then
 				words="check explain $words"

@@ -21,15 +21,15 @@
  * installs no signal handler, unless shard_explain_faults() asks for one, and sets close-on-exec on
  * its descriptors. Over a unix socket it has no thread of its own: calls handle what arrives. Over
  * TCP it has one thread per connection, with all signals blocked. After a fork() the handles of the
- *parent are unusable in the child: every call there returns SHARD_FORKED, and shard_disconnect()
- *only frees what it can. Memory that is shared with the daemon is not mapped in the child.
+ * parent are unusable in the child: every call there returns SHARD_FORKED, and shard_disconnect()
+ * only frees what it can. Memory that is shared with the daemon is not mapped in the child.
  *
  * OWNERSHIP
  * A handle, and every pointer that it gave, ends with shard_detach() or shard_disconnect(). Memory
  * that shard_keep() handed over is the caller's, and outlives them. What a caller passes in is used
- *during the call only. The one exception is dst of shard_pull(), which is written until its ticket
- *is done. Names and texts that are passed in are copied. log_arg of struct shard_connect_opts is
- *passed on until shard_disconnect() has returned.
+ * during the call only. The one exception is dst of shard_pull(), which is written until its ticket
+ * is done. Names and texts that are passed in are copied. log_arg of struct shard_connect_opts is
+ * passed on until shard_disconnect() has returned.
  *
  * Structs begin with their size. Start each of them with SHARD_INIT(struct NAME), which sets size
  * and zeroes the rest. A library of another release then knows which fields the caller has, and the
@@ -165,7 +165,9 @@ typedef struct shard_client shard_client;
 /* An attachment of a connection to a model. */
 typedef struct shard_model shard_model;
 /* The number of something that will be done. Grows by one per model with each call that gives one,
- * and 0 is nothing to wait for. */
+ * and 0 is nothing to wait for. Who pulls or saves waits for the ticket. Pushes and commits take
+ * NULL in its place, and that is what most callers give: the memory of a gradient is the caller's
+ * again when shard_push() returns, and shard_result() with 0 is about the commit in hand. */
 typedef uint64_t shard_ticket;
 
 /* How a call ended. The numbers never change. */
@@ -350,7 +352,8 @@ struct shard_group {
 struct shard_spec {
 	/* Bytes of this struct; SHARD_INIT() sets it. */
 	size_t size;
-	/* 1 to 64 of a-z 0-9 . _ - */
+	/* 1 to 64 of a-z 0-9 . _ - where a new model's does not begin with the last of these, which
+	 * commands take for an option. */
 	const char *name;
 	/* Its tensors. Everybody knows them by their index from here on. */
 	const struct shard_tensor *tensors;
@@ -420,9 +423,12 @@ struct shard_world {
 	uint32_t local_rank;
 	/* All trainers of this node. */
 	uint32_t local_size;
-	/* The daemons' view in which the attempt was made: the term of whoever coordinates. */
+	/* With seq, the number of the daemons' view in which the attempt was made, as TERM.SEQ in
+	 * `shardctl status` and `shardctl history`. No call takes it: it is for log lines. The term
+	 * grows when another node begins to coordinate. */
 	uint64_t term;
-	/* The view's number within the term. */
+	/* The number of the view within the term. It grows when nodes come or go, or chunks move.
+	 * Trainers that come or go do not change it. */
 	uint64_t seq;
 	/* The step to begin next: the last one that was committed, plus one. */
 	uint64_t step;
@@ -1378,6 +1384,25 @@ SHARD_API enum shard_status shard_save(shard_model *model, const char *dir, cons
  *
  * THREADS
  * Any thread may call it, and several at once.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Saves now under a name of its own, with the files that the caller keeps in a folder.
+ *	enum shard_status save_best(shard_model *m, const char *folder)
+ *	{
+ *		struct shard_save_opts o = SHARD_INIT(struct shard_save_opts);
+ *		enum shard_status rc;
+ *		shard_ticket t;
+ *
+ *		o.dir = "/srv/checkpoints";
+ *		o.tag = "best";
+ *		o.client = folder;
+ *		if ((rc = shard_save_as(m, &o, &t)) != SHARD_OK)
+ *			return rc;
+ *		return shard_wait(m, t, 3600 * 1000); // then the folder is the caller's again
+ *	}
  */
 SHARD_API enum shard_status shard_save_as(shard_model *model, const struct shard_save_opts *opts,
 					  shard_ticket *ticket);
@@ -1471,10 +1496,10 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  *
  * ARGUMENTS
  * model: the model.
- * rank_hint: the rank that this trainer would like to have, or -1, for example torchrun's RANK. If
- *   the hints of all trainers are the numbers from 0 on, each once, they are the ranks. Else they
- *   say nothing but the order of those that join together, so a number that is wrong or old does no
- *   harm. Rank and size are those of world, and never those of the environment.
+ * rank_hint: the rank that this trainer would like to have, as torchrun says it in $RANK. -1: any.
+ *   If the hints of all trainers are the numbers from 0 on, each once, they are the ranks. Else
+ *   they say nothing but the order of those that join together, so a number that is wrong or old
+ *   does no harm. The rank that counts is world->rank, which may be another one.
  * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
  *   of the model, and its `quorum_timeout` while fewer than min_world trainers have joined.
  * world: filled in. Start it with SHARD_INIT().
@@ -1492,6 +1517,20 @@ SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir,
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *	#include <stdlib.h>
+ *
+ *	// Asks for the rank that the launcher gave this process, and uses the one that it gets.
+ *	enum shard_status join_as_launched(shard_model *m, struct shard_world *w)
+ *	{
+ *		const char *rank = getenv("RANK");
+ *
+ *		*w = SHARD_INIT(struct shard_world);
+ *		return shard_join(m, rank != NULL ? atoi(rank) : -1, SHARD_DEFAULT, w);
+ *	}
  */
 SHARD_API enum shard_status shard_join(shard_model *model, int rank_hint, int64_t timeout_ms,
 				       struct shard_world *world);
@@ -1666,6 +1705,31 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint6
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// The caller's: a backward pass of scale times the mean loss over these samples.
+ *	enum shard_status backward(shard_model *m, uint64_t first, uint64_t count, double scale);
+ *
+ *	// The mean over a batch that the ranks do not share equally, as 8 samples on 3 ranks. The
+ *	// gradient of a mean becomes that of a sum, and the count is its weight.
+ *	enum shard_status uneven(shard_model *m, const struct shard_world *w, uint64_t batch)
+ *	{
+ *		struct shard_begin_opts b = SHARD_INIT(struct shard_begin_opts);
+ *		struct shard_step s = SHARD_INIT(struct shard_step);
+ *		uint64_t first, count;
+ *		enum shard_status rc = shard_samples(w, batch, &first, &count);
+ *
+ *		if (rc != SHARD_OK)
+ *			return rc;
+ *		b.weight = count ? (double)count : SHARD_NO_SAMPLES;
+ *		rc = shard_begin(m, &b, &s);
+ *		if (rc == SHARD_OK && count)
+ *			rc = backward(m, first, count, s.loss_scale * (double)count);
+ *		return rc == SHARD_OK ? shard_commit(m, NULL) : rc;
+ *	}
  */
 SHARD_API enum shard_status shard_begin(shard_model *model, const struct shard_begin_opts *opts,
 					struct shard_step *step);
@@ -1720,7 +1784,8 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * dtype: of the elements at src; with src NULL the model's grad dtype.
  * flags: 0, or SHARD_ADD and SHARD_CAST. SHARD_CAST converts where dtype is not the model's.
  *   SHARD_ADD is needed where the step has more than one micro-step.
- * ticket: set to a ticket that is done when src may be used again. NULL: none.
+ * ticket: set to a ticket that is done when src may be used again, which it is when the call has
+ *   returned. NULL: none is needed.
  *
  * ERRORS
  * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, or the tensor is frozen.
@@ -1737,6 +1802,38 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * THREADS
  * Any thread may call it, and several at once, also for parts of one tensor. Pushes with SHARD_ADD
  * take turns.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// The caller's: the fp32 gradient of a tensor, of one micro-batch.
+ *	const float *gradient(const struct shard_info *tensor, uint32_t micro);
+ *
+ *	// A step of four micro-batches of a model with bf16 gradients. They are summed in fp32, and
+ *	// rounded once. No ticket is needed: the memory of a gradient may be used again at once.
+ *	enum shard_status accumulate(shard_model *m, double samples)
+ *	{
+ *		struct shard_begin_opts b = SHARD_INIT(struct shard_begin_opts);
+ *		struct shard_step s = SHARD_INIT(struct shard_step);
+ *		enum shard_status rc;
+ *
+ *		b.weight = samples; // of all four
+ *		b.micro_steps = 4;
+ *		rc = shard_begin(m, &b, &s);
+ *		for (uint32_t k = 0; k < b.micro_steps * shard_tensors(m); k++) {
+ *			struct shard_info t = SHARD_INIT(struct shard_info);
+ *			uint32_t i = k % shard_tensors(m), micro = k / shard_tensors(m);
+ *			const float *src;
+ *
+ *			if (rc != SHARD_OK || (rc = shard_tensor_info(m, i, &t)) != SHARD_OK)
+ *				break;
+ *			src = gradient(&t, micro);
+ *			rc = shard_push(m, i, 0, t.numel, src, SHARD_F32, SHARD_ADD | SHARD_CAST,
+ *					NULL);
+ *		}
+ *		return rc == SHARD_OK ? shard_commit(m, NULL) : rc;
+ *	}
  */
 SHARD_API enum shard_status shard_push(shard_model *model, uint32_t tensor, uint64_t first,
 				       uint64_t count, const void *src, enum shard_dtype dtype,
@@ -1869,6 +1966,28 @@ SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticke
  *
  * THREADS
  * Any thread may call it, but one at a time for each model.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *
+ *	// Commits, and prints the mean loss over the samples of all ranks.
+ *	enum shard_status commit_and_tell(shard_model *m, double loss_sum, double samples)
+ *	{
+ *		struct shard_commit_opts o = SHARD_INIT(struct shard_commit_opts);
+ *		struct shard_result r = SHARD_INIT(struct shard_result);
+ *		const double values[] = {loss_sum, samples};
+ *		enum shard_status rc;
+ *
+ *		o.values = values;
+ *		o.values_nr = 2;
+ *		if ((rc = shard_commit_opts(m, &o, NULL)) == SHARD_OK)
+ *			rc = shard_result(m, 0, SHARD_DEFAULT, &r);
+ *		if (rc == SHARD_OK && r.values[1] > 0)
+ *			printf("loss %.4f\n", r.values[0] / r.values[1]);
+ *		return rc;
+ *	}
  */
 SHARD_API enum shard_status shard_commit_opts(shard_model *model,
 					      const struct shard_commit_opts *opts,
@@ -1952,6 +2071,32 @@ SHARD_API enum shard_status shard_abandon(shard_model *model, const char *why);
  *
  * THREADS
  * Any thread may call it, and several at once.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// With max_staleness = 1: the next step is computed before the result of the last one is
+ *	// asked for, so a ticket says which commit is meant.
+ *	enum shard_status overlap(shard_model *m, int steps, enum shard_status (*push)(void))
+ *	{
+ *		shard_ticket last = 0, now;
+ *		enum shard_status rc = SHARD_OK;
+ *
+ *		for (int i = 0; i < steps && rc == SHARD_OK; i++) {
+ *			struct shard_result r = SHARD_INIT(struct shard_result);
+ *			struct shard_step s = SHARD_INIT(struct shard_step);
+ *
+ *			if ((rc = shard_begin(m, NULL, &s)) != SHARD_OK)
+ *				break;
+ *			if ((rc = push()) == SHARD_OK)
+ *				rc = shard_commit(m, &now);
+ *			if (rc == SHARD_OK && last != 0)
+ *				rc = shard_result(m, last, SHARD_DEFAULT, &r);
+ *			last = now;
+ *		}
+ *		return rc;
+ *	}
  */
 SHARD_API enum shard_status shard_result(shard_model *model, shard_ticket ticket,
 					 int64_t timeout_ms, struct shard_result *result);
@@ -2092,6 +2237,21 @@ SHARD_API enum shard_status shard_pull_all(shard_model *model, uint64_t step, sh
  *
  * THREADS
  * Any thread may call it, and several at once.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Copies two tensors, and waits for both: the later ticket stands for the earlier one, too.
+ *	enum shard_status fetch_two(shard_model *m, uint64_t step, float *a, float *b, uint64_t n)
+ *	{
+ *		shard_ticket t;
+ *		enum shard_status rc = shard_pull(m, 0, 0, n, step, a, SHARD_F32, &t);
+ *
+ *		if (rc == SHARD_OK)
+ *			rc = shard_pull(m, 1, 0, n, step, b, SHARD_F32, &t);
+ *		return rc == SHARD_OK ? shard_wait(m, t, SHARD_DEFAULT) : rc;
+ *	}
  */
 SHARD_API enum shard_status shard_wait(shard_model *model, shard_ticket ticket, int64_t timeout_ms);
 
@@ -2327,6 +2487,23 @@ SHARD_API enum shard_status shard_region(shard_model *model, enum shard_kind kin
  *
  * THREADS
  * Any thread may call it, but one at a time for each model. Others may go on reading the image.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Ends the training. The pointers that shard_image() gave stay good until shard_unmap(),
+ *	// with the weights of the last step.
+ *	enum shard_status finish(shard_client **c, shard_model *m, struct shard_kept *weights)
+ *	{
+ *		enum shard_status rc;
+ *
+ *		*weights = SHARD_INIT(struct shard_kept);
+ *		if ((rc = shard_keep(m, SHARD_IMAGE, SHARD_DEFAULT, weights)) == SHARD_OK)
+ *			rc = shard_leave(m, SHARD_DEFAULT);
+ *		shard_disconnect(c);
+ *		return rc;
+ *	}
  */
 SHARD_API enum shard_status shard_keep(shard_model *model, enum shard_kind kind, int64_t timeout_ms,
 				       struct shard_kept *kept);

@@ -174,8 +174,8 @@ struct shard_cuda_pull {
  *
  * A handle leads from one model to one device. It is opened after each join, because the memory of
  * gradients and image is another one then. While it is open, both are registered with the driver.
- *If libshard made the connection again meanwhile, shard_cuda_begin() and shard_cuda_pull() register
- * them once more, when no copy is under way.
+ * If libshard made the connection again meanwhile, shard_cuda_begin() and shard_cuda_pull()
+ * register them once more, when no copy is under way.
  *
  * EXAMPLE
  *

@@ -22,6 +22,11 @@ bench-python: bench-build torch
 	@$(TORCH_PYTHON) -B client/python/bench/bench.py $(B) $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(SIZES),--sizes $(SIZES))
 
+# Losses with and without codecs, from five seeds, and bytes. Writes tests/bench/codec_loss.svg.
+.PHONY: codec-loss
+codec-loss: bench-build
+	@python3 -B tests/bench/codec_loss.py $(B) tests/bench/codec_loss.svg $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS))
+
 # How the time of a step grows with parameters, trainers and daemons on one machine. QUICK=1 uses
 # the small ones.
 bench-growth: bench-build

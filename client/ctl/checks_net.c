@@ -7,6 +7,7 @@
 #include "ctl/doctor.h"
 #include "ctl/json.h"
 
+#include "net/holder.h"
 #include "secure.h"
 
 #include <dirent.h>
@@ -24,8 +25,8 @@
 #define TCP_WINDOW (64ul << 20)
 #define MTU_SMALL  1400 /* The tunnels of clouds have 1450 or 1460, which is no fault. */
 
-/* Returns 0 or an errno. EINVAL: address is not host:port. */
-static int try_bind(const char *address)
+/* Returns 0 or an errno. EINVAL: address is not host:port. EADDRINUSE: who says by whom. */
+static int try_bind(const char *address, char who[HOLDER_BYTES])
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
 	char host[300];
@@ -47,6 +48,8 @@ static int try_bind(const char *address)
 		rc = errno;
 	if (fd >= 0)
 		close(fd);
+	if (rc == EADDRINUSE)
+		holder_of(list->ai_addr, who);
 	freeaddrinfo(list);
 	return rc;
 }
@@ -54,13 +57,14 @@ static int try_bind(const char *address)
 static void look_port(const struct doctor *d, struct finding *f, const char *option)
 {
 	const char *address = doctor_value(d, "daemon", option);
+	char who[HOLDER_BYTES];
 	int rc;
 
 	if (strcmp(address, "off") == 0) {
 		doctor_found(f, DOCTOR_OK, "off");
 		return;
 	}
-	rc = try_bind(address);
+	rc = try_bind(address, who);
 	if (rc == 0) {
 		doctor_found(f, DOCTOR_OK, "%s is free", address);
 	} else if (rc == EADDRINUSE && d->status) {
@@ -75,9 +79,9 @@ static void look_port(const struct doctor *d, struct finding *f, const char *opt
 			     d->options->address);
 		doctor_remedy(f, "run it as root or as the daemon's user: `sudo shardctl doctor`");
 	} else if (rc == EADDRINUSE) {
-		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address,
-			     d->options->address);
-		doctor_remedy(f, "`ss -ltnp` says by whom; choose another [daemon] %s", option);
+		doctor_found(f, DOCTOR_FAIL, "%s is in use%s, and no daemon answers at %s", address,
+			     who, d->options->address);
+		doctor_remedy(f, "stop what has it, or choose another [daemon] %s", option);
 	} else if (rc == EADDRNOTAVAIL) {
 		doctor_found(f, DOCTOR_FAIL, "%s is no address of this machine", address);
 		doctor_remedy(f, "`ip addr` lists them; correct [daemon] %s or [nodes]", option);

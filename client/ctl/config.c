@@ -20,9 +20,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONFIG, SET, PRINT };
+enum { CONFIG, SET, PRINT, FOLDER };
+
+#define FOLDER_OPTION                                                                              \
+	{                                                                                          \
+		"config-dir", CTL_KEY + FOLDER, "DIR", 0,                                          \
+			"with the files *.conf in DIR after it (default: /etc/shardd/conf.d, "     \
+			"after /etc/shardd/shardd.conf)",                                          \
+			0                                                                          \
+	}
 
 const struct argp_option ctl_check_options[] = {
+	FOLDER_OPTION,
 	{"print", CTL_KEY + PRINT, NULL, 0, "print the configuration that FILE makes, too", 0},
 	{0},
 };
@@ -30,6 +39,7 @@ const struct argp_option ctl_check_options[] = {
 const struct argp_option ctl_explain_options[] = {
 	{"config", CTL_KEY + CONFIG, "FILE", 0,
 	 "this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	FOLDER_OPTION,
 	{"set", CTL_KEY + SET, "SECTION.KEY=VALUE", 0, "as with shardd --set", 0},
 	{0},
 };
@@ -111,11 +121,24 @@ enum ctl_exit ctl_shardd_json(const struct ctl_options *o, const char *const *ar
 	return rc < 0 ? CTL_FAILED : (enum ctl_exit)rc;
 }
 
-/* Becomes shardd, which prints the configuration, or nothing but what is wrong with it. */
-static enum ctl_exit read_file(const struct ctl_options *o, const char *file, bool print)
+/* Adds an option of shardd's to args, which has nr words, if it has a value. Returns how many words
+ * there are then. */
+static int add(const char **args, int nr, const char *option, const char *value)
 {
-	const char *const args[] = {"--check", "--config", file, NULL};
-	int null = print ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (value == NULL)
+		return nr;
+	args[nr++] = option;
+	args[nr++] = value;
+	return nr;
+}
+
+/* Becomes shardd, which prints the configuration, or nothing but what is wrong with it. */
+static enum ctl_exit read_file(const struct ctl_options *o)
+{
+	const char *args[8] = {"--check", "--config", o->words[1]};
+	int null = o->value[PRINT] ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	(void)add(args, 3, "--config-dir", o->value[FOLDER]);
 
 	if (null >= 0 && dup2(null, STDOUT_FILENO) < 0)
 		return CTL_FAILED;
@@ -124,16 +147,17 @@ static enum ctl_exit read_file(const struct ctl_options *o, const char *file, bo
 
 static enum ctl_exit check(const struct ctl_options *o)
 {
+	const char *args[8] = {"--explain", "--json", "--config", o->words[1]};
 	int status = 0;
 	pid_t pid;
 
+	(void)add(args, 4, "--config-dir", o->value[FOLDER]);
 	if (o->json)
-		return ctl_shardd_json(
-			o, (const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
+		return ctl_shardd_json(o, args);
 	fflush(NULL);
 	pid = fork();
 	if (pid == 0)
-		_exit((int)read_file(o, o->words[1], o->value[PRINT] != NULL));
+		_exit((int)read_file(o));
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		return ctl_fail(o, CTL_FAILED, "shardd did not end by itself");
 	/* What --print has printed before is a configuration, and stays one. */
@@ -144,20 +168,15 @@ static enum ctl_exit check(const struct ctl_options *o)
 
 static enum ctl_exit explain(const struct ctl_options *o)
 {
-	const char *args[8] = {"--explain"};
+	const char *args[10] = {"--explain"};
 	const char *file = o->words_nr == 2 ? o->words[1] : o->value[CONFIG];
 	int n = 1;
 
 	if (o->json)
 		args[n++] = "--json";
-	if (file) {
-		args[n++] = "--config";
-		args[n++] = file;
-	}
-	if (o->value[SET]) {
-		args[n++] = "--set";
-		args[n++] = o->value[SET];
-	}
+	n = add(args, n, "--config", file);
+	n = add(args, n, "--config-dir", o->value[FOLDER]);
+	(void)add(args, n, "--set", o->value[SET]);
 	return o->json ? ctl_shardd_json(o, args) : ctl_shardd(o, args);
 }
 

@@ -5,9 +5,12 @@
 #include "ctl/ctl.h"
 #include "ctl/json.h"
 
+#include "wire/control.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *exit_name(enum ctl_exit exit)
 {
@@ -28,9 +31,22 @@ static const char *exit_name(enum ctl_exit exit)
 	return "FAILED";
 }
 
+/* Words of a command line may be in any text, and JSON has UTF-8 only. */
+static void print_error(const char *text, const char *status)
+{
+	size_t bytes = 4 * strlen(text) + 1;
+	char *plain = malloc(bytes);
+
+	if (plain != NULL)
+		control_escape(plain, bytes, text);
+	ctl_print(json_pack("{s:s, s:s}", "error", plain != NULL ? plain : "no memory", "status",
+			    status));
+	free(plain);
+}
+
 void ctl_print_error(const char *text, enum ctl_exit exit)
 {
-	ctl_print(json_pack("{s:s, s:s}", "error", text, "status", exit_name(exit)));
+	print_error(text, exit_name(exit));
 }
 
 enum ctl_exit ctl_fail(const struct ctl_options *o, enum ctl_exit exit, const char *fmt, ...)
@@ -55,12 +71,14 @@ enum ctl_exit ctl_fail_as(const struct ctl_options *o, enum shard_status st, con
 			  const char *text)
 {
 	const char *colon = where[0] != 0 ? ": " : "";
-	json_t *error;
+	char *all;
 
 	fprintf(stderr, "shardctl: %s%s%s: %s\n", where, colon, status_name(st), text);
 	if (o->json) {
-		error = json_sprintf("%s%s%s", where, colon, text);
-		ctl_print(json_pack("{s:o, s:s}", "error", error, "status", status_name(st)));
+		all = NULL;
+		if (asprintf(&all, "%s%s%s", where, colon, text) >= 0)
+			print_error(all, status_name(st));
+		free(all);
 	}
 	return ctl_exit_of(st);
 }

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
 #include "wire/dtype.h"
+#include "wire/layout.h"
 
 #include <errno.h>
 #include <math.h>
@@ -183,9 +184,8 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 		ctl_fail(o, CTL_USAGE, "import: how is the model called? write --name NAME");
 		return false;
 	}
-	if (strlen(name) < 1 || strlen(name) > 64 ||
-	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
-		ctl_fail(o, CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
+	if (!layout_model_name_new(name)) {
+		ctl_fail(o, CTL_USAGE, "import: --name %s: choose " LAYOUT_MODEL_NAME_NEW, name);
 		return false;
 	}
 	strcpy(j->m.name, name);

@@ -16,8 +16,8 @@ enum ctl_exit ctl_print(json_t *o)
 
 	json_decref(all);
 	json_decref(o);
-	if (!ok)
-		fputs("shardctl: the answer cannot be printed\n", stderr);
+	if (!ok && !ferror(stdout)) /* base/output.h says what is wrong with stdout. */
+		fputs("shardctl: there is no memory to print the answer\n", stderr);
 	return ok ? CTL_OK : CTL_FAILED;
 }
 

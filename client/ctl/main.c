@@ -5,6 +5,7 @@
  * one sentence. Scripts read the exit code (ctl.h). */
 #include "base/check.h"
 #include "base/nearest.h"
+#include "base/output.h"
 #include "ctl/ctl.h"
 #include "ctl/help.h"
 #include "ctl/json.h"
@@ -452,17 +453,6 @@ static enum ctl_exit ctl_help(const struct ctl_options *o)
 	return CTL_USAGE;
 }
 
-/* A command whose output cannot be written has failed. */
-static enum ctl_exit said(enum ctl_exit rc)
-{
-	bool ok = fflush(stdout) == 0 && !ferror(stdout);
-
-	if (ok || rc != CTL_OK)
-		return rc;
-	fprintf(stderr, "shardctl: the standard output cannot be written: %s\n", strerror(errno));
-	return CTL_FAILED;
-}
-
 /* --- what is wrong with the words, as JSON --- */
 
 /* argp and getopt write what is wrong to stderr and end the process. With --json that text is kept
@@ -535,6 +525,7 @@ int main(int argc, char **argv)
 	struct spawn spawn;
 	struct err e;
 
+	output_checked();
 	argp_err_exit_status = CTL_USAGE;
 	usage = usage_begin(argc, argv);
 	if (!parse(&p, argc, argv))
@@ -546,5 +537,5 @@ int main(int argc, char **argv)
 			return (int)ctl_fail_as(&p.options, e.status, "", e.text);
 		p.options.address = spawn.address; /* To look at a daemon must not start one. */
 	}
-	return (int)said(p.command->run(&p.options));
+	return (int)p.command->run(&p.options);
 }

@@ -131,18 +131,20 @@ static uint64_t held_elems(const struct memory_spec *m, const struct shape *s)
 }
 
 /* Codes and one scale for each block of them. Those of a chunk begin at a multiple of 64 bytes. */
-static uint64_t chunk_codes(const struct memory_spec *m, uint64_t elems)
+static uint64_t chunk_codes(uint32_t bits, uint64_t elems)
 {
-	return up(elems * m->codec_bits / 8 + (elems + CODEC_BLOCK - 1) / CODEC_BLOCK * 4, 64);
+	return up(elems * bits / 8 + (elems + CODEC_BLOCK - 1) / CODEC_BLOCK * 4, 64);
 }
 
-static uint64_t codes(const struct memory_spec *m, const struct shape *s)
+static uint64_t codes(const struct memory_spec *m, const struct shape *s, uint32_t bits)
 {
 	uint64_t all = m->tensors * 8ull; /* Blocks that are short at the end of a tensor. */
 
+	if (bits == 0)
+		return 0;
 	for (int k = 0; k < 2; k++)
-		all += s->elems[k] / m->chunk_elems * chunk_codes(m, m->chunk_elems) +
-		       chunk_codes(m, s->elems[k] % m->chunk_elems);
+		all += s->elems[k] / m->chunk_elems * chunk_codes(bits, m->chunk_elems) +
+		       chunk_codes(bits, s->elems[k] % m->chunk_elems);
 	return up(all, PAGE_BYTES);
 }
 
@@ -175,7 +177,7 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	struct shape s = shape_of(m);
 	uint64_t grad = m->grad_bytes, copies = m->staleness + 1, held, here, buffers = 0, others,
-		 segments, sums;
+		 segments, sums, coded;
 	/* The elements of another dtype begin a chunk, in arenas too. */
 	uint64_t arena =
 		up((s.elems[1] > 0 ? s.chunks[0] * m->chunk_elems + s.elems[1] : s.elems[0]) * grad,
@@ -204,12 +206,12 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 			       up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + image);
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
 	sums = up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES);
-	out->bytes[MEMORY_SUMS] = m->codec_bits > 0 ? sums : mapped(m, sums);
-	if (m->codec_bits > 0)
-		out->bytes[MEMORY_CODES] =
-			mapped(m, sums + codes(m, &s) +
-					  2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES)) -
-			sums;
+	coded = codes(m, &s, m->codec_bits) + codes(m, &s, m->image_bits);
+	if (m->codec_bits > 0) /* What the codes of gradients lose. */
+		coded += 2 * up((s.elems[0] + s.elems[1]) * 2, PAGE_BYTES);
+	out->bytes[MEMORY_SUMS] = coded > 0 ? sums : mapped(m, sums);
+	if (coded > 0)
+		out->bytes[MEMORY_CODES] = mapped(m, sums + coded) - sums;
 	out->bytes[MEMORY_FIXED] =
 		(400ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
 		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;
@@ -250,17 +252,24 @@ double memory_traffic_zeropp(const struct memory_spec *m)
 	return 2.0 * (0.5 + 0.0 + 0.25) * (double)m->params;
 }
 
+/* Of one element. */
+static double code_bytes(uint32_t bits)
+{
+	return bits / 8.0 + 4.0 / (double)CODEC_BLOCK;
+}
+
 /* A node sends one contribution for each chunk that another node reduces. Of each chunk that it
  * reduces itself it sends the gradient to the nodes that hold the other copies, and the image to
- * those that hold none. Only contributions are coded. */
+ * those that hold none. Reduced gradients are not coded. */
 double memory_traffic_node(const struct memory_spec *m)
 {
 	double psi = (double)m->params, share = 1.0 / m->nodes,
-	       sent = m->codec_bits > 0 ? m->codec_bits / 8.0 + 4.0 / (double)CODEC_BLOCK
-					: m->grad_bytes;
+	       sent = m->codec_bits > 0 ? psi * code_bytes(m->codec_bits) : psi * m->grad_bytes,
+	       image = m->image_bits > 0 ? psi * code_bytes(m->image_bits)
+					 : psi * m->image_bytes + wide_bytes(m);
 
-	return psi * (1 - share) * sent + psi * share * (m->replicas - 1) * m->grad_bytes +
-	       share * (m->nodes - m->replicas) * (psi * m->image_bytes + wide_bytes(m));
+	return (1 - share) * sent + psi * share * (m->replicas - 1) * m->grad_bytes +
+	       share * (m->nodes - m->replicas) * image;
 }
 
 uint32_t memory_update_bytes(const struct memory_spec *m)

@@ -20,8 +20,8 @@ struct memory_spec {
 	uint32_t staleness;   /* 0 or 1: the number of extra images and arena halves. */
 	uint32_t nvme_share;  /* Percent of a node's chunks on its disk. 0: tier = ram. */
 	uint32_t nvme_cache;  /* So many of those are in memory at a time. */
-	uint32_t codec_bits;  /* Of grad_codec, with its other keys as they are by default. 0: none.
-			       */
+	/* Of grad_codec and image_codec, with their other keys as they are by default. 0: none. */
+	uint32_t codec_bits, image_bits;
 };
 
 /* Counts as the ZeRO paper does: 16-bit parameters have an fp32 master beside their moments. Stage

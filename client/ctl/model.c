@@ -81,6 +81,18 @@ static const char *owner(const json_t *m, char out[32])
 	return out;
 }
 
+/* Of the ranks of the last attempt, those that are not known to be gone. */
+static json_int_t in_world(const json_t *m)
+{
+	json_int_t nr = 0;
+	size_t i;
+	json_t *r;
+
+	json_array_foreach(json_object_get(m, "world"), i, r)
+		nr += strcmp(ctl_text(r, "state"), "lost") != 0;
+	return nr;
+}
+
 /* The few fields that list prints, as JSON. */
 static json_t *brief(const json_t *m)
 {
@@ -94,8 +106,7 @@ static json_t *brief(const json_t *m)
 		if (v)
 			json_object_set(o, keys[i], v);
 	}
-	json_object_set_new(o, "world",
-			    json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
+	json_object_set_new(o, "world", json_integer(in_world(m)));
 	json_object_set_new(o, "state", json_string(ctl_text(m, "state")));
 	json_object_set_new(o, "bytes",
 			    json_integer(ctl_whole(json_object_get(m, "memory"), "total")));

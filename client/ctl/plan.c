@@ -31,6 +31,7 @@ enum {
 	HUGE,
 	STALENESS,
 	CODEC,
+	IMAGE_CODEC,
 	NVME_SHARE,
 	NVME_CACHE
 };
@@ -61,6 +62,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "1: two images and arenas, for the delayed update (default: 0)", 0},
 	{"grad-codec", CTL_KEY + CODEC, "NAME", 0,
 	 "what gradients travel as between nodes: none, int8 or int4 (default: none)", 0},
+	{"image-codec", CTL_KEY + IMAGE_CODEC, "NAME", 0,
+	 "what images travel as between nodes: none, int8 or int4 (default: none)", 0},
 	{"nvme-share", CTL_KEY + NVME_SHARE, "PERCENT", 0,
 	 "tier = nvme: of a node's chunks, so many are on its disk (default: none)", 0},
 	{"nvme-cache", CTL_KEY + NVME_CACHE, "N", 0,
@@ -201,14 +204,14 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 	return true;
 }
 
-static bool take_codec(const struct ctl_options *o, struct memory_spec *m)
+static bool take_codec(const struct ctl_options *o, const char *name, const char *value,
+		       uint32_t *bits)
 {
-	const char *name = o->value[CODEC] ? o->value[CODEC] : "none";
-
-	m->codec_bits = strcmp(name, "int8") == 0 ? 8 : strcmp(name, "int4") == 0 ? 4 : 0;
-	if (m->codec_bits == 0 && strcmp(name, "none") != 0)
-		ctl_fail(o, CTL_USAGE, "plan: --grad-codec %s: choose none, int8 or int4", name);
-	return m->codec_bits > 0 || strcmp(name, "none") == 0;
+	value = value != NULL ? value : "none";
+	*bits = strcmp(value, "int8") == 0 ? 8 : strcmp(value, "int4") == 0 ? 4 : 0;
+	if (*bits == 0 && strcmp(value, "none") != 0)
+		ctl_fail(o, CTL_USAGE, "plan: %s %s: choose none, int8 or int4", name, value);
+	return *bits > 0 || strcmp(value, "none") == 0;
 }
 
 static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
@@ -243,7 +246,9 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 			return false;
 		}
 	}
-	if (!take_codec(o, m) || !take_tier(o, m) || !take_sizes(o, m) || !take_world(o, m) ||
+	if (!take_codec(o, "--grad-codec", o->value[CODEC], &m->codec_bits) ||
+	    !take_codec(o, "--image-codec", o->value[IMAGE_CODEC], &m->image_bits) ||
+	    !take_tier(o, m) || !take_sizes(o, m) || !take_world(o, m) ||
 	    !take_dtype(o, DTYPE, &m->image_bytes))
 		return false;
 	m->grad_bytes = m->image_bytes;

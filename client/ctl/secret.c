@@ -112,8 +112,7 @@ static enum ctl_exit make(const struct ctl_options *o)
 	else if (o->json)
 		rc = ctl_print(json_pack("{s:s%}", "secret", text, 2 * (size_t)AUTH_BYTES));
 	else if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
-		rc = ctl_fail(o, CTL_FAILED, "secret new: it cannot be printed: %s",
-			      strerror(errno));
+		rc = CTL_FAILED;
 	explicit_bzero(text, sizeof(text));
 	if (rc == CTL_OK && o->json && o->words_nr == 2)
 		rc = ctl_print(json_pack("{s:s}", "file", o->words[1]));
@@ -162,8 +161,10 @@ static enum ctl_exit rotate(const struct ctl_options *o)
 		return ctl_fail(o, CTL_USAGE, "secret rotate: --swap and --drop are two steps");
 	/* What a symbolic link leads to is replaced, and not the link. */
 	if (!realpath(o->words[1], path))
-		return ctl_fail(o, CTL_FAILED, "secret rotate: %s: %s", o->words[1],
-				strerror(errno));
+		return ctl_fail(o, CTL_FAILED,
+				"secret rotate: %s: %s: name the file of [cluster] secret or "
+				"node_secret; `shardctl secret new FILE` makes one",
+				o->words[1], strerror(errno));
 	if (auth_open(&a, path, &e) != SHARD_OK)
 		return ctl_fail(o, CTL_FAILED, "secret rotate: %s", e.text);
 	auth_close(&a);

@@ -220,7 +220,10 @@ static enum shard_status find(struct source *s, const char *path, char name[256]
 	const char *slash = strrchr(path, '/');
 
 	if (strlen(path) > PATH_BYTES - 300 || stat(path, &st) != 0)
-		return err_set(e, SHARD_NOT_FOUND, "%.300s: %s", path, strerror(errno));
+		return err_set(e, SHARD_NOT_FOUND,
+			       "%.300s: %s: name a file .safetensors, or the folder of several "
+			       "with their index",
+			       path, strerror(errno));
 	if (S_ISDIR(st.st_mode)) {
 		s->dir = strdup(path);
 		snprintf(try, sizeof(try), "%s/" INDEX_NAME, path);

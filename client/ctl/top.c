@@ -157,7 +157,7 @@ static enum ctl_exit as_lines(struct top *t, uint64_t interval_ns, bool once)
 		if ((st = look(t, &e)) != SHARD_OK)
 			return ctl_fail_as(&t->options, st, "", e.text);
 		if (t->options.json) {
-			ctl_print(figures_in(t->figures, &t->screen.view));
+			(void)ctl_print(figures_in(t->figures, &t->screen.view));
 		} else {
 			print(t, t->colour ? &palette_colour : &palette_plain, stdout);
 		}

@@ -116,16 +116,18 @@ enum shard_status ckpt_place_set(struct ckpt_place *p, const struct server *s, c
 	p->at[0] = 0;
 	p->anywhere = anywhere;
 	snprintf(p->state, sizeof(p->state), "%s", s->conf->state);
+	snprintf(p->node, sizeof(p->node), "%s", members_name(s, s->self));
 	p->root_bytes = has_dots(p->dir) ? 0 : root_of(s->conf, p->dir);
 	if (p->root_bytes > 0)
 		return SHARD_OK;
 	if (!anywhere)
-		return err_set(e, SHARD_DENIED,
-			       "folder %.300s: checkpoints go below %.300s, or a checkpoint_dir of "
-			       "the configuration; elsewhere only "
-			       "for root and the daemon's user: choose one of them, or set "
-			       "[daemon] checkpoint_roots on all nodes",
-			       p->dir, s->conf->checkpoint_roots);
+		return err_set(
+			e, SHARD_DENIED,
+			"folder %.150s: checkpoints go below %.150s, or a checkpoint_dir of "
+			"the configuration; elsewhere only for root of node %s, which "
+			"coordinates, and for uid %u, which its daemon runs as: choose one of "
+			"them, ask there by sudo, or set [daemon] checkpoint_roots on all nodes",
+			p->dir, s->conf->checkpoint_roots, p->node, (unsigned)geteuid());
 	p->root_bytes = strlen(p->dir);
 	for (; ends > 0 && p->root_bytes > 1; ends--)
 		while (p->root_bytes > 1 && p->dir[p->root_bytes] != '/')
@@ -135,7 +137,25 @@ enum shard_status ckpt_place_set(struct ckpt_place *p, const struct server *s, c
 
 /* --- in a job --- */
 
-static enum shard_status failed(const struct ckpt_place *p, struct err *e)
+/* What makes the folder one that this daemon can write to. */
+static enum shard_status unwritable(const struct ckpt_place *p, const char *what, bool make,
+				    struct err *e)
+{
+	if (!make)
+		return err_set(e, e->status,
+			       "%.300s: %s: on node %s uid %u, which the daemon runs as, has to "
+			       "be able to read it",
+			       p->dir, what, p->node, (unsigned)geteuid());
+	return err_set(
+		e, e->status,
+		"%.300s: %s: on node %s, as on every other one, the folder has to be there, "
+		"shared, and writable for uid %u, which the daemon runs as: `sudo install -d "
+		"-o %u %.300s`, and ReadWritePaths= in its unit for a folder outside of "
+		"/var/lib/shardd",
+		p->dir, what, p->node, (unsigned)geteuid(), (unsigned)geteuid(), p->dir);
+}
+
+static enum shard_status failed(const struct ckpt_place *p, bool make, struct err *e)
 {
 	int error = errno;
 
@@ -155,7 +175,10 @@ static enum shard_status failed(const struct ckpt_place *p, struct err *e)
 			       "by all nodes?",
 			       p->dir);
 	errno = error;
-	return err_sys(e, error, "%s: cannot be opened: %s", p->dir, strerror(error));
+	err_sys(e, error, "%s: cannot be opened: %s", p->dir, strerror(error));
+	return error == EACCES || error == EPERM || error == EROFS
+		       ? unwritable(p, strerror(error), make, e)
+		       : e->status;
 }
 
 /* Opens the folder `name` in the one at fd, and closes fd. */
@@ -263,11 +286,13 @@ enum shard_status ckpt_place_open(struct ckpt_place *p, bool make, struct err *e
 	root[p->root_bytes] = 0;
 	if (make && access(root, F_OK) != 0)
 		st = checkpoint_make_dir(root, e);
+	if (st != SHARD_OK && (errno == EACCES || errno == EPERM || errno == EROFS))
+		return unwritable(p, strerror(errno), make, e);
 	if (st != SHARD_OK)
 		return st;
 	p->fd = walk(open(root, DIR_FLAGS), p->dir + p->root_bytes, make);
 	if (p->fd < 0)
-		return failed(p, e);
+		return failed(p, make, e);
 	snprintf(p->at, sizeof(p->at), "/proc/self/fd/%d", p->fd);
 	if ((st = outside_state(p, e)) != SHARD_OK)
 		ckpt_place_close(p, NULL);

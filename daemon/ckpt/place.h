@@ -16,8 +16,9 @@ struct ckpt_place {
 	size_t root_bytes; /* Length of the root in dir. No link is followed in the rest. */
 	bool anywhere;     /* The requester may name any folder. */
 	char state[CHECKPOINT_PATH_MAX];
-	int fd;      /* Open descriptor, or -1. */
-	char at[32]; /* /proc/self/fd/N of the open folder, for calls that take a path. */
+	char node[65]; /* This one, for texts. */
+	int fd;        /* Open descriptor, or -1. */
+	char at[32];   /* /proc/self/fd/N of the open folder, for calls that take a path. */
 };
 
 /* May this user name any folder? True for root of this node and for the daemon's own user on any

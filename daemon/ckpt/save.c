@@ -544,7 +544,10 @@ static enum shard_status save_here(struct server *s, const struct caller *a,
 				       .anywhere = ckpt_anywhere(s, body->cred)};
 
 	if (m == NULL || m->defining)
-		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"no model \"%s\" here: `shardctl model list` shows those that there are",
+			body->name);
 	if (body->client[0] != 0 && !wish.anywhere &&
 	    (body->cred == NULL || !body->cred->known || body->cred->uid == 0))
 		return err_set(

@@ -294,7 +294,10 @@ static enum shard_status verify_here(struct server *s, const struct caller *a,
 	enum shard_status st;
 
 	if (m == NULL || m->defining)
-		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"no model \"%s\" here: `shardctl model list` shows those that there are",
+			body->name);
 	if ((st = may_verify(m, e)) != SHARD_OK ||
 	    (st = ckpt_op_new(&op, s, m, CKPT_VERIFY, &verifies, e)) != SHARD_OK)
 		return st;

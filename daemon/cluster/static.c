@@ -241,8 +241,10 @@ static enum shard_status in_use(int lock, const char *path, struct err *e)
 	ssize_t n = pread(lock, pid, sizeof(pid) - 1, 0);
 
 	pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
-	return err_set(e, SHARD_BUSY, "state directory %s is in use by pid %s", path,
-		       pid[0] ? pid : "?");
+	return err_set(e, SHARD_BUSY,
+		       "state directory %s is in use by pid %s: stop that daemon, or give this one "
+		       "another folder by [daemon] state",
+		       path, pid[0] ? pid : "?");
 }
 
 enum shard_status static_in_use(const char *path, struct err *e)

@@ -219,7 +219,8 @@ static enum shard_status put_files(struct config_loader *l, const struct config_
 {
 	const char *file = args->file ? args->file : CONFIG_FILE;
 	const char *folder = args->folder ? args->folder : CONFIG_FOLDER;
-	enum shard_status st = config_read_file(file, args->file != NULL, put, l, l->wrong, e);
+	enum shard_status st =
+		config_read_file(file, args->file != NULL, args->pipe_ns, put, l, l->wrong, e);
 
 	st = config_go_on(l->wrong, st, e);
 	if (st == SHARD_OK && (args->folder || strcmp(file, CONFIG_FILE) == 0))

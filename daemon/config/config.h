@@ -112,15 +112,15 @@ struct config {
 
 struct config_args {            /* What a command line and an environment may bring. */
 	const char *file;       /* NULL: /etc/shardd/shardd.conf if it is there. */
+	uint64_t pipe_ns;       /* How long file may take if it is a pipe. 0: it may be none. */
 	const char *const *set; /* "section.key=value" from --set and other options, in order. */
 	uint32_t set_nr;
 	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */
 	const char *folder; /* Its *.conf come next. NULL: conf.d beside /etc/shardd/shardd.conf. */
 	void (*wrong)(void *arg, const char *text); /* Hears errors after which loading goes on. */
 	void *wrong_arg;
-	/* What config_cluster() wrote of this cluster, NULL: nothing did: the nodes that have
-	 * joined since [nodes] was written, and what counts where nobody has set a shared option.
-	 */
+	/* What config_cluster() wrote, NULL: nothing did: the nodes that have joined since [nodes]
+	 * was written, and what counts where nobody has set a shared option. */
 	const char *cluster;
 };
 

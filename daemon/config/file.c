@@ -9,12 +9,14 @@
 #include "config/loader.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ini.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -231,32 +233,74 @@ enum shard_status config_read_text(const char *name, const char *text, size_t by
 	return bad == 0 ? SHARD_OK : err_set(e, SHARD_SYSTEM, "%s: no memory to read it", name);
 }
 
-enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
-				   struct config_wrong *wrong, struct err *e)
+/* Reads until the end, or until there is more than a configuration has. Returns the number of bytes
+ * or -1. ETIMEDOUT: of a pipe, the end has not come by then. Without a writer a pipe looks as if it
+ * had ended, also before the first one comes. */
+static ssize_t read_all(int fd, bool pipe, uint64_t until_ns, char *text)
+{
+	bool ended = !pipe; /* Nothing to read is the end. */
+	ssize_t n, got = 0;
+
+	while (got <= (ssize_t)FILE_BYTES_MAX) {
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+		uint64_t now;
+
+		n = read(fd, text + got, FILE_BYTES_MAX + 1 - (size_t)got);
+		if (n > 0) {
+			got += n;
+			continue;
+		}
+		if (n == 0 && (ended || got > 0))
+			break;
+		if (n < 0 && (!pipe || errno != EAGAIN))
+			return -1;
+		now = clock_ns();
+		if (now >= until_ns) {
+			errno = ETIMEDOUT;
+			return -1;
+		}
+		ended = poll(&p, 1, (int)((until_ns - now) / NS_PER_MS) + 1) > 0 &&
+			(p.revents & POLLHUP) != 0;
+	}
+	return got;
+}
+
+enum shard_status config_read_file(const char *path, bool must, uint64_t pipe_ns,
+				   config_on_line *fn, void *arg, struct config_wrong *wrong,
+				   struct err *e)
 {
 	/* A pipe would keep open() waiting: at a start for ever, and at a reload on the loop. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	enum shard_status st = SHARD_OK;
 	struct stat info;
+	ssize_t got = 0;
+	bool pipe;
 	char *text;
-	ssize_t n = 0, got = 0;
 
 	if (fd < 0)
 		return errno == ENOENT && !must
 			       ? SHARD_OK
 			       : err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path,
 					 strerror(errno));
-	if (fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISCHR(info.st_mode))) {
+	pipe = fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode);
+	if (!(pipe ? pipe_ns > 0 : S_ISREG(info.st_mode) || S_ISCHR(info.st_mode))) {
 		close(fd);
-		return err_set(e, SHARD_SYSTEM, "%s: not a file", path);
+		return err_set(e, SHARD_SYSTEM, "%s: not a file%s", path,
+			       pipe ? ": what a pipe has can be read once, and shardd reads its "
+				      "configuration again"
+				    : "");
 	}
 	text = malloc(FILE_BYTES_MAX + 1);
 	if (!text)
 		st = err_set(e, SHARD_SYSTEM, "%s: no memory to read it", path);
-	while (text && got <= FILE_BYTES_MAX &&
-	       (n = read(fd, text + got, FILE_BYTES_MAX + 1 - (size_t)got)) > 0)
-		got += n;
-	if (st == SHARD_OK && n < 0)
+	else
+		got = read_all(fd, pipe, clock_ns() + pipe_ns, text);
+	if (st == SHARD_OK && got < 0 && errno == ETIMEDOUT)
+		st = err_set(e, SHARD_SYSTEM,
+			     "%s: a pipe whose end has not come in %.0f s: write all of it at "
+			     "once, or into a file",
+			     path, (double)pipe_ns / NS_PER_SEC);
+	else if (st == SHARD_OK && got < 0)
 		st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
 	else if (st == SHARD_OK && got > FILE_BYTES_MAX)
 		st = err_set(e, SHARD_BAD_ARG, "%s: larger than 1 MiB: this is no configuration",
@@ -295,7 +339,7 @@ enum shard_status config_read_folder(const char *dir, bool must, config_on_line 
 	for (int i = 0; i < nr; i++) {
 		snprintf(path, sizeof(path), "%s/%s", dir, list[i]->d_name);
 		if (st == SHARD_OK)
-			st = config_go_on(wrong, config_read_file(path, true, fn, arg, wrong, e),
+			st = config_go_on(wrong, config_read_file(path, true, 0, fn, arg, wrong, e),
 					  e);
 		free(list[i]);
 	}

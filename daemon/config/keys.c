@@ -128,6 +128,11 @@ static const struct table_row rows[] = {
 	{.name = "hysteresis", .type = TABLE_COUNT, FIELD(hysteresis), .min = 1, .max = 1e6,
 		.fallback = "2",
 		.help = "The number of overflows before a dynamic loss scale falls."},
+	{.name = "image_codec", .role = SETTINGS_CODEC, .type = TABLE_CHOICE, FIELD(image_codec), .words = codec_words,
+		.fallback = "none",
+		.help = "What images travel as from node to node: as they are, or as their "
+			"difference from the image before, in integers of 8 or 4 bits with a "
+			"scale for each block."},
 	{.name = "initial_scale_power", .role = SETTINGS_SCALE_POWER, .type = TABLE_COUNT,
 		.max = 100, .fallback = "16",
 		.help = "A dynamic loss scale starts at 2 to the power of this."},

@@ -56,9 +56,11 @@ typedef enum shard_status config_on_line(void *arg, const struct config_line *l,
 enum shard_status config_read_text(const char *name, const char *text, size_t bytes,
 				   config_on_line *fn, void *arg, struct config_wrong *wrong,
 				   struct err *e);
-/* The same from disk. A file that is not there is an error only if it must be. */
-enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
-				   struct config_wrong *wrong, struct err *e);
+/* The same from disk. A file that is not there is an error only if it must be. A pipe has to end
+ * within pipe_ns, and with 0 it is an error. */
+enum shard_status config_read_file(const char *path, bool must, uint64_t pipe_ns,
+				   config_on_line *fn, void *arg, struct config_wrong *wrong,
+				   struct err *e);
 /* Each file of dir whose name ends in .conf, in the order of the names. */
 enum shard_status config_read_folder(const char *dir, bool must, config_on_line *fn, void *arg,
 				     struct config_wrong *wrong, struct err *e);

@@ -182,9 +182,10 @@ static const struct table_row rows[] = {
 		.help = "The file in PEM with who signs the certificates of nodes, trainers and "
 			"tools."},
 	{.section = "net", .name = "tls_kernel", .type = TABLE_CHOICE, FIELD(tls_kernel),
-		.words = tls_kernel_words, .fallback = "auto",
+		.words = tls_kernel_words, .fallback = "off",
 		.help = "auto lets the kernel encrypt what is sent, where it has TLS (`modprobe "
-			"tls`)."},
+			"tls`). Such a connection ends after 64 GiB and is made anew, which "
+			"costs an attempt at a step."},
 	{.section = "net", .name = "rdma_with_tls", .type = TABLE_BOOL, FIELD(rdma_with_tls),
 		.fallback = "no",
 		.help = "Lets tensors travel by RDMA beside tls. What travels that way is not "

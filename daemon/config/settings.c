@@ -573,8 +573,9 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 	case SETTINGS_PINNED:
 		return;
 	case SETTINGS_CODEC:
-		if (s->grad_codec.kind == QUANT_NONE)
-			return; /* Releases before do not know the keys. */
+		/* Releases before do not know the keys. */
+		if (s->grad_codec.kind == QUANT_NONE && s->image_codec == QUANT_NONE)
+			return;
 		break;
 	case SETTINGS_TIER:
 		if (s->tier == TIER_RAM)

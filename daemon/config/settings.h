@@ -64,7 +64,10 @@ struct model_settings {
 	bool drop_stragglers;
 	uint64_t straggler_timeout_ns; /* Counts only with drop_stragglers. */
 	double predivide;
-	struct quant grad_codec; /* Of contributions, in a world of several nodes. */
+	/* In a world of several nodes: of contributions, and of images, which have the same
+	 * block. */
+	struct quant grad_codec;
+	enum quant_kind image_codec;
 	bool error_feedback;
 	enum settings_tier tier;
 	uint32_t nvme_share, nvme_cache; /* In percent, and in chunks. Only with TIER_NVME. */

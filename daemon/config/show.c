@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "config/settings.h"
+#include "wire/control.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -42,9 +43,15 @@ static void heading(struct walk *w, const char *section)
 
 static void say(struct walk *w, const char *key, const char *value, const char *where)
 {
-	char text[CONFIG_PATH_BYTES + 2 * CONFIG_NAME_BYTES];
+	char text[4 * CONFIG_PATH_BYTES + 2 * CONFIG_NAME_BYTES], from[4 * CONFIG_WHERE_BYTES];
+	char plain[4 * CONFIG_PATH_BYTES];
 
 	CHECK(w->section && (where || !w->l));
+	/* A path may have any bytes. Terminals and JSON cannot. */
+	control_escape(plain, sizeof(plain), value);
+	control_escape(from, sizeof(from), where ? where : "");
+	value = plain;
+	where = from;
 	snprintf(text, sizeof(text), "%s = %s", key, value);
 	if (w->list)
 		json_array_append_new(w->list,

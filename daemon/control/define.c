@@ -505,6 +505,9 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	}
 	if (d->attach_only)
 		return err_set(e, SHARD_NOT_FOUND, "nobody has defined \"%s\" yet", spec->name);
+	if (!layout_model_name_new(spec->name))
+		return err_set(e, SHARD_BAD_ARG, "model name \"%s\": choose " LAYOUT_MODEL_NAME_NEW,
+			       spec->name);
 	if (drop_in_hand(s, spec->name) && may_wait)
 		return define_wait(s, a, d, e);
 	if (drop_in_hand(s, spec->name))

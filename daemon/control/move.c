@@ -82,7 +82,10 @@ static enum shard_status plan(struct server *s, const struct caller *from, const
 	}
 	if (body->name[0] != 0 && json_array_size(models) == 0) {
 		json_decref(models);
-		return err_set(e, SHARD_NOT_FOUND, "no model \"%.128s\"", body->name);
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"no model \"%.128s\": `shardctl model list` shows those that there are",
+			body->name);
 	}
 	answer(s, from, json_pack("{s:o}", "models", models));
 	return SHARD_OK;

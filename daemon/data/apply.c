@@ -16,6 +16,7 @@
 #include "data/events.h"
 #include "data/feed.h"
 #include "data/catchup.h"
+#include "data/deltas.h"
 #include "data/images.h"
 #include "link/peer.h"
 #include "data/mr.h"
@@ -53,17 +54,21 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	uint32_t connections = m->server->conf->connections;
 
 	CHECK(chunk < m->layout->chunks_nr && slot < 2);
+	if (!catchup_has(m, chunk))
+		deltas_fetched(m, slot, chunk, version);
 	store_image_version(m->store, slot, chunk, version);
 	nodes &= place_primary(&m->place, chunk) == m->server->self;
-	for (uint16_t n = 0; nodes && n < m->server->nodes_nr; n++)
-		if (!place_holds(&m->place, chunk, n))
-			send_queue_add_slot(&m->img.out[n * connections + chunk % connections],
-					    slot, chunk);
+	for (uint16_t n = 0; nodes && n < m->server->nodes_nr; n++) {
+		struct send_queue *o = &m->img.out[n * connections + chunk % connections];
+
+		if (o->lane != NULL && !place_holds(&m->place, chunk, n))
+			send_queue_add(o, SEND_ENTRY(deltas_give(m, n, chunk, false), chunk));
+	}
 	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->model == m && t->has_image)
-			send_queue_add_slot(&t->image, slot, chunk);
+			send_queue_add(&t->image, SEND_ENTRY(slot, chunk));
 	}
 	if (apply_image_whole(m) &&
 	    !m->attempt.voted) /* After a vote the verdict may overwrite it at any time. */
@@ -147,28 +152,40 @@ static uint64_t image_bytes(const struct model *m, uint32_t chunk)
 	return data_bytes(m, chunk, layout_image_elem(m->layout, chunk));
 }
 
-static const uint8_t *image_at(const struct model *m, uint32_t slot, uint32_t chunk)
+static bool as_codes(const struct model *m, uint32_t which)
 {
-	return store_image(m->store, slot, chunk);
+	return m->deltas != NULL && which == deltas_which(m);
+}
+
+static uint64_t sent_bytes(const struct model *m, uint32_t which, uint32_t chunk)
+{
+	return as_codes(m, which) ? deltas_codes(m)->bytes[chunk] : image_bytes(m, chunk);
+}
+
+static const uint8_t *image_at(const struct model *m, uint32_t which, uint32_t chunk)
+{
+	return as_codes(m, which) ? deltas_at(m, chunk) : store_image(m->store, which, chunk);
 }
 
 /* A skipped step may have moved the version on. Trainers wait for the version, and nodes for the
  * bytes. */
-static void image_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
+static void image_head(const struct send_queue *o, uint32_t which, struct wire_head *h)
 {
 	const struct model *m = o->model;
-	uint32_t chunk = h->chunk;
+	bool codes = as_codes(m, which);
+	uint32_t chunk = h->chunk, slot = codes ? m->img.slot : which;
 
-	data_head(m, h, OP_IMAGE_DATA, &m->record.id);
+	data_head(m, h, codes ? OP_IMAGE_CODES : OP_IMAGE_DATA, &m->record.id);
 	h->step = o->peer == NULL ? store_image_chunk(m->store, slot, chunk)
 				  : m->img.slot_content[slot];
 	h->chunk = chunk;
 }
 
-static bool image_route(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+static bool image_route(const struct send_queue *o, uint32_t which, uint32_t chunk,
 			struct send_route *out)
 {
-	return mr_image(o->model, o->peer, slot, chunk, out);
+	return !as_codes(o->model, which) && /* The memory of codes has no registration. */
+	       mr_image(o->model, o->peer, which, chunk, out);
 }
 
 static void image_out(struct model *m)
@@ -177,7 +194,7 @@ static void image_out(struct model *m)
 }
 
 const struct send_source apply_images = {
-	.bytes = image_bytes,
+	.bytes = sent_bytes,
 	.at = image_at,
 	.head = image_head,
 	.route = image_route,
@@ -192,6 +209,13 @@ static void image_moved(struct model *m);
 bool apply_makes_older(const struct model *m)
 {
 	return m->set.max_staleness > 0 && m->content_old != m->content_step;
+}
+
+/* While a step is being applied, some chunks of its image may be there and others not. All of them
+ * are made again. A seal makes the image of the masters, and may not have come to its end. */
+bool apply_has_kept(const struct model *m)
+{
+	return m->deltas != NULL && !m->memory.settle.apply && m->record.outcome != RECORD_SEAL;
 }
 
 /* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
@@ -369,7 +393,7 @@ static void apply_later(struct model *m, const struct record *r)
 
 void apply_start(struct model *m, const struct record *r)
 {
-	uint64_t before = m->step;
+	uint64_t before = m->step, version = data_version(m);
 
 	if (m->memory.settle.on) {
 		apply_later(m, r);
@@ -403,6 +427,9 @@ void apply_start(struct model *m, const struct record *r)
 		store_image_newest(m->store, m->img.slot);
 	}
 	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.coded = deltas_made(m, r);
+	m->img.half = r->applied & 1;
+	m->img.before = version;
 	catchup_record(m, before, false);
 	apply_landings(m);
 	count_lacking(m);
@@ -431,6 +458,19 @@ void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
 	*done = *all > 0 ? *all - m->img.apply_left : 0;
 }
 
+/* The image of that record does not come from those that are here. */
+static void other_image(struct model *m, const struct record *r)
+{
+	m->img.slot = apply_slot(m, r);
+	m->img.half = r->applied & 1;
+	m->img.coded = false;
+	store_image_newest(m->store, m->img.slot);
+	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
+	store_image_generation(m->store, m->generation);
+	deltas_reset(m);
+}
+
 void apply_seal(struct model *m, const struct record *r)
 {
 	CHECK(r->outcome == RECORD_SEAL || r->id.generation > 0);
@@ -450,11 +490,7 @@ void apply_seal(struct model *m, const struct record *r)
 	 * newest image of them, but then r is the seal itself, which has one image. */
 	m->content_step = r->content;
 	m->content_old = m->img.sealing ? r->content : r->content_old;
-	m->img.slot = apply_slot(m, r);
-	store_image_newest(m->store, m->img.slot);
-	m->img.slot_content[m->img.slot] = m->content_step;
-	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
-	store_image_generation(m->store, m->generation);
+	other_image(m, r);
 	apply_landings(m);
 	count_lacking(m);
 	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
@@ -485,11 +521,7 @@ void apply_learn(struct model *m, const struct record *r)
 	m->step = r->id.step;
 	m->content_step = r->content;
 	m->content_old = r->content_old;
-	m->img.slot = apply_slot(m, r);
-	store_image_newest(m->store, m->img.slot);
-	m->img.slot_content[m->img.slot] = m->content_step;
-	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
-	store_image_generation(m->store, m->generation);
+	other_image(m, r);
 	catchup_start(m, true);
 	apply_landings(m);
 	count_lacking(m);
@@ -521,11 +553,10 @@ void apply_settle_none(struct model *m)
 	settled(m);
 }
 
-/* Is this a part to take now, and into which image? */
-static bool image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
+bool apply_image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
 {
 	*slot = m->img.slot;
-	if (h->generation != m->generation || catchup_has(m, h->chunk))
+	if (h->generation != m->generation || catchup_has(m, h->chunk) || deltas_busy(m, h->chunk))
 		return false;
 	if (m->sealed && h->step == m->content_step)
 		return images_lacks(m, h->chunk);
@@ -533,6 +564,9 @@ static bool image_wanted(const struct model *m, const struct wire_head *h, uint3
 		*slot ^= 1;
 	if (m->sealed && h->step == m->content_old && images_lacks_old(m, h->chunk))
 		return true;
+	/* With codes, this node makes the image of the chunk of the one before. */
+	if (m->deltas != NULL && catchup_will(m, h->chunk))
+		return false;
 	/* What is still being made again of an older step must not get into it. */
 	return m->attempt.voted && !m->memory.settle.on && h->step == m->attempt.id.step &&
 	       h->attempt == m->attempt.id.attempt && h->term == m->attempt.id.term &&
@@ -543,7 +577,8 @@ static bool still_wanted(const void *model, const struct wire_head *h)
 {
 	uint32_t slot;
 
-	return image_wanted(model, h, &slot);
+	return apply_image_wanted(model, h, &slot) &&
+	       (h->op != OP_IMAGE_CODES || deltas_fit(model, h->step, h->chunk));
 }
 
 void apply_landings(struct model *m)
@@ -562,7 +597,7 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 		return err_set(e, SHARD_PROTOCOL,
 			       "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part,
 			       h->body_bytes, h->chunk, m->name);
-	if (!image_wanted(m, h, &slot))
+	if (!apply_image_wanted(m, h, &slot))
 		return SHARD_OK;
 	slot_takes(m, slot, h->step);
 	if (part == 0 || m->img.coming[h->chunk] != h->step) {
@@ -574,14 +609,35 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 	return SHARD_OK;
 }
 
+bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk)
+{
+	if (m->sealed && step == m->content_step)
+		return images_lacks(m, chunk);
+	return m->attempt.voted && !m->memory.settle.on && step == m->attempt.id.step &&
+	       !catchup_has(m, chunk);
+}
+
+void apply_image_came(struct model *m, uint32_t slot, uint32_t chunk, uint64_t step)
+{
+	bool decided = m->sealed && step == m->content_step;
+
+	if (decided)
+		m->img.lacking--;
+	else if (m->img.old_lacking > 0 && step == m->content_old)
+		m->img.old_lacking--;
+	image_moved(m);
+	images_came(m, chunk);
+	publish(m, slot, chunk, decided ? data_version(m) : step, true);
+	m->server->data->readable(m);
+	catchup_tell(m);
+}
+
 enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e)
 {
-	bool decided = m->sealed && h->step == m->content_step,
-	     old = m->img.old_lacking > 0 && h->step == m->content_old;
 	uint32_t slot;
 
 	(void)e;
-	if (!image_wanted(m, h, &slot) || m->img.coming[h->chunk] != h->step)
+	if (!apply_image_wanted(m, h, &slot) || m->img.coming[h->chunk] != h->step)
 		return SHARD_OK;
 	if (WIRE_PART(h->flags) != m->img.parts[h->chunk])
 		return SHARD_OK; /* Its beginning was missed. The chunk is asked for again. */
@@ -589,15 +645,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	images_heard(m, h->chunk);
 	if (++m->img.parts[h->chunk] < data_parts(image_bytes(m, h->chunk)))
 		return SHARD_OK;
-	if (decided)
-		m->img.lacking--;
-	else if (old)
-		m->img.old_lacking--;
-	image_moved(m);
-	images_came(m, h->chunk);
-	publish(m, slot, h->chunk, decided ? data_version(m) : h->step, true);
-	m->server->data->readable(m);
-	catchup_tell(m);
+	apply_image_came(m, slot, h->chunk, h->step);
 	return SHARD_OK;
 }
 
@@ -610,10 +658,10 @@ void apply_trainer_image(struct model *m, struct trainer *t)
 	send_queue_attach(&t->image, &t->session->lane);
 	for (uint32_t c = 0; m->content_old != m->content_step && c < m->layout->chunks_nr; c++)
 		if (images_has_old(m, c))
-			send_queue_add_slot(&t->image, m->img.slot ^ 1, c);
+			send_queue_add(&t->image, SEND_ENTRY(m->img.slot ^ 1, c));
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, m->img.slot, c) == data_version(m))
-			send_queue_add_slot(&t->image, m->img.slot, c);
+			send_queue_add(&t->image, SEND_ENTRY(m->img.slot, c));
 }
 
 void apply_node_gone(struct model *m, uint16_t node)
@@ -626,6 +674,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
 	images_node_gone(m, node);
+	deltas_node_gone(m, node);
 	grad_node_gone(m, node);
 	catchup_node_gone(m, node);
 }

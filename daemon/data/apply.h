@@ -32,6 +32,12 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 /* The wanted image parts have changed. Ends the landings of those that are not wanted any more. */
 void apply_landings(struct model *m);
 enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e);
+/* For patches.c. apply_image_wanted(): is this a part to take now, and into which image?
+ * apply_image_lacks(): the same of a whole chunk of that step, if it is of the newest image or of
+ * the one that is voted for. apply_image_came(): all bytes of it are there. */
+bool apply_image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot);
+bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk);
+void apply_image_came(struct model *m, uint32_t slot, uint32_t chunk, uint64_t step);
 void apply_trainer_image(
 	struct model *m,
 	struct trainer *t);    /* A TCP trainer is in the world now. It needs the whole image. */
@@ -42,6 +48,7 @@ void apply_turn(void *server); /* For turn() of worker.h: hands out what waits f
 void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t missing);
 void apply_maybe_done(struct model *m);
 bool apply_makes_older(const struct model *m);
+bool apply_has_kept(const struct model *m); /* Was its newest image kept, all of it? */
 bool apply_image_whole(const struct model *m);
 /* The image that has the weights of the record. It is the same one on every node, so that a node
  * knows where the image of another node is. */

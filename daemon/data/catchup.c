@@ -16,6 +16,7 @@
 #include "data/blobs.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "data/deltas.h"
 #include "data/images.h"
 #include "data/model.h"
 #include "link/peer.h"
@@ -332,6 +333,12 @@ bool catchup_has(const struct model *m, uint32_t chunk)
 	       (learns(m) && m->catchup->own[chunk] && fetches(m, chunk));
 }
 
+bool catchup_will(const struct model *m, uint32_t chunk)
+{
+	return learns(m) && fetches(m, chunk) && !m->catchup->own[chunk] &&
+	       m->catchup->at[chunk] == m->step;
+}
+
 uint32_t catchup_count(const struct model *m)
 {
 	uint32_t nr = 0;
@@ -341,10 +348,13 @@ uint32_t catchup_count(const struct model *m)
 	return nr;
 }
 
-/* With two images: has the image before the record that is being applied not come yet? Trainers
- * still need it, and nobody sends it to a node that makes the images of the chunk itself. */
+/* Has the image before the record that is being applied not come yet? Of two images trainers still
+ * need it, and nobody sends it to a node that makes the images of the chunk itself. With codes the
+ * new image is made of it. */
 static bool lacks_older(const struct model *m, uint32_t chunk)
 {
+	if (m->img.coded && (!deltas_based(m, chunk) || deltas_busy(m, chunk)))
+		return true;
 	return m->set.max_staleness > 0 && m->content_old != m->content_step &&
 	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
 }
@@ -445,6 +455,11 @@ static void complete(struct model *m, struct fetch *f, uint16_t node)
 	}
 	l->at[chunk] = step;
 	l->missing -= step == m->step;
+	/* They may have come when there was no memory for the chunk. */
+	if (images_has_old(m, chunk))
+		deltas_fetched(m, m->img.slot ^ 1, chunk, m->content_old);
+	if (images_here(m, chunk))
+		deltas_fetched(m, m->img.slot, chunk, data_version(m));
 	fetch_end(f);
 	ask_all(m);
 	catchup_tell(m);

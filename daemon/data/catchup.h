@@ -36,7 +36,9 @@ void catchup_placed(struct model *m, const struct placement *before, bool caught
 /* Does this node apply records to the chunk and make its image? A holder does. A node that catches
  * up does for the chunks that it has fetched. */
 bool catchup_has(const struct model *m, uint32_t chunk);
-/* For how many chunks that is so. */
+/* Will it from the next record on that changes weights, if it has the image before? */
+bool catchup_will(const struct model *m, uint32_t chunk);
+/* For how many chunks catchup_has() is true. */
 uint32_t catchup_count(const struct model *m);
 /* m->record was just taken, and m->step was `before` until then. skip: no weight changes. Says
  * which chunks catchup_has() from now on. */

@@ -285,32 +285,33 @@ const uint8_t *contrib_here(const struct model *m, uint32_t chunk)
 }
 
 /* As it travels. */
-static uint64_t contribution_bytes(const struct model *m, uint32_t chunk)
+static uint64_t contribution_bytes(const struct model *m, uint32_t which, uint32_t chunk)
 {
+	(void)which;
 	return m->contrib.coded ? m->codes.bytes[chunk] : data_bytes(m, chunk, m->grad_bytes);
 }
 
-static const uint8_t *contribution_at(const struct model *m, uint32_t slot, uint32_t chunk)
+static const uint8_t *contribution_at(const struct model *m, uint32_t which, uint32_t chunk)
 {
-	(void)slot;
+	(void)which;
 	return contrib_here(m, chunk);
 }
 
-static void contribution_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
+static void contribution_head(const struct send_queue *o, uint32_t which, struct wire_head *h)
 {
 	uint32_t chunk = h->chunk;
 
-	(void)slot;
+	(void)which;
 	data_head(o->model, h, OP_CONTRIB_DATA, &o->model->attempt.id);
 	h->chunk = chunk;
 }
 
-static bool contribution_route(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+static bool contribution_route(const struct send_queue *o, uint32_t which, uint32_t chunk,
 			       struct send_route *out)
 {
 	const struct model *m = o->model;
 
-	(void)slot;
+	(void)which;
 	return !m->contrib.coded && /* The memory of codes has no registration. */
 	       mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
 			       absent_from(m, chunk, NULL, 0), out);
@@ -528,7 +529,7 @@ enum shard_status contrib_node_head(struct model *m, struct peer *p, const struc
 	*to = STREAM_DISCARD;
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
-	if ((st = data_take_part(m, h, contribution_bytes(m, h->chunk), &m->contrib.parts_in,
+	if ((st = data_take_part(m, h, contribution_bytes(m, 0, h->chunk), &m->contrib.parts_in,
 				 (size_t)m->contrib.place[p->node], e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
@@ -572,7 +573,7 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 	if ((st = data_mark_absent(m, h->chunk, body->absent, body->n_absent,
 				   contrib_absent_node(m, place), e)) != SHARD_OK)
 		return st;
-	st = data_check_whole(m, h->chunk, contribution_bytes(m, h->chunk), &m->contrib.parts_in,
+	st = data_check_whole(m, h->chunk, contribution_bytes(m, 0, h->chunk), &m->contrib.parts_in,
 			      place, m->contrib.coded ? NULL : contrib_absent_node(m, place), e);
 	if (st != SHARD_OK)
 		return st;

@@ -83,8 +83,10 @@ enum shard_status data_more_nodes(struct model *m, uint16_t nodes_nr, struct err
 	CHECK(nodes_nr >= m->memory.nodes_nr && nodes_nr <= CORE_NODES_MAX);
 	if ((st = more_queues(m, &m->attempt.out, nodes_nr, &contrib_chunks, chunks, e)) !=
 		    SHARD_OK ||
-	    (st = more_queues(m, &m->img.out, nodes_nr, &apply_images,
-			      chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
+	    (st = more_queues(
+		     m, &m->img.out, nodes_nr, &apply_images,
+		     chunks * (1 + m->set.max_staleness + (m->set.image_codec != QUANT_NONE)),
+		     e)) != SHARD_OK)
 		return st;
 	return more_queues(m, &m->reduced.out, nodes_nr, &grad_chunks, chunks, e);
 }

@@ -10,6 +10,7 @@
 #include "data/apply.h"
 #include "data/data.h"
 #include "data/catchup.h"
+#include "data/deltas.h"
 #include "data/model.h"
 
 /* So many elements of small chunks may be computed on the loop in one turn. */
@@ -55,6 +56,10 @@ static void operands(void *model, uint32_t chunk, struct tier_apply *a)
 
 	*a = (struct tier_apply){.chunk = chunk,
 				 .slot = m->img.slot,
+				 .half = m->img.half,
+				 .codes = m->img.coded ? deltas_codes(m) : NULL,
+				 .coded = m->img.coded ? deltas_at(m, chunk) : NULL,
+				 .before = deltas_before(m),
 				 .stamp = m->meta.mark.stamp,
 				 .args = m->record.args,
 				 .zero = m->contrib.zero,
@@ -72,13 +77,16 @@ static enum shard_status hand_out(struct model *m, uint32_t chunk, bool here)
 {
 	struct model_feed *f = &m->img.feed;
 	struct tier_call call = {.done = done, .owner = m, .here = here};
-	struct tier_make make = {.finish = f->what == FEED_SETTLE && m->memory.settle.apply,
-				 .older = f->what == FEED_SETTLE && apply_makes_older(m)};
+	bool settles = f->what == FEED_SETTLE;
+	struct tier_make make = {.finish = settles && m->memory.settle.apply,
+				 .kept = settles && apply_has_kept(m),
+				 .older = settles && apply_makes_older(m)};
 	enum shard_status st;
 
 	static_assert(LAYOUT_CHUNKS_MAX <= 1u << 24, "a chunk fits its part of a tag");
 	call.tag = (uint64_t)m->generation << 32 | (uint64_t)f->what << 24 | chunk;
 	operands(m, chunk, &make.update);
+	CHECK(f->what != FEED_UPDATE || !m->img.coded || deltas_based(m, chunk));
 	f->in_hand++;
 	m->attempt.busy++;
 	st = f->what == FEED_UPDATE ? m->tier->row->apply(m->tier, &make.update, &call)

@@ -143,32 +143,33 @@ static void close_with(const struct model *m, uint32_t chunk, struct send_closin
 	grad->bad_rank = (uint32_t)(c->bad_rank + 1);
 }
 
-static const uint8_t *grad_at(const struct model *m, uint32_t slot, uint32_t chunk)
+static const uint8_t *grad_at(const struct model *m, uint32_t which, uint32_t chunk)
 {
-	(void)slot;
+	(void)which;
 	return m->contrib.chunk[chunk].base;
 }
 
-static void grad_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
+static void grad_head(const struct send_queue *o, uint32_t which, struct wire_head *h)
 {
 	uint32_t chunk = h->chunk;
 
-	(void)slot;
+	(void)which;
 	data_head(o->model, h, OP_GRAD_DATA, &o->model->attempt.id);
 	h->chunk = chunk;
 }
 
-static bool grad_route(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+static bool grad_route(const struct send_queue *o, uint32_t which, uint32_t chunk,
 		       struct send_route *out)
 {
 	const struct model *m = o->model;
 
-	return mr_contribution(m, o->peer, chunk, grad_at(m, slot, chunk),
+	return mr_contribution(m, o->peer, chunk, grad_at(m, which, chunk),
 			       absent_from(m, chunk, NULL, 0), out);
 }
 
-static uint64_t grad_bytes(const struct model *m, uint32_t chunk)
+static uint64_t grad_bytes(const struct model *m, uint32_t which, uint32_t chunk)
 {
+	(void)which;
 	return data_bytes(m, chunk, m->grad_bytes);
 }
 
@@ -272,7 +273,7 @@ enum shard_status grad_node_head(struct model *m, struct peer *p, const struct w
 
 	*to = STREAM_DISCARD;
 	if (st == SHARD_OK)
-		st = data_take_part(m, h, grad_bytes(m, h->chunk), &m->reduced.parts_in, 0, e);
+		st = data_take_part(m, h, grad_bytes(m, 0, h->chunk), &m->reduced.parts_in, 0, e);
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
@@ -345,7 +346,7 @@ enum shard_status grad_node(struct model *m, struct peer *p, const struct wire_h
 				      e);
 	if (st == SHARD_OK) {
 		mark_absent(m, h->chunk);
-		st = data_check_whole(m, h->chunk, grad_bytes(m, h->chunk), &g->parts_in, 0,
+		st = data_check_whole(m, h->chunk, grad_bytes(m, 0, h->chunk), &g->parts_in, 0,
 				      g->absent, e);
 	}
 	if (st != SHARD_OK)

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "data/catchup.h"
 #include "data/data.h"
+#include "data/deltas.h"
 #include "data/events.h"
 #include "data/model.h"
 #include "link/peer.h"
@@ -56,7 +57,7 @@ enum shard_status images_init(struct model *m, struct err *e)
 	static_assert(CORE_NODES_MAX <= 64, "a word has a bit for each node");
 	if ((m->images = calloc(1, sizeof(*m->images))) != NULL &&
 	    (m->images->want = calloc(m->layout->chunks_nr, sizeof(uint64_t))) != NULL)
-		return SHARD_OK;
+		return deltas_init(m, e);
 	images_free(m);
 	return err_set(e, SHARD_SYSTEM, "no memory to keep track of the images of \"%s\"", m->name);
 }
@@ -67,6 +68,7 @@ void images_free(struct model *m)
 		free(m->images->want);
 	free(m->images);
 	m->images = NULL;
+	deltas_free(m);
 }
 
 /* --- which chunks are here --- */
@@ -272,6 +274,19 @@ void images_came(struct model *m, uint32_t chunk)
 		ask_more(m);
 }
 
+void images_missed(struct model *m, uint32_t chunk)
+{
+	uint32_t runs[2] = {chunk, 1};
+	Shard__Chunks want = SHARD__CHUNKS__INIT;
+	struct wire_head h;
+
+	want.runs = runs;
+	want.n_runs = NR(runs);
+	data_head(m, &h, OP_IMAGE_ASK, &m->record.id);
+	/* If it is lost, the chunk is asked for like others that lack. */
+	(void)peer_send(m->server, place_primary(&m->place, chunk), &h, &want.base, NULL);
+}
+
 /* Asks those again that have answered nothing for a second, while others may have. */
 static void ask_silent(struct model *m, uint64_t now_ns)
 {
@@ -362,9 +377,9 @@ static void send_both(struct model *m, uint16_t node, uint32_t chunk)
 	struct send_queue *o = &m->img.out[node * connections + chunk % connections];
 
 	if (m->content_old != m->content_step && !m->attempt.voted && images_has_old(m, chunk))
-		send_queue_add_slot(o, m->img.slot ^ 1, chunk);
-	if (images_here(m, chunk))
-		send_queue_add_slot(o, m->img.slot, chunk);
+		send_queue_add(o, SEND_ENTRY(m->img.slot ^ 1, chunk));
+	if (images_here(m, chunk) && o->lane != NULL)
+		send_queue_add(o, SEND_ENTRY(deltas_give(m, node, chunk, true), chunk));
 }
 
 /* Sends what there is of the chunk. If there is nothing, the node asks again. */
@@ -439,8 +454,6 @@ void images_asked(struct model *m, uint16_t node, const Shard__Chunks *runs)
 	CHECK(node < m->server->nodes_nr);
 	if (m->img.applying && !m->memory.settle.on && asks_follower(m, runs))
 		m->images->early |= 1ull << node;
-	if (closed(m))
-		return; /* It asks again in a second. */
 	for (size_t i = 0; i + 1 < runs->n_runs; i += 2)
 		for (uint32_t k = 0; k < runs->runs[i + 1] && asked < 2ull * m->layout->chunks_nr;
 		     k++, asked++) {
@@ -449,6 +462,9 @@ void images_asked(struct model *m, uint16_t node, const Shard__Chunks *runs)
 			if (c >= m->layout->chunks_nr ||
 			    !place_holds(&m->place, c, m->server->self))
 				continue;
+			deltas_lost(m, node, (uint32_t)c);
+			if (closed(m))
+				continue; /* It asks again in a second. */
 			want(m, node, (uint32_t)c);
 			if (m->memory.settle.on && images_here(m, (uint32_t)c))
 				images_made(m, (uint32_t)c);

@@ -39,10 +39,12 @@ struct model_attempt {
 /* The images, and the update in hand. Owner: data/apply.c. */
 struct model_image {
 	uint32_t slot; /* Which image has content_step. There are two with max_staleness = 1. */
-	/* The step whose weights each image has or is getting. UINT64_MAX: none. */
-	uint64_t slot_content[2];
-	uint32_t lacking;     /* Chunks of other nodes that the newest image lacks. */
-	uint32_t old_lacking; /* Chunks of other nodes that the older image lacks. */
+	bool coded;    /* With image_codec: it comes from the one before, of version .before. */
+	uint32_t half; /* Where it is kept: store_image_keep(). */
+	uint64_t before;
+	uint64_t slot_content[2]; /* Whose weights each image has or gets. UINT64_MAX: none. */
+	uint32_t lacking;         /* Chunks of other nodes that the newest image lacks. */
+	uint32_t old_lacking;     /* Chunks of other nodes that the older image lacks. */
 	uint32_t others; /* Chunks whose images come from other nodes, as .lacking was counted. */
 	uint32_t apply_left; /* Chunks held here that are still being updated. */
 	bool seal_due; /* A seal with .seal_record waits for images that are being made again. */
@@ -107,6 +109,7 @@ struct model {
 	struct grad reduced;     /* Owner: data/grad.c. */
 	struct catchup *catchup; /* data/catchup.c. */
 	struct images *images;   /* data/images.c */
+	struct deltas *deltas;   /* data/deltas.c. NULL: images do not travel as codes. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */
@@ -117,7 +120,7 @@ struct model {
 	uint64_t content_step;
 	uint64_t content_old; /* The one before it, on whose weights trainers may still compute. */
 	/* Weights that a seal, or a start after it, did not find here. If there are any, nobody
-	 * reads or trains the model, and the coordinator gives it up. */
+	 * reads or trains the model, and it is given up. */
 	uint64_t sealed_without;
 	struct model_image img;
 	struct model_flow image_in;

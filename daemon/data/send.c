@@ -22,8 +22,7 @@ static const struct lane_sender_ops sender_ops; /* It is defined below. */
 
 static uint32_t held_at(const struct send_queue *o, uint32_t entry)
 {
-	uint32_t first = entry & SEND_SLOT ? o->model->layout->chunks_nr : 0;
-	uint32_t at = first + (entry & ~SEND_SLOT);
+	uint32_t at = SEND_WHICH(entry) * o->model->layout->chunks_nr + SEND_CHUNK(entry);
 
 	CHECK(at < o->cap);
 	return at;
@@ -34,9 +33,14 @@ static bool held(const struct send_queue *o, uint32_t entry)
 	return o->held[held_at(o, entry) / 8] >> held_at(o, entry) % 8 & 1;
 }
 
-static uint32_t slot_of(const struct send_queue *o)
+static uint32_t which_of(const struct send_queue *o)
 {
-	return o->ring[o->head] & SEND_SLOT ? 1 : 0;
+	return SEND_WHICH(o->ring[o->head]);
+}
+
+static uint32_t chunk_of(const struct send_queue *o)
+{
+	return SEND_CHUNK(o->ring[o->head]);
 }
 
 static struct lane *lane_now(const struct send_queue *o)
@@ -139,13 +143,13 @@ static void send_queue_arrived(void *arg, enum shard_status st)
 static enum shard_status send_part(struct send_queue *o, uint32_t chunk)
 {
 	struct model *m = o->model;
-	uint32_t bytes = data_part_bytes(o->source->bytes(m, chunk), o->part);
-	uint32_t slot = slot_of(o);
-	const uint8_t *base = o->source->at(m, slot, chunk);
+	uint32_t which = which_of(o);
+	uint32_t bytes = data_part_bytes(o->source->bytes(m, which, chunk), o->part);
+	const uint8_t *base = o->source->at(m, which, chunk);
 	struct wire_head h = {.chunk = chunk};
 	enum shard_status st;
 
-	o->source->head(o, slot, &h);
+	o->source->head(o, which, &h);
 	h.flags = WIRE_PART_FLAG(o->part);
 	base += (size_t)o->part * WIRE_PART_BYTES;
 	if (o->by_rail)
@@ -191,8 +195,7 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 static void choose(struct send_queue *o)
 {
 	CHECK(!o->begun && o->nr > 0);
-	o->by_rail = o->peer != NULL &&
-		     o->source->route(o, slot_of(o), o->ring[o->head] & ~SEND_SLOT, &o->route);
+	o->by_rail = o->peer != NULL && o->source->route(o, which_of(o), chunk_of(o), &o->route);
 }
 
 /* Sends one frame of the chunk at head. SHARD_AGAIN: the send queue of the connection or queue pair
@@ -200,9 +203,9 @@ static void choose(struct send_queue *o)
 static enum shard_status send_next(struct send_queue *o)
 {
 	struct model *m = o->model;
-	uint32_t chunk = o->ring[o->head] & ~SEND_SLOT;
+	uint32_t chunk = chunk_of(o);
 	const struct send_source *from = o->source;
-	uint32_t parts = data_parts(from->bytes(m, chunk));
+	uint32_t parts = data_parts(from->bytes(m, which_of(o), chunk));
 	enum shard_status st;
 
 	while (from->absent && o->part < parts && from->absent(m, chunk, o->part))
@@ -247,7 +250,7 @@ static void sender_describe(const struct lane_sender *s, char *text, size_t byte
 {
 	const struct send_queue *o = send_queue_of(s);
 
-	snprintf(text, bytes, "chunk %u of \"%s\"", o->ring[o->head] & ~SEND_SLOT, o->model->name);
+	snprintf(text, bytes, "chunk %u of \"%s\"", chunk_of(o), o->model->name);
 }
 
 static const struct lane_sender_ops sender_ops = {
@@ -273,9 +276,4 @@ void send_queue_add(struct send_queue *o, uint32_t entry)
 	if (o->nr == 1)
 		lane_wait(&o->sender);
 	send_queue_check(o);
-}
-
-void send_queue_add_slot(struct send_queue *o, uint32_t slot, uint32_t chunk)
-{
-	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
 }

@@ -20,8 +20,11 @@ struct peer;
 struct rdma_rail;
 struct rdma_region;
 
-#define SEND_SLOT                                                                                  \
-	(1u << 31) /* Set beside the number of a chunk of an image: it is in the second image. */
+/* An entry of a queue: the number of a chunk, and above it which of its forms goes. A gradient has
+ * one form. An image has one for each image, and then the codes of the newest. */
+#define SEND_ENTRY(which, chunk) ((uint32_t)(which) << 30 | (chunk))
+#define SEND_WHICH(entry)        ((entry) >> 30)
+#define SEND_CHUNK(entry)        ((entry) & ((1u << 30) - 1))
 
 struct send_queue;
 
@@ -37,13 +40,13 @@ struct send_closing { /* The frame after the last part of a chunk. */
 /* What kind of chunk leaves: a contribution (contrib.c), a reduced gradient (grad.c) or a chunk of
  * an image (apply.c). */
 struct send_source {
-	uint64_t (*bytes)(const struct model *m, uint32_t chunk);
-	/* Where a chunk lies. slot: which of two images. */
-	const uint8_t *(*at)(const struct model *m, uint32_t slot, uint32_t chunk);
+	/* which: of SEND_ENTRY(). */
+	uint64_t (*bytes)(const struct model *m, uint32_t which, uint32_t chunk);
+	const uint8_t *(*at)(const struct model *m, uint32_t which, uint32_t chunk);
 	/* Fills the header of the frame of a part. h->chunk is set. */
-	void (*head)(const struct send_queue *o, uint32_t slot, struct wire_head *h);
+	void (*head)(const struct send_queue *o, uint32_t which, struct wire_head *h);
 	/* Can the chunk go by RDMA, and how? */
-	bool (*route)(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+	bool (*route)(const struct send_queue *o, uint32_t which, uint32_t chunk,
 		      struct send_route *out);
 	/* Is nothing of this part sent? NULL: every part is sent. */
 	bool (*absent)(const struct model *m, uint32_t chunk, uint32_t part);
@@ -74,9 +77,9 @@ struct send_queue {
 	struct lane *lane;
 	struct peer *peer; /* NULL: the receiver is a trainer. */
 	const struct send_source *source;
-	uint32_t *ring; /* [cap] Entries: chunk, or chunk | SEND_SLOT. */
-	/* [cap] A bit for each entry that is in the ring. Those of the second image follow those of
-	 * the first. */
+	uint32_t *ring; /* [cap] SEND_ENTRY() */
+	/* [cap] A bit for each entry that is in the ring. Those of one form follow those of
+	 * another. */
 	uint8_t *held;
 	uint32_t cap, head, nr;
 	uint32_t part; /* The next part of the chunk at head. */
@@ -95,8 +98,6 @@ void send_queue_detach(struct send_queue *o); /* It sends nowhere, and what it h
 /* The chunk leaves as soon as its turn comes. Nothing happens if it waits already, or if there is
  * no lane. */
 void send_queue_add(struct send_queue *o, uint32_t entry);
-/* A chunk of one of two images. */
-void send_queue_add_slot(struct send_queue *o, uint32_t slot, uint32_t chunk);
 bool send_queue_has(const struct send_queue *o, uint32_t entry); /* It waits, or leaves in part. */
 void send_queue_drop(
 	struct send_queue *o); /* Drops what waits. Frames in flight come back by themselves. */

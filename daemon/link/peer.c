@@ -219,7 +219,7 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 bool peer_op_of_chunk(uint16_t op)
 {
 	return op == OP_CONTRIB_DATA || op == OP_CONTRIB || op == OP_GRAD_DATA || op == OP_GRAD ||
-	       op == OP_IMAGE_DATA;
+	       op == OP_IMAGE_DATA || op == OP_IMAGE_CODES;
 }
 
 bool peer_knows(const struct peer *p, enum wire_since what)

@@ -23,44 +23,64 @@
 static const char *const names[AUTH_FOR_NR] = {
 	[AUTH_FOR_CLIENT] = "secret", [AUTH_FOR_NODE] = "node_secret"};
 
-enum shard_status secret_open(struct server *s, struct err *e)
+enum shard_status secret_read(struct server *s, struct secret_fresh *fresh, struct err *e)
 {
 	const char *const files[AUTH_FOR_NR] = {
 		[AUTH_FOR_CLIENT] = s->conf->secret, [AUTH_FOR_NODE] = s->conf->node_secret};
-	struct auth *fresh[AUTH_FOR_NR] = {NULL};
-	struct tls *tls = NULL;
+	struct auth **auth = fresh->auth;
 	enum shard_status st = SHARD_OK;
 
+	*fresh = (struct secret_fresh){.tls = NULL};
 	for (int i = 0; st == SHARD_OK && i < AUTH_FOR_NR; i++)
 		if (files[i][0] != 0)
-			st = auth_open(&fresh[i], files[i], e);
-	if (st == SHARD_OK && fresh[AUTH_FOR_CLIENT] != NULL && fresh[AUTH_FOR_NODE] != NULL &&
-	    auth_share(fresh[AUTH_FOR_CLIENT], fresh[AUTH_FOR_NODE]))
+			st = auth_open(&auth[i], files[i], e);
+	if (st == SHARD_OK && auth[AUTH_FOR_CLIENT] != NULL && auth[AUTH_FOR_NODE] != NULL &&
+	    auth_share(auth[AUTH_FOR_CLIENT], auth[AUTH_FOR_NODE]))
 		st = err_set(e, SHARD_BAD_ARG,
 			     "secret %.150s and node_secret %.150s have a key in common, so that "
 			     "every trainer could be a node: "
 			     "make another with `shardctl secret new FILE`",
 			     s->conf->secret, s->conf->node_secret);
 	if (st == SHARD_OK)
-		st = channel_make(&tls, s->conf, members_name(s, s->self), fresh[AUTH_FOR_CLIENT],
-				  fresh[AUTH_FOR_NODE], e);
-	if (st == SHARD_OK) {
-		tls_close(&s->secret.tls);
-		s->secret.tls = tls;
-		channel_log(s->conf, tls, s->log);
-	}
+		st = channel_make(&fresh->tls, s->conf, members_name(s, s->self),
+				  auth[AUTH_FOR_CLIENT], auth[AUTH_FOR_NODE], e);
+	if (st != SHARD_OK)
+		secret_drop(fresh);
+	return st;
+}
+
+void secret_take(struct server *s, struct secret_fresh *fresh)
+{
+	const char *const files[AUTH_FOR_NR] = {
+		[AUTH_FOR_CLIENT] = s->conf->secret, [AUTH_FOR_NODE] = s->conf->node_secret};
+
+	secret_close(s);
+	s->secret.tls = fresh->tls;
+	channel_log(s->conf, s->secret.tls, s->log);
 	for (int i = 0; i < AUTH_FOR_NR; i++) {
-		if (st == SHARD_OK) {
-			auth_close(&s->secret.auth[i]);
-			s->secret.auth[i] = fresh[i];
-			if (fresh[i] != NULL)
-				log_line(s->log, LOG_LEVEL_INFO,
-					 "event=secret option=%s file=%s accepted=%u", names[i],
-					 files[i], auth_keys(fresh[i]));
-		} else {
-			auth_close(&fresh[i]);
-		}
+		s->secret.auth[i] = fresh->auth[i];
+		if (fresh->auth[i] != NULL)
+			log_line(s->log, LOG_LEVEL_INFO,
+				 "event=secret option=%s file=%s accepted=%u", names[i], files[i],
+				 auth_keys(fresh->auth[i]));
 	}
+	*fresh = (struct secret_fresh){.tls = NULL};
+}
+
+void secret_drop(struct secret_fresh *fresh)
+{
+	for (int i = 0; i < AUTH_FOR_NR; i++)
+		auth_close(&fresh->auth[i]);
+	tls_close(&fresh->tls);
+}
+
+enum shard_status secret_open(struct server *s, struct err *e)
+{
+	struct secret_fresh fresh;
+	enum shard_status st = secret_read(s, &fresh, e);
+
+	if (st == SHARD_OK)
+		secret_take(s, &fresh);
 	return st;
 }
 

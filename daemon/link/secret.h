@@ -12,6 +12,15 @@
  * keeps the keys that are in use.
  */
 enum shard_status secret_open(struct server *s, struct err *e);
+/* The same in two steps, for who has more to read: nothing is in use before secret_take(), which
+ * cannot fail. What was read is given to one of these two. */
+struct secret_fresh {
+	struct auth *auth[AUTH_FOR_NR];
+	struct tls *tls;
+};
+enum shard_status secret_read(struct server *s, struct secret_fresh *fresh, struct err *e);
+void secret_take(struct server *s, struct secret_fresh *fresh);
+void secret_drop(struct secret_fresh *fresh);
 void secret_close(struct server *s);
 
 /* --- for an accepted connection; p belongs to its struct opening --- */

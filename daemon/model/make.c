@@ -197,6 +197,7 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .optim = m->set.optim,
 				       .grad = m->grad,
 				       .grad_codec = m->set.grad_codec,
+				       .image_codec = {m->set.image_codec, m->set.grad_codec.block},
 				       .feedback = m->set.error_feedback,
 				       .away_share = disk_share(&m->set),
 				       .away_cache = m->set.nvme_cache,

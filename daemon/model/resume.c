@@ -17,6 +17,7 @@
 #include "config/cluster.h"
 #include "base/check.h"
 #include "data/blobs.h"
+#include "data/deltas.h"
 #include "data/feed.h"
 #include "model/corewire.h"
 #include "model/disk.h"
@@ -200,6 +201,8 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 	m->content_old = m->meta.mark.content_old;
 	m->residual = m->meta.mark.residual;
 	m->img.slot = apply_slot(m, r) ^ (m->set.max_staleness > 0 && moves && !begun);
+	m->img.half = (r->applied & 1) ^ (moves && !begun);
+	m->img.coded = moves && begun && deltas_made(m, r);
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;

@@ -331,7 +331,15 @@ enum shard_status rooms_now(struct model *m, const struct placement *p, struct e
 void rooms_unled(struct model *m, enum shard_status st, const char *why)
 {
 	bool soon = st == SHARD_OK || st == SHARD_AGAIN;
+	char whole[sizeof(m->memory.unled_why)];
 
+	if (!soon) {
+		snprintf(whole, sizeof(whole),
+			 "%.250s. Stop shardd on node %s, so that another one leads, or give the "
+			 "weights up: `shardctl model drop %s --force`, and restore a checkpoint",
+			 why, members_name(m->server, m->server->self), m->name);
+		why = whole;
+	}
 	if (st != SHARD_OK && !m->memory.unled)
 		log_line(m->server->log, soon ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR,
 			 "event=not_led model=%s why=%s", m->name, why);

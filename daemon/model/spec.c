@@ -12,9 +12,11 @@
 #include "wire/control.h"
 #include "wire/layout.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum { GROUPS_MAX_BEFORE = 16 }; /* Of a model, in releases before wire_minor 6. */
 
@@ -328,7 +330,9 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 		err_set(&why, SHARD_EXISTS, "its chunks have %u elements, not %u", is->chunk_elems,
 			m->spec->chunk_elems);
 	else if (compare(m, is->spec, is->spec->settings, &d, &why) == SHARD_OK) {
-		if (!same_bytes(m, is))
+		if (m->spec->born != is->born)
+			err_set(&why, SHARD_EXISTS, "it was defined at another time");
+		else if (!same_bytes(m, is))
 			err_set(&why, SHARD_EXISTS,
 				"another user defined it, or its groups are written differently");
 		else if (!spec_same_place(m->spec, is))
@@ -452,6 +456,17 @@ enum shard_status spec_replicas(const struct server *s, const char *model,
 		       model, set->replicas, nodes, nodes == 1 ? "" : "s", nodes);
 }
 
+/* A model's number alone does not tell it from one that a coordinator had before it lost its
+ * state folder. */
+static enum shard_status draw_born(uint64_t *born, const char *name, struct err *e)
+{
+	while (*born == 0)
+		if (getrandom(born, sizeof(*born), 0) != (ssize_t)sizeof(*born))
+			return err_set(e, SHARD_SYSTEM, "no random bytes to define \"%s\": %s",
+				       name, strerror(errno));
+	return SHARD_OK;
+}
+
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
 			     const Shard__Spec *spec, Shard__Cred *owner,
 			     const struct model_settings *set, uint64_t members, struct err *e)
@@ -477,6 +492,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.members = members;
 	placing_capacity_of(s, members, capacity);
 	st = placing_new(&temp, l->chunks_nr, set->replicas, capacity, e);
+	if (st == SHARD_OK)
+		st = draw_born(&temp.born, spec->name, e);
 	m = st == SHARD_OK && named.settings != NULL ? spec_copy(&temp.base) : NULL;
 	free(named.settings);
 	free(temp.place_runs);
@@ -528,6 +545,7 @@ enum shard_status spec_read(struct model *m, struct err *e)
 void spec_say(const struct model *m, Shard__Defined *body)
 {
 	body->model = m->id;
+	body->born = m->spec->born;
 	body->sealed = m->sealed;
 	body->step = m->step;
 	body->chunk_elems = m->layout->chunk_elems;

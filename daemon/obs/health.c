@@ -351,14 +351,6 @@ enum health_level health_lines(FILE *f, const struct server *s, const Shard__Cre
 	return a.worst;
 }
 
-enum health_level health_level(const struct server *s)
-{
-	Shard__Cred all = SHARD__CRED__INIT;
-
-	all.known = all.root = true;
-	return health_lines(NULL, s, &all);
-}
-
 static void as_json(struct ask *a, const struct health_finding *f)
 {
 	json_t *o = json_object();

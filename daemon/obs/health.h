@@ -34,9 +34,8 @@ struct health_finding {
 
 /* The worst level, and every finding as this user may see it. NULL: there was no memory. */
 json_t *health_json(const struct server *s, const Shard__Cred *who);
-/* The same as lines of text: "ill: ..." and "warn: ...". */
+/* The same as lines of text: "ill: ..." and "warn: ...". f NULL: only the level is asked for. */
 enum health_level health_lines(FILE *f, const struct server *s, const Shard__Cred *who);
-enum health_level health_level(const struct server *s);
 /* Why trainers cannot connect and train here. Empty: they can. */
 void health_ready(const struct server *s, char *why, size_t bytes);
 

@@ -684,8 +684,10 @@ static enum shard_status read_here(struct server *s, const struct caller *from,
 	struct reading *r;
 
 	if (m == NULL)
-		return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\" at node %s", body->name,
-			       members_name(s, s->self));
+		return err_set(e, SHARD_NOT_FOUND,
+			       "no model \"%.64s\" at node %s: `shardctl model list` shows those "
+			       "that there are",
+			       body->name, members_name(s, s->self));
 	if (h == NULL)
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s keeps no history: its [daemon] history is off",
@@ -728,7 +730,10 @@ enum shard_status history_request(struct session *t, const struct wire_head *h,
 		return read_here(s, &from, body, e);
 	/* dispatch.c has looked whether the asker may read the model that is here. */
 	if (model_by_name(s, body->name) == NULL)
-		return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\" here", body->name);
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"no model \"%.64s\" here: `shardctl model list` shows those that there are",
+			body->name);
 	if (s->peer[to]->up && !peer_knows(s->peer[to], WIRE_JOINS))
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "node %s runs release %s, which keeps no history: upgrade it first",

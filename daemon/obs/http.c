@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "net/holder.h"
 #include "net/network.h"
 #include "obs/page.h"
 #include "page_hash.h"
@@ -34,6 +35,7 @@
 #define HTTP_SAMPLES_NS  (5 * NS_PER_SEC)
 #define HTTP_WHOLE_NS    (5 * NS_PER_SEC) /* So long after /cluster a page counts as open. */
 #define HTTP_CONNECTIONS 256u
+#define HTTP_ADDRESS     128u /* Connections of one address, which thus keeps nobody else out. */
 #define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
 #define PLAIN            "text/plain; charset=utf-8"
@@ -438,7 +440,7 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 			*found = NULL;
 	struct sockaddr_storage sa;
 	socklen_t bytes = sizeof(sa);
-	char port[8], service[16];
+	char port[8], service[16], who[HOLDER_BYTES];
 	int fd = -1, one = 1, rc;
 
 	snprintf(port, sizeof(port), "%u", at->port);
@@ -451,8 +453,10 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
 	    bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 128) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
-		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s: choose another address, or off",
-			at->text, strerror(errno));
+		rc = errno;
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s%s: choose another address, or off",
+			at->text, strerror(rc),
+			rc == EADDRINUSE ? holder_of(found->ai_addr, who) : "");
 		if (fd >= 0)
 			close(fd);
 		fd = -1;
@@ -474,12 +478,12 @@ static struct MHD_Daemon *start_thread(struct http *h, const struct http_tls *tl
 
 	http_tls_options(tls, more);
 	errno = 0;
-	d = MHD_start_daemon(flags | (tls->cert != NULL ? MHD_USE_TLS : 0), 0, may_connect, h,
-			     on_request, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd,
-			     MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS,
-			     MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
-			     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_ARRAY,
-			     more, MHD_OPTION_END);
+	d = MHD_start_daemon(
+		flags | (tls->cert != NULL ? MHD_USE_TLS : 0), 0, may_connect, h, on_request, h,
+		MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
+		HTTP_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT, HTTP_ADDRESS,
+		MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)16384, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
 	if (d == NULL)
 		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s",
 			h->conf.config->http.text,

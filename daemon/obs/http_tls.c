@@ -9,46 +9,48 @@
 #include "net/secret_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define FILE_MAX   (256 << 10)
+#define KEY_MAX    (64 << 10)
 #define PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3"
 
 static enum shard_status read_public(char **out, const char *name, const char *path, struct err *e)
 {
-	char *text = malloc(FILE_MAX + 1);
-	FILE *f = text != NULL ? fopen(path, "re") : NULL;
-	size_t n = f != NULL ? fread(text, 1, FILE_MAX, f) : 0;
+	int fd;
+	enum shard_status st = public_file_open(name, path, &fd, e);
+	char *text = st == SHARD_OK ? malloc(PUBLIC_FILE_MAX + 1) : NULL;
+	size_t got = 0;
+	ssize_t n = 0;
 
-	if (f == NULL || n == 0 || n == FILE_MAX || ferror(f)) {
-		err_set(e, SHARD_BAD_ARG, "[net] %s = %.200s: %s", name, path,
-			f == NULL ? strerror(errno) : "not a file in PEM");
-		free(text);
-		text = NULL;
-	} else {
-		text[n] = 0;
-	}
-	if (f != NULL)
-		fclose(f);
 	*out = text;
-	return text != NULL ? SHARD_OK : SHARD_BAD_ARG;
+	if (st != SHARD_OK)
+		return st;
+	while (text != NULL && got < PUBLIC_FILE_MAX &&
+	       (n = read(fd, text + got, PUBLIC_FILE_MAX - got)) > 0)
+		got += (size_t)n;
+	close(fd);
+	if (text == NULL || n < 0)
+		return err_set(e, SHARD_SYSTEM, "%s %.200s: cannot be read: %s", name, path,
+			       strerror(errno));
+	text[got] = 0;
+	return SHARD_OK;
 }
 
 static enum shard_status read_key(char **out, const char *path, struct err *e)
 {
 	static const struct secret_kind kind = {"[net] tls_key", "a private key in PEM"};
-	char *text = malloc(FILE_MAX + 1);
+	char *text = malloc(KEY_MAX + 1);
 	enum shard_status st;
 
 	*out = text;
 	if (text == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a key");
-	st = secret_file_read(&kind, path, text, FILE_MAX + 1, e);
+	st = secret_file_read(&kind, path, text, KEY_MAX + 1, e);
 	return st;
 }
 
@@ -59,9 +61,9 @@ enum shard_status http_tls_read(struct http_tls *t, const struct config *conf, s
 	*t = (struct http_tls){.cert = NULL};
 	if (!conf->http_tls)
 		return SHARD_OK;
-	if ((st = read_public(&t->cert, "tls_cert", conf->tls_cert, e)) == SHARD_OK &&
+	if ((st = read_public(&t->cert, "[net] tls_cert", conf->tls_cert, e)) == SHARD_OK &&
 	    conf->tls_ca[0] != 0)
-		st = read_public(&t->ca, "tls_ca", conf->tls_ca, e);
+		st = read_public(&t->ca, "[net] tls_ca", conf->tls_ca, e);
 	if (st == SHARD_OK)
 		st = read_key(&t->key, conf->tls_key, e);
 	if (st != SHARD_OK)
@@ -98,10 +100,15 @@ bool http_tls_proved(struct MHD_Connection *c)
 {
 	const union MHD_ConnectionInfo *info =
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+	/* As between nodes, that of a web server of the same CA proves no client. */
+	gnutls_typed_vdata_st purpose = {
+		.type = GNUTLS_DT_KEY_PURPOSE_OID,
+		.data = (unsigned char *)(uintptr_t)GNUTLS_KP_TLS_WWW_CLIENT};
 	unsigned nr = 0, status = GNUTLS_CERT_INVALID;
 
 	if (info == NULL || info->tls_session == NULL)
 		return false;
 	return gnutls_certificate_get_peers(info->tls_session, &nr) != NULL && nr > 0 &&
-	       gnutls_certificate_verify_peers2(info->tls_session, &status) == 0 && status == 0;
+	       gnutls_certificate_verify_peers(info->tls_session, &purpose, 1, &status) == 0 &&
+	       status == 0;
 }

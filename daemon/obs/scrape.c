@@ -258,9 +258,18 @@ static void build_info(FILE *f, const char *name, const struct server *s)
 		      1);
 }
 
+/* What a requester over HTTP is: nobody that is known, or everybody (http_private_models). */
+static const Shard__Cred *reader(const struct server *s, Shard__Cred *all)
+{
+	shard__cred__init(all);
+	all->known = all->root = true;
+	return s->conf->http_private_models ? all : NULL;
+}
+
 static void health_is(FILE *f, const char *name, const struct server *s)
 {
-	enum health_level now = health_level(s);
+	Shard__Cred all;
+	enum health_level now = health_lines(NULL, s, reader(s, &all)); /* As of /healthz. */
 
 	for (enum health_level i = HEALTH_OK; i <= HEALTH_ILL; i++)
 		metrics_count(f, name, METRICS_LABELS({"level", health_level_name(i)}), i == now);
@@ -417,14 +426,6 @@ static void server_metrics(FILE *f, const struct server *s)
 }
 
 /* --- the snapshot --- */
-
-/* What a requester over HTTP is: nobody that is known, or everybody (http_private_models). */
-static const Shard__Cred *reader(const struct server *s, Shard__Cred *all)
-{
-	shard__cred__init(all);
-	all->known = all->root = true;
-	return s->conf->http_private_models ? all : NULL;
-}
 
 /* Fills one text of the snapshot in. It stays NULL without memory. */
 static void written(char **out, struct http_snapshot *to, const struct server *s,

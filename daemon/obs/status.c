@@ -143,11 +143,21 @@ static json_t *nodes_json(const struct server *s)
 	return list;
 }
 
-static json_t *world_json(const struct model *m)
+/* Those of the last world may have left where too few trainers have joined for another attempt. */
+static bool has_world(const struct model *m, const struct core_state *c)
+{
+	return m->attempt.on ||
+	       (strcmp(progress_state(m), "waiting") != 0 && !(c->coordinator && c->joined == 0));
+}
+
+/* Of the attempt in hand or, between two, of the last one. */
+static json_t *world_json(const struct model *m, const struct core_state *c)
 {
 	json_t *list = json_array();
 
 	CHECK(m->attempt.world.size <= CORE_RANKS_MAX);
+	if (!has_world(m, c))
+		return list;
 	for (uint32_t r = 0; r < m->attempt.world.size; r++) {
 		json_t *o = json_pack("{s:i, s:i, s:s}", "rank", (int)r, "pid",
 				      (int)m->attempt.world.rank[r].pid, "node",
@@ -438,7 +448,7 @@ static json_t *model_json(const struct model *m)
 		      progress_state(m), "step", (json_int_t)m->step, "applied",
 		      (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
 		      "attempt", (int)m->attempt.id.attempt, "phase", phases[c.part], "world",
-		      world_json(m), "joined", (int)joined, "chunks", chunks_json(m), "numel",
+		      world_json(m, &c), "joined", (int)joined, "chunks", chunks_json(m), "numel",
 		      (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings",
 		      m->settings_text, "memory", memory_json(&m->need), "waits", waits,
 		      "kept_elements", (json_int_t)m->img.kept, "pages",

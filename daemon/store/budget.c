@@ -52,7 +52,8 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 				  .trained_elems = s->trained_elems,
 				  .held_image = s->held_image,
 				  .away_nr = s->away_nr,
-				  .codes = s->codes};
+				  .codes = s->codes,
+				  .image_codes = s->image_codes};
 	s->master = pages(s->here_elems * sizeof(float));
 	away_sizes(s, conf);
 	s->moment = pages(s->trained_elems * sizeof(float));
@@ -60,7 +61,7 @@ static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 	s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->stored - s->held_elems) * grad);
-	if (conf->warm && conf->staleness > 0)
+	if (store_keeps_images(conf, conf->warm != NULL))
 		s->images = 2 * pages(s->held_image);
 	if (conf->grad_codec.kind != QUANT_NONE && conf->feedback)
 		s->residual = pages(l->stored * sizeof(uint16_t));
@@ -93,6 +94,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		s->trained_elems += layout_trained(l, c) ? n : 0;
 	}
 	s->codes = pages(codes_bytes(l, &conf->grad_codec, conf->grad));
+	s->image_codes = pages(codes_bytes(l, &conf->image_codec, SHARD_BF16));
 	sizes_of(s, conf);
 }
 
@@ -156,7 +158,7 @@ static void need_of(struct budget_need *need, struct store_sizes s, const struct
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (first_nodes - 1u), conf->huge);
 	sums = mapped(store_sums_bytes(&s), conf->huge);
-	need->bytes[BUDGET_SUMS] = s.codes + s.residual > 0 ? s.reduced + s.sums : sums;
+	need->bytes[BUDGET_SUMS] = s.codes + s.image_codes > 0 ? s.reduced + s.sums : sums;
 	need->bytes[BUDGET_CODES] = sums - need->bytes[BUDGET_SUMS]; /* In one region with them. */
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf, copied);
 	for (int i = 0; i < BUDGET_ITEMS; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of coded gradients, which data/contrib.c makes with the model and which stay as they
+/* The tables of coded gradients and images, which data/ makes with the model and which stay as they
  * are. The codes themselves lie in the store. Sizes follow from the layout alone, so that all nodes
  * have the same. Only memory can lack. */
 #include "store/codes.h"
@@ -15,7 +15,7 @@ static_assert(LAYOUT_ALIGN >= QUANT_BLOCK_MIN, "codes of two-byte elements are f
 
 /* The bytes of the coded form of a chunk. at: from where on each segment of the chunk lies, or
  * NULL. Tensors begin at multiples of LAYOUT_ALIGN elements, and a block has at least so many. */
-static uint32_t chunk_bytes(const struct layout *l, const struct quant *q, enum shard_dtype grad,
+static uint32_t chunk_bytes(const struct layout *l, const struct quant *q, enum shard_dtype dt,
 			    uint32_t chunk, uint32_t *at)
 {
 	uint64_t bytes = 0;
@@ -26,7 +26,7 @@ static uint32_t chunk_bytes(const struct layout *l, const struct quant *q, enum 
 		if (!layout_frozen(l, s))
 			bytes += quant_bytes(q, l->segment[s].n);
 	}
-	CHECK(bytes <= (uint64_t)layout_chunk_elems(l, chunk) * dtype_bytes(grad));
+	CHECK(bytes <= (uint64_t)layout_chunk_elems(l, chunk) * dtype_bytes(dt));
 	return (uint32_t)bytes;
 }
 
@@ -35,17 +35,17 @@ static uint64_t lines(uint64_t bytes)
 	return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
-uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype grad)
+uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype dt)
 {
 	uint64_t all = 0;
 
 	for (uint32_t c = 0; q->kind != QUANT_NONE && c < l->chunks_nr; c++)
-		all += lines(chunk_bytes(l, q, grad, c, NULL));
+		all += lines(chunk_bytes(l, q, dt, c, NULL));
 	return all;
 }
 
 enum shard_status codes_init(struct codes *c, const struct layout *l, const struct quant *q,
-			     enum shard_dtype grad, struct err *e)
+			     enum shard_dtype dt, struct err *e)
 {
 	uint64_t all = 0;
 
@@ -62,7 +62,7 @@ enum shard_status codes_init(struct codes *c, const struct layout *l, const stru
 	}
 	for (uint32_t i = 0; i < l->chunks_nr; i++) {
 		c->from[i] = all;
-		c->bytes[i] = chunk_bytes(l, q, grad, i, c->at);
+		c->bytes[i] = chunk_bytes(l, q, dt, i, c->at);
 		all += lines(c->bytes[i]);
 	}
 	return SHARD_OK;

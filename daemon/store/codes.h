@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codes.h: the gradients of a node as codes (optim/quant.h), chunk by chunk as they travel to the
- * primaries. The codes of a chunk are those of its segments, one segment after the other. A frozen
- * segment has none. They take fewer bytes than the gradient, so where there is room for a chunk's
+/* codes.h: gradients or images as codes (optim/quant.h), chunk by chunk as they travel to other
+ * nodes. The codes of a chunk are those of its segments, one segment after the other. A frozen
+ * segment has none. They take fewer bytes than the elements, so where there is room for a chunk's
  * gradient there is room for its codes, too. */
 #ifndef SHARD_STORE_CODES_H
 #define SHARD_STORE_CODES_H
@@ -16,10 +16,10 @@ struct codes {
 	uint64_t *from;     /* [chunks_nr] From where on it lies among those of all chunks. */
 };
 
-/* The bytes of the codes of all chunks of a model. */
-uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype grad);
+/* The bytes of the codes of all chunks of a model. dt: the smallest dtype of what is coded. */
+uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_dtype dt);
 enum shard_status codes_init(struct codes *c, const struct layout *l, const struct quant *q,
-			     enum shard_dtype grad, struct err *e);
+			     enum shard_dtype dt, struct err *e);
 void codes_free(struct codes *c); /* NULL pointers are fine. */
 
 #endif

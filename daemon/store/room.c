@@ -66,7 +66,7 @@ static uint32_t arrays_max(const struct store_conf *conf, enum store_region what
 			  */
 		return conf->local_world > 1 ? 0 : 1;
 	case STORE_IMAGES:
-		return parked && conf->staleness > 0 ? 2 : 0;
+		return store_keeps_images(conf, parked) ? 2 : 0;
 	case STORE_REGIONS:
 		break;
 	}

@@ -23,11 +23,12 @@ struct store_sizes {
 	uint64_t reduced; /* The reduced gradients of the chunks held here. */
 	/* The local sums of all other chunks. 0: there is at most one local trainer. */
 	uint64_t sums;
-	/* With max_staleness and memory that outlives the process: copies of both images, of the
-	 * chunks held here. Trainers do not see them. */
+	/* With max_staleness or an image_codec, and memory that outlives the process: copies of two
+	 * images, of the chunks held here. Trainers do not see them. */
 	uint64_t images;
-	/* The codes of all chunks, and what they lose, of which there are two. */
-	uint64_t codes, residual;
+	/* The codes of all chunks, of gradients and of images, and what the former lose, of which
+	 * there are two. */
+	uint64_t codes, image_codes, residual;
 	/* One image, and one gradient. There are max_staleness more of each. */
 	uint64_t image_half, arena_half;
 	uint64_t image, arena;
@@ -53,7 +54,12 @@ static inline uint64_t store_state_bytes(const struct store_sizes *s, uint32_t s
 /* All of the region of the sums: the codes and what they lose come behind them. */
 static inline uint64_t store_sums_bytes(const struct store_sizes *s)
 {
-	return s->reduced + s->sums + s->codes + 2 * s->residual;
+	return s->reduced + s->sums + s->codes + 2 * s->residual + s->image_codes;
+}
+/* Are copies of two images kept? */
+static inline bool store_keeps_images(const struct store_conf *conf, bool parked)
+{
+	return parked && (conf->staleness > 0 || conf->image_codec.kind != QUANT_NONE);
 }
 void store_sizes(struct store_sizes *s, const struct store_conf *conf);
 

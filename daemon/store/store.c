@@ -313,6 +313,11 @@ uint8_t *store_codes(struct store *st)
 	return (uint8_t *)st->region[STORE_SUMS].base + st->sizes.reduced + st->sizes.sums;
 }
 
+uint8_t *store_image_codes(struct store *st)
+{
+	return store_codes(st) + st->sizes.codes + 2 * st->sizes.residual;
+}
+
 uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;
@@ -342,11 +347,11 @@ void *store_first_sum(const struct store *st, uint32_t chunk)
 	return first_in(st, STORE_SUMS, 0, chunk, dtype_bytes(st->conf.grad));
 }
 
-void *store_first_image(const struct store *st, uint32_t chunk, uint32_t slot)
+void *store_first_image(const struct store *st, uint32_t chunk, uint32_t half)
 {
 	return st->held_at[chunk] == NOT_HELD
 		       ? NULL
-		       : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
+		       : (char *)st->region[STORE_IMAGES].base + half * (st->sizes.images / 2) +
 				 st->image_at[chunk];
 }
 
@@ -436,34 +441,31 @@ void *store_first_sums(const struct store *st, uint64_t *bytes)
 		       : NULL;
 }
 
-static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
+static void *kept_image(const struct store *st, uint32_t half, uint32_t chunk)
 {
-	CHECK(slot <= st->conf.staleness && store_holds(st, chunk));
-	if (!st->parked || st->conf.staleness == 0)
+	CHECK(half < 2 && store_holds(st, chunk));
+	if (!store_keeps_images(&st->conf, st->parked))
 		return NULL;
-	return st->held_at[chunk] != NOT_HELD ? store_first_image(st, chunk, slot)
-					      : store_room_at(st, STORE_IMAGES, chunk, slot);
+	return st->held_at[chunk] != NOT_HELD ? store_first_image(st, chunk, half)
+					      : store_room_at(st, STORE_IMAGES, chunk, half);
 }
 
-static size_t chunk_image_bytes(const struct store *st, uint32_t chunk)
+void store_image_keep(struct store *st, uint32_t slot, uint32_t half, uint32_t chunk)
 {
-	return layout_image_bytes(st->conf.layout, chunk, 1);
-}
-
-void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk)
-{
-	void *kept = kept_image(st, slot, chunk);
+	void *kept = kept_image(st, half, chunk);
 
 	if (kept != NULL)
-		memcpy(kept, store_image(st, slot, chunk), chunk_image_bytes(st, chunk));
+		memcpy(kept, store_image(st, slot, chunk),
+		       layout_image_bytes(st->conf.layout, chunk, 1));
 }
 
-void store_image_again(struct store *st, uint32_t slot, uint32_t chunk)
+void store_image_again(struct store *st, uint32_t slot, uint32_t half, uint32_t chunk)
 {
-	const void *kept = kept_image(st, slot, chunk);
+	const void *kept = kept_image(st, half, chunk);
 
 	if (kept != NULL)
-		memcpy(store_image(st, slot, chunk), kept, chunk_image_bytes(st, chunk));
+		memcpy(store_image(st, slot, chunk), kept,
+		       layout_image_bytes(st->conf.layout, chunk, 1));
 }
 
 bool store_where(const struct store *st, const void *at, enum store_region *region,

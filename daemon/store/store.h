@@ -28,8 +28,8 @@ struct store_conf {
 	const struct layout *layout; /* It outlives the store. */
 	const struct optim_row *optim;
 	enum shard_dtype grad; /* The layout knows the dtypes of the image. */
-	struct quant grad_codec;
-	bool feedback;          /* What its codes lose is kept. */
+	struct quant grad_codec, image_codec;
+	bool feedback;          /* What the codes of gradients lose is kept. */
 	struct placement place; /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
 	/* Which chunks, a bit for each, and how many nodes the memory was made for, if that was an
@@ -53,10 +53,9 @@ struct store; /* Opaque. */
 /* Both take longer the larger the memory is. Any thread may run them. */
 enum shard_status store_init(struct store **out, const struct store_conf *conf, struct err *e);
 void store_free(struct store **st);
-/* The worst pages that any of its memory got. */
-enum shm_pages store_pages(const struct store *st);
-uint64_t store_bytes(const struct store *st); /* All bytes that are mapped. */
-uint32_t store_owned(const struct store *st); /* How many chunks are held here. */
+enum shm_pages store_pages(const struct store *st); /* The worst that any memory got. */
+uint64_t store_bytes(const struct store *st);       /* All bytes that are mapped. */
+uint32_t store_owned(const struct store *st);       /* How many chunks are held here. */
 bool store_holds(const struct store *st, uint32_t chunk);
 
 /* Pointers to the first element of a chunk. segment.start and n apply to all of them. CHECKs that
@@ -70,8 +69,9 @@ void *store_slot(struct store *st, uint32_t chunk, uint16_t node);
 /* The reduced gradient of a chunk held here. Of another chunk it is the sum over the local
  * ranks, or NULL if there is at most one local rank. */
 void *store_sum(struct store *st, uint32_t chunk);
-/* Room for the codes of all chunks (codes.h). What those of a chunk lose, bf16, or NULL. */
+/* Room for codes of all chunks (codes.h). What those of a gradient lose, bf16, or NULL. */
 uint8_t *store_codes(struct store *st);
+uint8_t *store_image_codes(struct store *st);
 uint16_t *store_residual(struct store *st, uint32_t half, uint32_t chunk);
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk); /* slot: 0 to staleness. */
 
@@ -82,11 +82,11 @@ bool store_where(const struct store *st, const void *at, enum store_region *regi
 void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_t bytes);
 const struct shm *store_region(const struct store *st, enum store_region what);
 
-/* With max_staleness = 1 the image before the newest cannot be made again from the masters. These
- * copy a chunk held here from its image to memory that outlives the process, and back. Nothing
- * happens if there is one image, or if no memory outlives the process. */
-void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk);
-void store_image_again(struct store *st, uint32_t slot, uint32_t chunk);
+/* An older image (max_staleness = 1), and one of an image_codec, is not made of the masters alone.
+ * These copy a chunk held here from its image to one of two halves of memory that outlives the
+ * process, if there is any, and back. Nothing happens without either setting. */
+void store_image_keep(struct store *st, uint32_t slot, uint32_t half, uint32_t chunk);
+void store_image_again(struct store *st, uint32_t slot, uint32_t half, uint32_t chunk);
 
 /* Image versions (net/shm.h). The counter `open` is odd from the vote until everything is
  * published. */

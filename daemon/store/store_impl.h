@@ -61,7 +61,7 @@ static inline uint32_t states_nr(const struct store *st, uint32_t chunk)
 void *store_first_state(const struct store *st, uint32_t chunk, uint32_t i); /* 0: the master. */
 void *store_first_slot(const struct store *st, uint32_t chunk, uint32_t i);
 void *store_first_sum(const struct store *st, uint32_t chunk);
-void *store_first_image(const struct store *st, uint32_t chunk, uint32_t slot);
+void *store_first_image(const struct store *st, uint32_t chunk, uint32_t half);
 bool store_has_room(const struct store *st);
 void store_void_set(struct store *st, uint32_t chunk);
 /* In room.c, for store.c: an array of a chunk in the room, and whether a chunk that is held has all

@@ -63,6 +63,12 @@ struct tier_sum { /* to = the sources in this order, each times pre, rounded onc
 
 struct tier_apply {           /* What a record does to one chunk. */
 	uint32_t chunk, slot; /* slot: which image. */
+	uint32_t half;        /* Where the image is kept: store_image_keep(). */
+	/* NULL: the image is the master, rounded. Otherwise it is that of slot .before, plus what
+	 * the codes of the difference stand for, which go to .coded. It outlives the call. */
+	const struct codes *codes;
+	uint8_t *coded;
+	uint32_t before; /* May be .slot. */
 	/* That of the record. A chunk, or a part of it, that has the stamp is left alone where
 	 * memory outlives the process. */
 	uint64_t stamp;
@@ -71,10 +77,17 @@ struct tier_apply {           /* What a record does to one chunk. */
 	const uint8_t *grad;           /* The reduced gradient. */
 };
 
-struct tier_make {                /* The image of one chunk is made from its master. */
-	struct tier_apply update; /* Its chunk and slot count. */
+struct tier_make {                /* The image of one chunk is made. */
+	struct tier_apply update; /* With codes, the image before is taken from the other half. */
 	bool finish;              /* First the update is finished, if the chunk is whole. */
+	bool kept;                /* The image was kept. Otherwise it is made from the master. */
 	bool older; /* The image of the step before is made again, too, as it was kept. */
+};
+
+struct tier_patch { /* The image of a chunk that is held elsewhere gets the next bytes. */
+	uint32_t chunk, slot, before; /* As in struct tier_apply. */
+	const struct codes *codes;    /* It outlives the call. */
+	const uint8_t *coded;
 };
 
 /* Master and moments of a chunk, for who uses them outside of the calls above: writes and reads of
@@ -97,20 +110,20 @@ struct tier_row {
 				   const struct tier_call *c);
 	enum shard_status (*make)(struct tier *t, const struct tier_make *a,
 				  const struct tier_call *c);
+	enum shard_status (*patch)(struct tier *t, const struct tier_patch *p,
+				   const struct tier_call *c);
 	/* At a warm start, before any call: finishes what a killed process was changing. of() fills
 	 * what the record in hand does to a chunk that is held here. applying = false: the record
 	 * had changed everything, so an unfinished chunk is SHARD_MISMATCH. */
 	enum shard_status (*repair)(struct tier *t, uint64_t stamp, bool applying,
 				    void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
 				    void *arg, uint64_t *kept, struct err *e);
-	/* True: it is in memory. False: the pin waits, and tier_pinned() follows. NULL: the state
-	 * is always in memory. */
+	/* True: it is in memory. False: the pin waits, and tier_pinned() follows. NULL: always. */
 	bool (*pin)(struct tier *t, struct tier_pin *p);
 	void (*unpin)(struct tier *t, struct tier_pin *p); /* Also of one that waits. */
-	/* A step has begun, and will be applied to every chunk. NULL: there is nothing to do. */
+	/* Both may be NULL. A step has begun, and will be applied to every chunk. Before the
+	 * threads end, when no call is in hand: nothing is begun by itself any more. */
 	void (*ahead)(struct tier *t);
-	/* Before the threads end, when no call is in hand: nothing is begun by itself any more.
-	 * NULL: there is nothing to do. */
 	void (*stop)(struct tier *t);
 	uint32_t (*lanes)(const struct tier *t); /* How many chunks it computes at a time. */
 	void (*close)(struct tier *t);

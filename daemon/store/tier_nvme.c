@@ -628,6 +628,12 @@ static enum shard_status nvme_sum(struct tier *t, const struct tier_sum *s,
 	return nvme_of(t)->ram->row->sum(nvme_of(t)->ram, s, c);
 }
 
+static enum shard_status nvme_patch(struct tier *t, const struct tier_patch *p,
+				    const struct tier_call *c)
+{
+	return nvme_of(t)->ram->row->patch(nvme_of(t)->ram, p, c);
+}
+
 static enum shard_status nvme_repair(struct tier *t, uint64_t stamp, bool applying,
 				     void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
 				     void *arg, uint64_t *kept, struct err *e)
@@ -725,6 +731,7 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 					    .sum = nvme_sum,
 					    .apply = nvme_apply,
 					    .make = nvme_make,
+					    .patch = nvme_patch,
 					    .repair = nvme_repair,
 					    .pin = nvme_pin,
 					    .unpin = nvme_unpin,

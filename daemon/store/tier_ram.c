@@ -46,18 +46,34 @@ struct sum_job {
 	uint32_t grad_bytes;
 };
 
+/* An image that is the one before and what codes stand for. */
+struct image_job {
+	struct job job;
+	const struct layout *layout;
+	const struct quant_kernels *quant;
+	const struct codes *codes; /* NULL: there are none. */
+	uint32_t chunk;
+	enum shard_dtype dt;
+	const float *master; /* The codes are made from it. NULL: they are there. */
+	uint8_t *coded;
+	const uint8_t *before; /* May be .image. */
+	uint8_t *image;
+};
+
 struct apply_job {
 	struct job job;
 	struct tile_update update;
+	struct image_job image; /* Its .job is of no use. */
 	const struct tiles *tiles;
 	struct store *store;
 	uint64_t stamp;
-	uint32_t slot;
-	bool finish, older;
+	uint32_t slot, half, before;
+	bool finish, kept, older;
 };
 
 static_assert(sizeof(struct sum_job) <= EXEC_ARGS_BYTES, "a job travels by value");
 static_assert(sizeof(struct apply_job) <= EXEC_ARGS_BYTES, "a job travels by value");
+static_assert(sizeof(struct image_job) <= EXEC_ARGS_BYTES, "a job travels by value");
 
 static struct ram *ram_of(const struct tier *t)
 {
@@ -211,53 +227,95 @@ static struct tile_update update_of(const struct ram *r, const struct tier_apply
 
 	CHECK(a->chunk < r->layout->chunks_nr && store_holds(r->store, a->chunk) && a->slot < 2);
 	image = layout_image(r->layout, a->chunk);
-	return (struct tile_update){.layout = r->layout,
-				    .chunk = a->chunk,
-				    .grad_bytes = r->grad_bytes,
-				    .image_bytes = (uint32_t)dtype_bytes(image),
-				    .args = a->args,
-				    .zero = a->zero,
-				    .grad = a->grad,
-				    .tensor = {store_master(r->store, a->chunk),
-					       store_state(r->store, a->chunk, 0),
-					       store_state(r->store, a->chunk, 1)},
-				    .image = store_image(r->store, a->slot, a->chunk),
-				    .kernel = r->kernel[image],
-				    .kernel_undo = r->kernel_undo[image]};
+	return (struct tile_update){
+		.layout = r->layout,
+		.chunk = a->chunk,
+		.grad_bytes = r->grad_bytes,
+		.image_bytes = (uint32_t)dtype_bytes(image),
+		.args = a->args,
+		.zero = a->zero,
+		.grad = a->grad,
+		.tensor = {store_master(r->store, a->chunk), store_state(r->store, a->chunk, 0),
+			   store_state(r->store, a->chunk, 1)},
+		.image = a->codes == NULL ? store_image(r->store, a->slot, a->chunk) : NULL,
+		.kernel = r->kernel[image],
+		.kernel_undo = r->kernel_undo[image]};
 }
 
-/* Updates the chunk in one pass, in memory that ends with the process. */
+/* Updates a part of a segment in memory that ends with the process. at: from the segment's start.
+ */
+static uint64_t update_part(const struct tile_update *u, uint32_t segment, uint32_t at, uint32_t n,
+			    uint8_t *image)
+{
+	const struct segment *g = &u->layout->segment[segment];
+	uint32_t from = g->start + at;
+
+	return u->kernel(&u->args[g->group], n,
+			 u->zero[segment] ? NULL : u->grad + (size_t)from * u->grad_bytes,
+			 u->tensor[0] + from, u->tensor[1] != NULL ? u->tensor[1] + from : NULL,
+			 u->tensor[2] != NULL ? u->tensor[2] + from : NULL, image);
+}
+
+/* The kernels write an image in any case. Of one that is made later the bytes go nowhere. */
+static uint64_t update_segment(const struct tile_update *u, uint32_t segment)
+{
+	const struct segment *g = &u->layout->segment[segment];
+	uint8_t nowhere[TILE_ELEMS * sizeof(float)];
+	uint64_t kept = 0;
+
+	if (u->image != NULL)
+		return update_part(u, segment, 0, g->n,
+				   u->image + (size_t)g->start * u->image_bytes);
+	for (uint32_t at = 0; at < g->n; at += TILE_ELEMS)
+		kept += update_part(u, segment, at, g->n - at < TILE_ELEMS ? g->n - at : TILE_ELEMS,
+				    nowhere);
+	return kept;
+}
+
 static uint64_t update_plain(const struct tile_update *u)
 {
 	const struct layout *l = u->layout;
 	uint64_t kept = 0;
 
 	CHECK(u->kernel != NULL && u->grad != NULL && u->tensor[0] != NULL);
-	for (uint32_t s = l->chunk_segment[u->chunk]; s < l->chunk_segment[u->chunk + 1]; s++) {
-		const struct segment *g = &l->segment[s];
-
+	for (uint32_t s = l->chunk_segment[u->chunk]; s < l->chunk_segment[u->chunk + 1]; s++)
 		if (!layout_frozen(l, s))
-			kept += u->kernel(&u->args[g->group], g->n,
-					  u->zero[s] ? NULL
-						     : u->grad + (size_t)g->start * u->grad_bytes,
-					  u->tensor[0] + g->start,
-					  u->tensor[1] != NULL ? u->tensor[1] + g->start : NULL,
-					  u->tensor[2] != NULL ? u->tensor[2] + g->start : NULL,
-					  u->image + (size_t)g->start * u->image_bytes);
-	}
+			kept += update_segment(u, s);
 	return kept;
+}
+
+/* What is frozen is the same in both images. */
+static void code_image(const struct image_job *j)
+{
+	const struct layout *l = j->layout;
+	size_t elem = dtype_bytes(j->dt);
+
+	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+		const uint8_t *before = j->before + g->start * elem;
+		uint8_t *image = j->image + g->start * elem, *coded = j->coded + j->codes->at[s];
+
+		if (layout_frozen(l, s)) {
+			if (before != image)
+				memcpy(image, before, g->n * elem);
+		} else if (j->master != NULL) {
+			j->quant->delta(&j->codes->quant, g->n, j->master + g->start, before, image,
+					j->dt, coded);
+		} else {
+			j->quant->patch(&j->codes->quant, g->n, coded, before, image, j->dt);
+		}
+	}
 }
 
 static void apply_run(void *args)
 {
 	struct apply_job *j = args;
 
-	if (j->tiles == NULL) {
-		j->job.result.kept = update_plain(&j->update);
-		return;
-	}
-	j->job.result.kept = tile_apply(j->tiles, j->stamp, &j->update);
-	store_image_keep(j->store, j->slot, j->update.chunk);
+	j->job.result.kept = j->tiles == NULL ? update_plain(&j->update)
+					      : tile_apply(j->tiles, j->stamp, &j->update);
+	if (j->image.codes != NULL)
+		code_image(&j->image);
+	store_image_keep(j->store, j->slot, j->half, j->update.chunk);
 }
 
 static void make_run(void *args)
@@ -272,10 +330,28 @@ static void make_run(void *args)
 	j->job.result.nonfinite = missing.nonfinite;
 	if (j->finish && missing.unwritten == 0)
 		j->job.result.kept = tile_apply(j->tiles, j->stamp, &j->update);
-	store_seal_chunk(j->store, j->slot, chunk);
-	store_image_keep(j->store, j->slot, chunk);
-	if (j->older)
-		store_image_again(j->store, j->slot ^ 1, chunk);
+	if (j->older || j->image.codes != NULL)
+		store_image_again(j->store, j->before, j->half ^ 1, chunk);
+	if (j->kept)
+		store_image_again(j->store, j->slot, j->half, chunk);
+	else if (j->image.codes != NULL)
+		code_image(&j->image);
+	else
+		store_seal_chunk(j->store, j->slot, chunk);
+	store_image_keep(j->store, j->slot, j->half, chunk);
+}
+
+static struct image_job image_job(const struct ram *r, const struct tier_apply *a)
+{
+	return (struct image_job){.layout = r->layout,
+				  .quant = r->quant,
+				  .codes = a->codes,
+				  .chunk = a->chunk,
+				  .dt = layout_image(r->layout, a->chunk),
+				  .master = store_master(r->store, a->chunk),
+				  .coded = a->coded,
+				  .before = store_image(r->store, a->before, a->chunk),
+				  .image = store_image(r->store, a->slot, a->chunk)};
 }
 
 static struct apply_job apply_job(const struct ram *r, const struct tier_apply *a,
@@ -283,10 +359,13 @@ static struct apply_job apply_job(const struct ram *r, const struct tier_apply *
 {
 	return (struct apply_job){.job = {*c, {.finite = true}},
 				  .update = update_of(r, a),
+				  .image = image_job(r, a),
 				  .tiles = r->tiles,
 				  .store = r->store,
 				  .stamp = a->stamp,
-				  .slot = a->slot};
+				  .slot = a->slot,
+				  .half = a->half,
+				  .before = a->before};
 }
 
 static enum shard_status ram_apply(struct tier *t, const struct tier_apply *a,
@@ -305,8 +384,31 @@ static enum shard_status ram_make(struct tier *t, const struct tier_make *a,
 
 	CHECK(!a->finish || (j.tiles != NULL && a->update.grad != NULL));
 	j.finish = a->finish;
+	j.kept = a->kept;
 	j.older = a->older;
 	return submit(ram_of(t), make_run, &j.job, sizeof(j));
+}
+
+static void patch_run(void *args)
+{
+	code_image(args);
+}
+
+static enum shard_status ram_patch(struct tier *t, const struct tier_patch *p,
+				   const struct tier_call *c)
+{
+	const struct ram *r = ram_of(t);
+	struct image_job j = {.job = {*c, {.finite = true}},
+			      .layout = r->layout,
+			      .quant = r->quant,
+			      .codes = p->codes,
+			      .chunk = p->chunk,
+			      .dt = layout_image(r->layout, p->chunk),
+			      .coded = (uint8_t *)(uintptr_t)p->coded,
+			      .before = store_image(r->store, p->before, p->chunk),
+			      .image = store_image(r->store, p->slot, p->chunk)};
+
+	return submit(r, patch_run, &j.job, sizeof(j));
 }
 
 static enum shard_status ram_repair(struct tier *t, uint64_t stamp, bool applying,
@@ -359,6 +461,7 @@ enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf,
 					    .sum = ram_sum,
 					    .apply = ram_apply,
 					    .make = ram_make,
+					    .patch = ram_patch,
 					    .repair = ram_repair,
 					    .lanes = ram_lanes,
 					    .close = ram_close};

@@ -35,18 +35,19 @@ static uint64_t run(struct tile_undo *n, const struct tile_update *u, uint32_t s
 		    uint32_t to)
 {
 	const struct segment *g = &u->layout->segment[s];
+	uint8_t nowhere[TILE_ELEMS * sizeof(float)]; /* The kernels write an image in any case. */
 
 	from = g->start > from ? g->start : from;
 	to = g->start + g->n < to ? g->start + g->n : to;
 	if (from >= to || layout_frozen(u->layout, s))
 		return 0;
 	n->undo.origin = from;
-	return u->kernel_undo(&u->args[g->group], to - from,
-			      u->zero[s] ? NULL : u->grad + (size_t)from * u->grad_bytes,
-			      u->tensor[0] + from,
-			      u->tensor[1] != NULL ? u->tensor[1] + from : NULL,
-			      u->tensor[2] != NULL ? u->tensor[2] + from : NULL,
-			      u->image + (size_t)from * u->image_bytes, &n->undo);
+	return u->kernel_undo(
+		&u->args[g->group], to - from,
+		u->zero[s] ? NULL : u->grad + (size_t)from * u->grad_bytes, u->tensor[0] + from,
+		u->tensor[1] != NULL ? u->tensor[1] + from : NULL,
+		u->tensor[2] != NULL ? u->tensor[2] + from : NULL,
+		u->image != NULL ? u->image + (size_t)from * u->image_bytes : nowhere, &n->undo);
 }
 
 /* Finishes a tile, from `from` to its end. No segment before *s reaches into that. */

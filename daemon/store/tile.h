@@ -38,7 +38,7 @@ struct tile_update {
 	const uint8_t *zero;              /* [segments_nr] Nobody has a gradient for it. */
 	const uint8_t *grad;
 	float *tensor[3]; /* Master and moments. NULL: the chunk has no such tensor. */
-	uint8_t *image;
+	uint8_t *image;   /* NULL: it is made from the master later. */
 	optim_apply *kernel;
 	optim_apply_undo *kernel_undo;
 };

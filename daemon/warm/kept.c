@@ -145,6 +145,7 @@ static void judge(struct warm_kept *k, int fd, const uint8_t name[STATIC_UUID_BY
 		return;
 	}
 	k->uid = st.st_uid;
+	k->seen = true;
 	add_up(fd, k);
 	if (read_page(fd, &page))
 		judge_page(k, name, &page);
@@ -171,7 +172,8 @@ static int look(const struct config *conf, const char *text, struct warm_kept *k
 		judge(k, fd, name);
 		return fd;
 	}
-	set(k, unknown, strerror(errno));
+	snprintf(k->why, sizeof(k->why), "%s%s", strerror(errno),
+		 errno == EACCES ? ": ask as root or as that user" : "");
 	if (lstat(k->path, &st) == 0 && S_ISDIR(st.st_mode)) {
 		k->uid = st.st_uid;
 		return -1;

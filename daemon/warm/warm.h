@@ -53,6 +53,7 @@ struct warm_kept {
 	char state[STATIC_ROOT_BYTES]; /* The state folder of that node; "": not known. */
 	uint64_t bytes, models, age_s; /* How long ago the newest piece of it was made. */
 	uint32_t uid;
+	bool seen; /* False: this process may not look into it, and only path and uid are known. */
 };
 /* Calls fn for each of them, in no order. Looks only. SHARD_SYSTEM: warm_dir cannot be read. */
 enum shard_status warm_kept_list(const struct config *conf,

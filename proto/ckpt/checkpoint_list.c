@@ -87,7 +87,10 @@ enum shard_status checkpoint_list(const char *dir, const char *model,
 	*found = NULL;
 	*nr = 0;
 	if (!d && errno == ENOENT)
-		return err_set(e, SHARD_NOT_FOUND, "%s: there is no such folder", dir);
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"%s: there is no such folder: name the one that checkpoints were saved to",
+			dir);
 	if (!d)
 		return err_sys(e, errno, "%s: cannot be read: %s", dir, strerror(errno));
 	(void)checkpoint_latest(dir, latest, NULL);

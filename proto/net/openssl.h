@@ -49,6 +49,7 @@
 	X(SSL_CTX_load_verify_file)                                                                \
 	X(SSL_CTX_new)                                                                             \
 	X(SSL_CTX_set_ciphersuites)                                                                \
+	X(SSL_CTX_set_msg_callback)                                                                \
 	X(SSL_CTX_set_num_tickets)                                                                 \
 	X(SSL_CTX_set_options)                                                                     \
 	X(SSL_CTX_set_psk_find_session_callback)                                                   \

@@ -95,3 +95,29 @@ enum shard_status secret_file_read(const struct secret_kind *kind, const char *g
 			     path, kind->holds);
 	return st;
 }
+
+enum shard_status public_file_open(const char *name, const char *path, int *fd, struct err *e)
+{
+	struct stat info;
+	enum shard_status st;
+
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (*fd < 0)
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s %.200s: cannot be opened by uid %u: %s: correct the path or who "
+			       "may read the file",
+			       name, path, (unsigned)geteuid(), strerror(errno));
+	if (fstat(*fd, &info) != 0)
+		st = err_set(e, SHARD_SYSTEM, "%s %.200s: %s", name, path, strerror(errno));
+	else if (!S_ISREG(info.st_mode))
+		st = err_set(e, SHARD_BAD_ARG, "%s %.200s: not a file", name, path);
+	else if (info.st_size == 0 || info.st_size > PUBLIC_FILE_MAX)
+		st = err_set(e, SHARD_BAD_ARG,
+			     "%s %.200s: %lld bytes: certificates in PEM are expected", name, path,
+			     (long long)info.st_size);
+	else
+		return SHARD_OK;
+	close(*fd);
+	*fd = -1;
+	return st;
+}

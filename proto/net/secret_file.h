@@ -21,4 +21,10 @@ struct secret_kind {
 enum shard_status secret_file_read(const struct secret_kind *kind, const char *path, char *text,
 				   size_t bytes, struct err *e);
 
+/* Opens a file that everybody may read, as one with certificates, and never waits for a pipe.
+ * SHARD_BAD_ARG: it cannot be opened, is no file, or has no byte or more than PUBLIC_FILE_MAX.
+ * SHARD_SYSTEM: it cannot be looked at. */
+#define PUBLIC_FILE_MAX (1 << 20)
+enum shard_status public_file_open(const char *name, const char *path, int *fd, struct err *e);
+
 #endif

@@ -15,8 +15,9 @@ struct stream_io;
 struct stream_io_row {
 	const char *name;
 	/* Receives into m->msg_iov. Returns the bytes, and fewer than there is room for only where
-	 * nothing more has come. 0: the peer has closed. -1: errno says why. With EAGAIN nothing
-	 * has come, and with EPROTO io->why has a sentence. */
+	 * nothing more has come, or what is left in the socket is for the next turn. 0: the peer
+	 * has closed. -1: errno says why. With EAGAIN nothing has come, and with EPROTO io->why has
+	 * a sentence. */
 	ssize_t (*read)(struct stream_io *io, struct msghdr *m);
 	/* Takes bytes of m->msg_iov, whose memory is free for something else afterwards. Returns
 	 * how many, or -1 as read() does. */

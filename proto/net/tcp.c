@@ -5,6 +5,7 @@
 #include "net/tcp.h"
 
 #include "base/check.h"
+#include "net/holder.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -106,13 +107,17 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 	return SHARD_OK;
 }
 
-static enum shard_status cannot_listen(const struct conn_address *at, int error, struct err *e)
+static enum shard_status cannot_listen(const struct conn_address *at,
+				       const struct address_sock *sock, int error, struct err *e)
 {
+	char who[HOLDER_BYTES];
+
 	if (error == EADDRINUSE)
-		return err_set(
-			e, SHARD_EXISTS,
-			"%s is in use (EADDRINUSE): stop the other daemon or set [daemon] %s",
-			at->text, at->unix_path ? "socket" : "listen");
+		return err_set(e, SHARD_EXISTS,
+			       "%s is in use (EADDRINUSE)%s: stop that, or set [daemon] %s to "
+			       "another address",
+			       at->text, holder_of((const struct sockaddr *)&sock->sa, who),
+			       at->unix_path ? "socket" : "listen");
 	if (error == EACCES || error == EPERM)
 		return err_set(
 			e, SHARD_DENIED,
@@ -137,7 +142,7 @@ enum shard_status tcp_listen(int *fd, const struct conn_address *at,
 		return rc;
 	*fd = socket(sock->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*fd < 0)
-		return cannot_listen(at, errno, e);
+		return cannot_listen(at, sock, errno, e);
 	if (at->unix_path)
 		/* This comes before bind(), so that the file never has more rights than these. */
 		(void)fchmod(*fd, mode);
@@ -159,5 +164,5 @@ err_fd:
 	error = errno;
 	close(*fd);
 	*fd = -1;
-	return cannot_listen(at, error, e);
+	return cannot_listen(at, sock, error, e);
 }

@@ -11,10 +11,12 @@
 #include "net/secret_file.h"
 #include "net/tls_impl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LABEL_KEY      "shardd tls 1 key"
 #define LABEL_IDENTITY "shardd tls 1 identity"
@@ -107,6 +109,17 @@ static int listener_key(SSL *ssl, const unsigned char *identity, size_t bytes,
 		*session = session_of(t, ssl, k);
 	}
 	return !seen->known || *session != NULL;
+}
+
+/* OpenSSL's, of each message of a handshake, and of those that come later: new keys and tickets. */
+static void on_message(int sent, int version, int type, const void *bytes, size_t nr, SSL *ssl,
+		       void *arg)
+{
+	struct tls_seen *seen = seen_by(ssl, loaded());
+
+	(void)version, (void)bytes, (void)nr, (void)arg;
+	if (!sent && type == SSL3_RT_HANDSHAKE && seen)
+		seen->messages++;
 }
 
 static enum shard_status open_psk(struct tls *t, const struct tls_conf *conf, struct err *e)
@@ -248,6 +261,17 @@ static enum shard_status check_own(struct tls *t, const struct tls_conf *conf, s
 	return SHARD_OK;
 }
 
+/* OpenSSL opens a file by its path, waits for a pipe, and does not say why it cannot. */
+static enum shard_status look_at(const char *name, const char *path, struct err *e)
+{
+	int fd;
+	enum shard_status st = public_file_open(name, path, &fd, e);
+
+	if (st == SHARD_OK)
+		close(fd);
+	return st;
+}
+
 static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, struct err *e)
 {
 	const struct openssl *o = t->ssl;
@@ -256,6 +280,9 @@ static enum shard_status open_mtls(struct tls *t, const struct tls_conf *conf, s
 	if (!conf->cert || !conf->cert[0] || !conf->key || !conf->key[0] || !conf->ca ||
 	    !conf->ca[0])
 		return err_set(e, SHARD_BAD_ARG, "tls = mtls needs tls_cert, tls_key and tls_ca");
+	if ((st = look_at("tls_cert", conf->cert, e)) != SHARD_OK ||
+	    (st = look_at("tls_ca", conf->ca, e)) != SHARD_OK)
+		return st;
 	if (o->SSL_CTX_set_ciphersuites(t->ctx, SUITES_MTLS) != 1)
 		return err_set(e, SHARD_SYSTEM, "OpenSSL does not have %s", SUITES_MTLS);
 	o->ERR_clear_error();
@@ -287,6 +314,7 @@ static enum shard_status open_context(struct tls *t, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "OpenSSL cannot speak TLS 1.3: %s", reason(o));
 	(void)o->SSL_CTX_ctrl(t->ctx, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, NULL);
 	(void)o->SSL_CTX_ctrl(t->ctx, SSL_CTRL_MODE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL);
+	o->SSL_CTX_set_msg_callback(t->ctx, on_message);
 	(void)o->SSL_CTX_set_options(t->ctx, SSL_OP_CIPHER_SERVER_PREFERENCE |
 						     (t->kernel ? SSL_OP_ENABLE_KTLS : 0));
 	return SHARD_OK;

@@ -36,8 +36,9 @@ struct tls {
 /* What the callbacks of a context note about a connection. They find it by SSL_get_ex_data(). */
 struct tls_seen {
 	struct tls *tls;
-	bool offered; /* The other end has named a key. */
-	bool known;   /* And it is one of ours. */
+	bool offered;      /* The other end has named a key. */
+	bool known;        /* And it is one of ours. */
+	uint32_t messages; /* Of its handshake, and keys that it changed since. */
 };
 
 BIO_METHOD *tls_io_method(const struct openssl *ssl);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -26,6 +27,12 @@ enum {
 	IN_BYTES = 256 << 10,
 	OUT_BYTES = (256 << 10) + 2 * RECORD_ROOM,
 	SEND_BYTES = 128 << 10, /* So much is sent while it is in cache. */
+	/* So much is taken from the socket in one read(). A peer may send records with hardly
+	 * anything in them as fast as they are read, and others need their turns. */
+	TURN_BYTES = 2 * IN_BYTES,
+	/* A new key takes as long as some 16 KiB of data. So the other end may send one for so much
+	 * data, and a few more, with those of the handshake. */
+	MESSAGES_FREE = 64,
 	/* Controls of a BIO by which OpenSSL has the kernel encrypt. bio.h has them as a comment.
 	 */
 	CTRL_SET_KTLS = 72,
@@ -52,9 +59,14 @@ struct tls_io {
 	bool kernel;     /* It encrypts what is sent. */
 	int record_type; /* Of what OpenSSL gives to the kernel. 0: data. */
 	int error;       /* errno of a call on the socket. */
+	bool flooded;    /* The peer sends keys, and hardly anything else. */
+	uint32_t pulled; /* Bytes that this read() has taken from the socket. */
+	uint64_t came;   /* Bytes of data that were decrypted. */
 	uint64_t under_key; /* Bytes that were sent with the present key. */
 	uint32_t in_at, in_nr, out_at, out_nr;
-	unsigned char *in, *out; /* IN_BYTES and OUT_BYTES. Only pages that are used are there. */
+	/* IN_BYTES and OUT_BYTES behind them. Only pages that are used are there. It is a mapping
+	 * of its own, so that all of it goes with the connection. */
+	unsigned char *in, *out;
 	unsigned char record[RECORD_BYTES];
 };
 
@@ -158,12 +170,20 @@ static int pull_in(struct tls_io *t)
 		return (int)n;
 	t->in_at = 0;
 	t->in_nr = (uint32_t)n;
+	t->pulled += t->in_nr;
 	if (!t->begun) {
 		t->begun = true;
 		t->strange = t->in[0] != FIRST_OF_RECORD && t->in[0] != FIRST_OF_ALERT;
 		t->io.plain_peer = t->in[0] == FIRST_OF_FRAME;
 	}
 	return 1;
+}
+
+/* Decrypting one record after another, OpenSSL returns only when there is data. So this is asked
+ * for each record. */
+static bool floods(const struct tls_io *t)
+{
+	return t->open && t->seen.messages > MESSAGES_FREE + t->came / RECORD_BYTES;
 }
 
 static int bio_read(BIO *b, char *to, int nr)
@@ -175,8 +195,11 @@ static int bio_read(BIO *b, char *to, int nr)
 	CHECK(openssl_load(&o, NULL) == SHARD_OK && nr >= 0);
 	t = o->BIO_get_data(b);
 	o->BIO_clear_flags(b, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
+	t->flooded = floods(t);
+	if (t->flooded)
+		return -1;
 	if (t->in_nr == 0)
-		rc = pull_in(t);
+		rc = t->pulled < TURN_BYTES ? pull_in(t) : -1;
 	if (rc < 0 && t->error == 0)
 		o->BIO_set_flags(b, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
 	if (rc <= 0 || t->strange)
@@ -187,6 +210,18 @@ static int bio_read(BIO *b, char *to, int nr)
 	t->in_at += (uint32_t)nr;
 	t->in_nr -= (uint32_t)nr;
 	return nr;
+}
+
+/* OpenSSL goes on after the flush, or asks why not. */
+static long bio_flush(struct tls_io *t, BIO *b)
+{
+	if (!t->socket || push_out(t) == 0)
+		return 1;
+	if (errno == EAGAIN || errno == EWOULDBLOCK)
+		t->ssl->BIO_set_flags(b, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY);
+	else
+		t->error = errno;
+	return 0;
 }
 
 /* OpenSSL asks for kernel TLS by controls that its own BIO of a socket understands. Only sending is
@@ -201,7 +236,7 @@ static long bio_ctrl(BIO *b, int cmd, long num, void *arg)
 	t = o->BIO_get_data(b);
 	switch (cmd) {
 	case BIO_CTRL_FLUSH:
-		return !t->socket || push_out(t) == 0;
+		return bio_flush(t, b);
 	case CTRL_SET_KTLS:
 		rc = t->socket && num != 0 && t->out_nr == 0 ? o->BIO_ctrl(t->socket, cmd, num, arg)
 							     : 0;
@@ -279,6 +314,13 @@ static const char *strangeness(const struct tls_io *t)
 				  "tool says";
 }
 
+/* Not what an end says on purpose. As when the connection is cut, it may be made again. */
+static bool is_damage(int reason)
+{
+	return reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ||
+	       reason == SSL_R_SSLV3_ALERT_BAD_RECORD_MAC;
+}
+
 static void explain(struct tls_io *t)
 {
 	const struct openssl *o = t->ssl;
@@ -291,6 +333,10 @@ static void explain(struct tls_io *t)
 	name = o->ERR_reason_error_string(error);
 	if (t->strange)
 		err_set(why, SHARD_DENIED, "%s", strangeness(t));
+	else if (t->flooded)
+		err_set(why, SHARD_PROTOCOL,
+			"TLS: it has changed its key %u times, and sent hardly anything else",
+			t->seen.messages);
 	else if (t->ended && !t->open)
 		err_set(why, SHARD_CLOSED,
 			"it closed the connection in the handshake of TLS: is [net] tls set there, "
@@ -316,6 +362,9 @@ static void explain(struct tls_io *t)
 			"missing in subjectAltName, or another node is at this address");
 	else if (cert != X509_V_OK)
 		tls_wrong_cert(o, cert, "its certificate", why);
+	else if (t->open || is_damage(ERR_GET_REASON(error)))
+		err_set(why, SHARD_CLOSED, "bytes were changed on the way: TLS: %s",
+			name ? name : "no record of it");
 	else
 		err_set(why, SHARD_PROTOCOL, "TLS: %s", name ? name : "it failed without a reason");
 }
@@ -362,6 +411,7 @@ static int handshake(struct tls_io *t)
 
 	if (t->open)
 		return 1;
+	t->pulled = 0;
 	if (t->io.why.status != SHARD_OK) {
 		errno = EPROTO;
 		return -1;
@@ -389,6 +439,7 @@ static ssize_t row_read(struct stream_io *io, struct msghdr *m)
 	size_t all = 0, got;
 	int rc = handshake(t);
 
+	t->pulled = 0;
 	t->drained = true;
 	if (rc != 1)
 		return rc;
@@ -400,6 +451,7 @@ static ssize_t row_read(struct stream_io *io, struct msghdr *m)
 		for (size_t at = 0; at < m->msg_iov[i].iov_len; at += got, all += got) {
 			rc = t->ssl->SSL_read_ex(t->conn, (char *)m->msg_iov[i].iov_base + at,
 						 m->msg_iov[i].iov_len - at, &got);
+			t->came += rc == 1 ? got : 0;
 			if (rc == 1)
 				continue;
 			rc = failed(t, rc);
@@ -563,8 +615,8 @@ static void tls_io_free(struct tls_io *t)
 
 	t->ssl->SSL_free(t->conn); /* And with it our BIO. */
 	(void)t->ssl->BIO_free(t->socket);
-	free(t->in);
-	free(t->out);
+	if (t->in)
+		(void)munmap(t->in, IN_BYTES + OUT_BYTES);
 	explicit_bzero(t->record, sizeof(t->record));
 	free(t);
 	tls_close(&tls);
@@ -618,10 +670,12 @@ enum shard_status tls_io(struct stream_io **out, struct tls *tls, enum tls_side 
 	t->side = side;
 	t->seen.tls = tls_use(tls);
 	t->wants_read = side == TLS_LISTENER;
-	t->in = malloc(IN_BYTES);
-	t->out = malloc(OUT_BYTES);
+	t->in = mmap(NULL, IN_BYTES + OUT_BYTES, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	t->in = t->in == MAP_FAILED ? NULL : t->in;
+	t->out = t->in ? t->in + IN_BYTES : NULL;
 	t->conn = o->SSL_new(tls->ctx);
-	if (!t->in || !t->out || !t->conn || !connect_bio(t, tls) ||
+	if (!t->in || !t->conn || !connect_bio(t, tls) ||
 	    o->SSL_set_ex_data(t->conn, 0, &t->seen) != 1 ||
 	    (peer && tls->mode == TLS_MTLS && o->SSL_set1_host(t->conn, peer) != 1)) {
 		tls_io_free(t);

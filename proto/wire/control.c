@@ -13,6 +13,7 @@
 
 #include "shard.pb-c.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define M(name) &shard__##name##__descriptor
@@ -158,6 +159,29 @@ void control_clean(char *out, size_t bytes, const char *text)
 			memcpy(out + at, s, (size_t)n);
 		at += (size_t)take;
 		s += take;
+	}
+	out[at] = 0;
+}
+
+void control_escape(char *out, size_t bytes, const char *text)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	size_t at = 0;
+
+	CHECK(bytes > 0);
+	while (*s) {
+		int n = utf8_length(s);
+		bool plain = n > 0 && *s >= 0x20 && *s != 0x7f;
+		size_t take = plain ? (size_t)n : 4;
+
+		if (at + take >= bytes)
+			break;
+		if (plain)
+			memcpy(out + at, s, take);
+		else
+			snprintf(out + at, bytes - at, "\\x%02x", *s);
+		at += take;
+		s += plain ? n : 1;
 	}
 	out[at] = 0;
 }

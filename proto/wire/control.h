@@ -39,6 +39,10 @@ enum shard_status control_texts(const ProtobufCMessage *m, struct err *e);
  * middle of a character. */
 void control_clean(char *out, size_t bytes, const char *text);
 
+/* Copies a text that somebody wrote into a file, for people and for JSON. Each control character,
+ * and each byte that is not UTF-8, becomes "\xHH", so that it is seen which one it is. */
+void control_escape(char *out, size_t bytes, const char *text);
+
 /* True for UTF-8 without control characters, which every string of a control body has to be. */
 bool control_text_ok(const char *text);
 

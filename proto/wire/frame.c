@@ -9,6 +9,8 @@
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
+#include <string.h>
+
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	      "the header is laid over memory: little-endian machines only");
 
@@ -41,8 +43,10 @@ const char *wire_invalid(const struct wire_head *h, uint64_t ordinal, bool body_
 {
 	const struct wire_op_row *row = wire_op(h->op);
 
+	if (memcmp(&h->magic, "HTTP", sizeof(h->magic)) == 0)
+		return "not a shardd frame, but HTTP: is that the port of its page";
 	if (h->magic != WIRE_MAGIC)
-		return "not a shardd frame (magic)";
+		return "not a shardd frame (magic): something else than shardd is at that address";
 	if (h->version != WIRE_VERSION)
 		return "wire version";
 	if (h->head_sum != head_sum(h, ordinal))

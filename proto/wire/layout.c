@@ -29,6 +29,11 @@ bool layout_model_name_ok(const char *name)
 	       strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") == n;
 }
 
+bool layout_model_name_new(const char *name)
+{
+	return layout_model_name_ok(name) && name[0] != '-';
+}
+
 /* Names appear in logs, in JSON and in the labels of metrics. */
 static bool name_ok(const char *name)
 {

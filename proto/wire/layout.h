@@ -71,6 +71,10 @@ struct layout {
 
 /* True for 1 to LAYOUT_MODEL_NAME_MAX characters of [a-z0-9._-]. False for NULL. */
 bool layout_model_name_ok(const char *name);
+/* The same for the name of a model that is made now. A model that is there keeps its name. */
+bool layout_model_name_new(const char *name);
+#define LAYOUT_MODEL_NAME_NEW                                                                      \
+	"1 to 64 of a-z 0-9 . _ - that do not begin with -, which commands take for an option"
 /* The product of a shape, which is 0 if a dimension is. False: without those of 0 it is more than
  * LAYOUT_ELEMS_MAX. */
 bool layout_numel(uint64_t *numel, const uint64_t *shape, size_t ndim);

@@ -88,6 +88,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_NODES] = {"nodes", CTRL, N, 2, WIRE_HELLO_MAX},
 	[OP_NODE_ADD] = {"node_add", CTRL, N, 2, SMALL},
 	[OP_HEALTH] = {"health", CTRL, N, 0, HEALTH},
+	[OP_IMAGE_CODES] = {"image_codes", BULK, N, 4, PART},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

@@ -104,8 +104,10 @@ enum wire_op {
 	OP_CAPACITY, /* node -> node: Capacity. It has changed. */
 	OP_NODES, /* node -> node: Nodes. All nodes, since another one has joined, or the link came
 		     up. */
-	OP_NODE_ADD,   /* node -> coordinator: Nodes -> empty, when the node is in the list. */
-	OP_HEALTH,     /* node -> node: Health. It has changed, or the link came up. */
+	OP_NODE_ADD, /* node -> coordinator: Nodes -> empty, when the node is in the list. */
+	OP_HEALTH,   /* node -> node: Health. It has changed, or the link came up. */
+	/* Bulk: part of the codes of an image chunk (image_codec). head.step as in IMAGE_DATA. */
+	OP_IMAGE_CODES,
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

@@ -42,7 +42,7 @@ struct way {
 static const struct way ways[] = {
 	{"tcp", "[net]\ntransport = tcp\n", false, false},
 	{"tcp_tls", "[net]\ntransport = tcp\ntls = psk\ntls_kernel = off\n", true, false},
-	{"tcp_tls_kernel", "[net]\ntransport = tcp\ntls = psk\n", true, true},
+	{"tcp_tls_kernel", "[net]\ntransport = tcp\ntls = psk\ntls_kernel = auto\n", true, true},
 };
 
 struct bare_way {

@@ -168,6 +168,7 @@ ELASTIC = [
         save_every=20,
         checkpointed=True,
         replicas=2,
+        extra="image_codec=int8",
     ),
     # Its steps overflow, its loss scale changes, and daemons save its checkpoints by themselves.
     Model(

@@ -3,13 +3,13 @@
 # demo.sh BUILD: two daemons on loopback, two trainers each, the licence texts of this machine; then
 # the same training in one process, and a comparison of every master weight and moment, byte by
 # byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of one gradient in one trainer:
-# that must be found, status 1. CODEC=int8 or int4: gradients travel so between the daemons. TIER=nvme or mixed: see cluster.sh. KEEP=1 keeps the folder with logs and dumps.
+# that must be found, status 1. CODEC=int8 or int4: gradients and images travel so between the daemons. TIER=nvme or mixed: see cluster.sh. KEEP=1 keeps the folder with logs and dumps.
 name=demo
 build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
 steps=200 batch=16 seq=64 every=25
 stall_s=60
 . "${BASH_SOURCE%/*}/cluster.sh"
-settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384${CODEC:+ grad_codec=$CODEC}$tier"
+settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384${CODEC:+ grad_codec=$CODEC image_codec=$CODEC}$tier"
 model=(--layers 2 --dim 64 --heads 4 --seq $seq --batch $batch --steps $steps --seed 1 --dtype bf16 --settings "$settings")
 
 # --- progress: step, loss over ranks, tokens/s, ms per step, MiB pushed and pulled so far ---

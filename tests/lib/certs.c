@@ -127,7 +127,7 @@ void certs_put_times(struct certs *c, const char *name, const char *names, enum 
 		     int64_t from_s, int64_t to_s)
 {
 	char folder[120], authority[80];
-	EVP_PKEY *key = EVP_EC_gen("P-256"), *ca_key;
+	EVP_PKEY *key = EVP_EC_gen(how == CERTS_CURVE ? "brainpoolP256r1" : "P-256"), *ca_key;
 	X509 *cert = new_cert(key, name, from_s, to_s), *ca;
 
 	snprintf(folder, sizeof(folder), "%s/%s", c->dir, name);
@@ -137,6 +137,8 @@ void certs_put_times(struct certs *c, const char *name, const char *names, enum 
 	extension(cert, ca, NID_basic_constraints, "CA:FALSE");
 	if (how == CERTS_CLIENT)
 		extension(cert, ca, NID_ext_key_usage, "clientAuth");
+	if (how == CERTS_SERVER)
+		extension(cert, ca, NID_ext_key_usage, "serverAuth");
 	if (names)
 		extension(cert, ca, NID_subject_alt_name, names);
 	sign(cert, ca, ca_key);

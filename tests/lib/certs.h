@@ -13,6 +13,8 @@ struct certs {
 enum certs_how {
 	CERTS_GOOD,
 	CERTS_OTHER_CA, /* Signed by a CA that nobody else knows. Its own ca.crt is that one. */
+	CERTS_CURVE,    /* Of a curve that OpenSSL knows and GnuTLS does not. */
+	CERTS_SERVER,   /* extendedKeyUsage = serverAuth: it cannot be shown by who dials. */
 	CERTS_CLIENT,   /* extendedKeyUsage = clientAuth: it cannot be shown by a listener. */
 };
 

@@ -106,12 +106,14 @@ chaos()
 	fi
 }
 
-# fuzzers: the fuzzers, with what others leave of the processors.
-fuzzers()
+# background: what needs no other step, with what others leave of the processors.
+background()
 {
 	step fuzz-coverage "fuzz: corpora, and what they reach" \
 		nice -n 19 "$make" --no-print-directory fuzz-coverage
 	step fuzz-run "fuzz: 4 s each" nice -n 19 "$make" --no-print-directory fuzz SECONDS=4
+	STEP_TIMEOUT=900 step arm "aarch64, under qemu-user" \
+		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 }
 
 # python_install: fetches and unpacks what the Python tests need, which is waiting for the most part.
@@ -184,7 +186,7 @@ sources=(tests/unit/test_verdict.c tests/proc/test_*.c
 	$(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
-[ -z "$everything" ] || fuzzers &
+[ -z "$everything" ] || background &
 [ -z "$everything" ] || python_install &
 # Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
 # each core took 111 s, and one for each took 213 s.
@@ -242,8 +244,6 @@ if [ -n "$everything" ]; then
 	san_build address,undefined
 	step hostile "peers that lie: 15 s" "$make" --no-print-directory hostile SECONDS=15 &
 	san_build thread
-	step arm "aarch64, under qemu-user" \
-		nice -n 19 "$make" --no-print-directory -j"$jobs" check-arm
 	wait $chaos
 	sanitized address,undefined
 	sanitized thread

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
+#include "ref/refcode.h"
 #include "wire/dtype.h"
 
 #include <math.h>
@@ -190,6 +191,57 @@ static uint32_t size_of(const struct crew *c, uint64_t step)
 	return size;
 }
 
+/* The largest code of an image_codec. 0: there is none. */
+static float image_most(const struct crew *c)
+{
+	if (c->extra == NULL)
+		return 0;
+	return strstr(c->extra, "image_codec=int8") != NULL   ? 127
+	       : strstr(c->extra, "image_codec=int4") != NULL ? 7
+							      : 0;
+}
+
+static uint32_t chunk_elems(const struct crew *c)
+{
+	const char *at = c->extra != NULL ? strstr(c->extra, "chunk_elems=") : NULL;
+
+	return at != NULL ? (uint32_t)strtoul(strchr(at, '=') + 1, NULL, 10) : 1024;
+}
+
+/* Do several nodes give gradients to a step? Each node has one member of an elastic crew. */
+static bool several_nodes(const struct crew *c, uint32_t size)
+{
+	for (uint32_t r = 1; r < size; r++)
+		if (c->elastic || c->member[r].node != c->member[0].node)
+			return true;
+	return false;
+}
+
+/* The image after the seal, and with most = 0 after each step: the master, rounded. With codes it
+ * is the image before, and what the codes of the difference stand for. Each tensor begins at a
+ * multiple of 64 elements, and a segment is its part of one chunk. */
+static void reference_image(struct crew *c, float most)
+{
+	static float before[CREW_NUMEL_MAX];
+	uint32_t at = 0, start = 0, chunk = chunk_elems(c), n;
+
+	for (uint32_t t = 0; t < CREW_TENSORS; t++, start = (start + n + 63) / 64 * 64) {
+		n = c->numel[t];
+		for (uint32_t i = at; i < at + n; i++) {
+			before[i] = most > 0 ? c->image[i] : 0;
+			c->image[i] = c->p[i] - before[i];
+		}
+		for (uint32_t i = 0, run; most > 0 && i < n; i += run) {
+			run = chunk - (start + i) % chunk;
+			run = run < n - i ? run : n - i;
+			refcode(c->image + at + i, NULL, run, most, 256);
+		}
+		for (uint32_t i = at; i < at + n; i++)
+			c->image[i] = dtype_from_bf16(dtype_to_bf16(before[i] + c->image[i]));
+		at += n;
+	}
+}
+
 static void reference_step(struct crew *c)
 {
 	uint64_t t = ++c->ref_step;
@@ -200,6 +252,8 @@ static void reference_step(struct crew *c)
 	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))),
 	      bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
 
+	if (t == 1 || atomic_load(&c->sealed[t - 1]))
+		reference_image(c, 0);
 	for (uint32_t i = 0; i < c->total; i++) {
 		float sum = c->elastic ? exact_sum(t, size, i) : reduced(c, t, i);
 		float g = sum * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
@@ -209,6 +263,7 @@ static void reference_step(struct crew *c)
 		c->m[i] = m;
 		c->v[i] = v;
 	}
+	reference_image(c, several_nodes(c, size) ? image_most(c) : 0);
 }
 
 static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, const char *what,
@@ -283,7 +338,9 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 	compare(c, m, SHARD_MASTER, "master", c->p, step);
 	compare(c, m, SHARD_EXP_AVG, "exp_avg", c->m, step);
 	compare(c, m, SHARD_EXP_AVG_SQ, "exp_avg_sq", c->v, step);
-	compare(c, m, SHARD_IMAGE, "image", c->p, step);
+	if (step == 0 || atomic_load(&c->sealed[step]))
+		reference_image(c, 0);
+	compare(c, m, SHARD_IMAGE, "image", image_most(c) > 0 ? c->image : c->p, step);
 	shard_disconnect(&client);
 }
 
@@ -334,6 +391,16 @@ static bool push_all(struct crew_member *b, shard_model *m, const struct shard_s
 	return true;
 }
 
+/* The weights are back as of the step before this one, and so is the image that is made of them.
+ * What came after it does not count. */
+static void rolled_back_to(struct crew *c, uint64_t step)
+{
+	CHECK(step > 0 && step <= CREW_STEPS_MAX);
+	atomic_store(&c->sealed[step - 1], 1);
+	for (uint64_t t = step; t < CREW_STEPS_MAX; t++)
+		atomic_store(&c->sealed[t], 0);
+}
+
 /* In any thread. */
 static void must_be(bool is, const char *what, uint64_t step, uint64_t other)
 {
@@ -374,6 +441,7 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 	struct shard_result r = SHARD_INIT(struct shard_result);
 	struct shard_step s = SHARD_INIT(struct shard_step);
 	uint64_t told = atomic_load(&b->crew->told);
+	uint32_t back = atomic_load(&b->rolled_back);
 	enum shard_status st;
 	shard_ticket ticket;
 
@@ -402,6 +470,8 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 		elastic_told(b->crew, &r);
 	}
 	GO(shard_world_get(m, w));
+	if (image_most(b->crew) > 0 && atomic_load(&b->rolled_back) != back)
+		rolled_back_to(b->crew, w->step);
 	return true;
 }
 

@@ -49,9 +49,12 @@ struct crew {
 	/* The size of the world of each step, as members were told, and of the last attempt at it,
 	 * as they began it. */
 	_Atomic uint8_t told_size[CREW_STEPS_MAX], begun_size[CREW_STEPS_MAX];
-	/* The right result. */
+	/* With an image_codec: the weights of that step came from a checkpoint. */
+	_Atomic uint8_t sealed[CREW_STEPS_MAX];
+	/* The right result. The image counts only with an image_codec, of which one tensor after
+	 * the other is coded: no image dtypes of their own. */
 	uint64_t ref_step;
-	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX];
+	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX], image[CREW_NUMEL_MAX];
 };
 
 void crew_init(struct crew *c, const char *name);

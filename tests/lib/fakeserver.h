@@ -17,6 +17,7 @@
 enum {
 	FAKE_ELEMS_MAX = 1 << 18,
 	FAKE_MODEL = 7,
+	FAKE_BORN = 70,
 	FAKE_GENERATION = 3,
 	FAKE_TERM = 11,
 	FAKE_BLOB_MAX = 64 << 10
@@ -45,6 +46,7 @@ struct fake_knobs { /* Changed under the lock (fake_lock()). */
 	uint32_t ready_us;    /* How long READY waits before it is handled. */
 	bool diverged;
 	uint32_t other_model; /* ATTACH says a number of the model that is so much higher. */
+	uint32_t other_birth; /* The same of what was drawn when it was defined. */
 	const char *run_id;   /* Of HELLO. NULL: it says none. */
 };
 

@@ -27,6 +27,7 @@ void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body)
 
 	CHECK(q != NULL && f->spec != NULL);
 	d.model = FAKE_MODEL + f->knobs.other_model;
+	d.born = FAKE_BORN + f->knobs.other_birth;
 	d.sealed = f->sealed;
 	d.step = f->step;
 	d.chunk_elems = f->conf.chunk_elems;

@@ -144,6 +144,7 @@ static void on_define(struct fake *f, const struct wire_head *h, const void *bod
 	free(f->chunk_pushed);
 	f->chunk_pushed = calloc(f->chunks_nr, 1);
 	r.model = FAKE_MODEL;
+	r.born = FAKE_BORN;
 	r.created = !f->defined;
 	r.sealed = f->sealed;
 	r.step = f->step;

@@ -90,7 +90,7 @@ void loss_begin(struct loss *l, const struct loss_conf *conf)
 	cluster_up(l->cluster);
 	crew_init(&l->crew, "loss");
 	l->crew.elastic = true;
-	l->crew.extra = "replicas=2";
+	l->crew.extra = conf->extra != NULL ? conf->extra : "replicas=2";
 	l->crew.pause_us = 2000;
 	for (uint32_t n = 0; n < LOSS_NODES; n++)
 		crew_add(&l->crew, l->cluster->node[n].unix_address, n)->reconnects = true;

@@ -43,6 +43,7 @@ struct loss_moment {
 struct loss_conf {
 	const char *lines; /* Of every node. NULL: LOSS_QUORUM LOSS_BEAT. */
 	const char *of_c;  /* More lines of node c. NULL: none. */
+	const char *extra; /* Settings in place of replicas=2, or NULL. */
 	bool warm, between;
 };
 

@@ -12,6 +12,7 @@
 struct yard {
 	struct cluster *cluster, *other; /* NULL: none. */
 	struct keep keep;
+	const char *extra;      /* Settings of the crew, where a test says so. NULL: none. */
 	struct crew crew, next; /* `next` is a crew that goes on where the first one ended. */
 };
 

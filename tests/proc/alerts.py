@@ -102,6 +102,16 @@ def stands(state=None, joined=2):
     return series
 
 
+def comes_back(state, joined):
+    """From minute 10 on nobody trains, and from minute 40 on trainers are there, without a step."""
+    series = stands()
+    series[key("shardd_joined", "a", model="m")] = f"2x9 0x29 {joined}x80"
+    series |= both("shardd_model_state", f"1x9 0x29 {int(state == 'training')}x80", model="m",
+                   state="training")
+    return series | both("shardd_model_state", f"0x9 1x29 {int(state == 'waiting')}x80", model="m",
+                         state="waiting")
+
+
 def crash_loop():
     """From minute 10 on a trainer comes and dies before the step, every second minute."""
     series = stands()
@@ -143,6 +153,16 @@ FAULTS = [
     ("a trainer dies in each attempt", crash_loop(), "ShardTrainingStalled", 24, 30, MODEL,
      "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
     ("the model is not recovered", stands("recovering"), "ShardTrainingStalled", 24, 30, MODEL,
+     "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
+    ("trainers come after half an hour without any, and make no step", comes_back("training", 2),
+     "ShardTrainingStalled", 52, 58, MODEL,
+     "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
+    ("one of two comes after half an hour without any", comes_back("waiting", 1),
+     "ShardTrainersMissing", 49, 58, MODEL,
+     "model m: no step for 15 minutes, for fewer trainers than min_world have joined"),
+    ("they come, and attempts end because more of them join",
+     comes_back("training", 2) | both("shardd_attempts_ended_total", "0x39 1 2 3 4x80", model="m"),
+     "ShardTrainingStalled", 49, 58, MODEL,
      "model m: no step was decided for 15 minutes; shardctl status says who is waited for"),
     ("one of two trainers does not come back", stands("waiting", joined=1),
      "ShardTrainersMissing", 24, 30, MODEL,

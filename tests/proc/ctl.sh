@@ -77,7 +77,10 @@ echo nonsense >"$dir/bad"
 exits 4 config check "$dir/bad"
 exits 4 config explain "$dir/bad"
 exits 4 doctor --config "$dir/bad" -a "$at"
-exits 3 status -a "127.0.0.1:$http" --timeout 1
+# It waits for the end of a line, and answers where the number of this process happens to have one.
+"$B/shardctl" status -a "127.0.0.1:$http" --timeout 1 >"$dir/out" 2>&1
+rc=$?
+check "the port of the page: exit $rc" grep -qx "[35]" <<<"$rc"
 check "the port of the page: not said" grep -qF "is that the port of its page" "$dir/out"
 mkdir "$dir/nothing"
 exits 5 restore "$dir/nothing" -a "$at"
@@ -127,9 +130,72 @@ for whom in b: :1 b:x b:-1 b:4294967296 1:; do
 	exits 2 kick m "$whom" -a "$at"
 done
 exits 2 kick m -a "$at"
-for words in status "model list" "config explain" "plan --params 1B"; do
-	check "$words: exit 0 with a full disk behind" bash -c '! "$@" -a "$0" >/dev/full 2>&1' "$at" "$B/shardctl" $words
+# full STATUS COMMAND...: stdout is a full disk. The command says so, once, and has that status.
+full()
+{
+	local want=$1 rc=0
+	shift
+	"$@" >/dev/full 2>"$dir/err" || rc=$?
+	check "$*: exit $rc, not $want, with a full disk behind: $(<"$dir/err")" [ $rc = $want ]
+	check "$*: it does not say once that the disk is full" [ "$(grep -cE "^shard[a-z]*: the standard output cannot be written: (No space left|is the disk full)" "$dir/err")" = 1 ]
+	check "$*: it says more than that" [ "$(wc -l <"$dir/err")" = 1 ]
+}
+for words in status "status --all" "model list" members events "top --once" "config explain" "plan --params 1B" "checkpoints $dir" "secret new"; do
+	full 1 "$B/shardctl" $words -a "$at"
+	[ "${words#checkpoints}" != "$words" ] || full 1 "$B/shardctl" --json $words -a "$at"
 done
+for words in --version --help help "help status" "status --help" "model --help" "config check $PWD/deploy/shardd.conf" "config check --print $PWD/deploy/shardd.conf"; do
+	full 1 "$B/shardctl" $words
+done
+for words in --version --help --check --explain; do
+	full 1 "$B/shardd" $words
+done
+# A configuration out of a pipe, and with a folder beside it.
+mkdir "$dir/conf.d" && printf '[daemon]\nworkers = 3\n' >"$dir/conf.d/10.conf"
+for json in "" --json; do
+	check "config check <(...) $json" "$B/shardctl" $json config check <(cat "$dir/conf") >"$dir/out"
+	check "config check --config-dir $json: $(cat "$dir/out")" grep -qE '^workers = 3$|"workers","value":"3"' \
+		<("$B/shardctl" $json config check --print --config-dir "$dir/conf.d" "$dir/conf")
+	check "config explain --config-dir $json" grep -qE '^workers = 3 +; .*/10.conf:2$|"workers","value":"3"' \
+		<("$B/shardctl" $json config explain --config-dir "$dir/conf.d" "$dir/conf")
+done
+# Bytes that are no text are seen, and are no longer what they were.
+printf '[daemon]\nnode = \xff\x1b[31m\n' >"$dir/odd"
+for json in "" --json; do
+	exits 4 $json config check "$dir/odd"
+	check "config check of what is not UTF-8 $json: $(cat -v "$dir/out")" grep -qF '[daemon] node = \xff\x1b[31m: choose 1 to 64' <(sed 's/\\\\/\\/g' "$dir/out")
+done
+printf '[daemon]\nsocket = /tmp/\xff\n' >"$dir/odd"
+exits 0 --json config check "$dir/odd"
+check "config check of a path that is not UTF-8: $(cat -v "$dir/out")" grep -qF '"value":"/tmp/\\xff"' "$dir/out"
+exits 1 --json checkpoints $'/nope\xff'
+check "an error about a word that is not UTF-8" grep -qF '/nope\\xff' "$dir/out"
+# Memory that this user may not look into is listed without figures that would be made up.
+kept=$dir/warm/shardd-0123456789abcdef0123456789abcdef
+mkdir -p "$kept" && chmod 711 "$dir" && chmod 755 "$dir/warm" && chmod 700 "$kept"
+listed() { "$@" "$B/shardd" --forget-memory --list --set "daemon.warm_dir=$dir/warm"; }
+check "--forget-memory --list of a folder without a page: $(listed)" grep -q "^$kept: unknown, .* by uid $UID: there is no page in it that says whose it is$" <(listed)
+other=(setpriv --reuid 65534 --clear-groups)
+if [ $UID = 0 ] && "${other[@]}" "$B/shardd" --version >/dev/null 2>&1; then
+	check "--forget-memory --list for another user: $(listed "${other[@]}")" [ "$(listed "${other[@]}")" = \
+		"$kept: unknown, of uid 0: Permission denied: ask as root or as that user" ]
+fi
+# What is not there is said with what shows what is.
+for words in "save m" "verify m" "history m" "rebalance m"; do
+	exits 5 $words -a "$at"
+	check "$words: no way on: $(<"$dir/out")" grep -qF 'no model "m"' "$dir/out"
+	check "$words: no way on: $(<"$dir/out")" grep -qF ': `shardctl model list` shows those that there are' "$dir/out"
+done
+exits 1 checkpoints /nope
+says "/nope: there is no such folder: name the one that checkpoints were saved to" checkpoints
+exits 1 secret rotate /nope
+says '`shardctl secret new FILE` makes one' secret rotate
+exits 1 import /nope "$dir/x" --name m
+says "/nope: No such file or directory: name a file .safetensors, or the folder" import
+exits 3 status -a tcp://nowhere.invalid:1
+says 'see why `getent hosts nowhere.invalid` finds nothing' status
+exits 2 import a b --name=-gpt
+says "import: --name -gpt: choose 1 to 64 of a-z 0-9 . _ - that do not begin with -" import
 exits 3 model list -a "unix:$dir/nobody"
 for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because" "kick m b:7"; do
 	exits 5 model $words -a "$at"
@@ -177,7 +243,7 @@ says "mode" secret rotate
 printf '%s\n' nonsense '[daemon]' 'log_lvl = info' 'node = A' '[nots]' 'x = 1' '[net]' "$(printf 'transport = a\033[2Jb')" >"$dir/many"
 exits 4 config check "$dir/many"
 for text in "many:1: not understood" "many:3: [daemon] log_lvl = info: unknown key: did you mean log_level" "many:4: [daemon] node = A: choose" \
-	"many:5: [nots]: unknown section" "many:8: [net] transport = a?[2Jb: choose"; do
+	"many:5: [nots]: unknown section" "many:8: [net] transport = a\x1b[2Jb: choose"; do
 	says "shardctl: $dir/$text" config check
 done
 check "config check: more or fewer than 5 lines" [ "$(wc -l <"$dir/out")" = 5 ]

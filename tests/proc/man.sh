@@ -67,6 +67,11 @@ while read -r struct; do
 done <structs.txt
 said=$(sed '/^\.TH/d; s/\\f.//g' man3/* | grep -oE '\bSHARD_[A-Z0-9_]+' | sort -u | comm -23 - words.txt | xargs)
 [ -z "$said" ] || fail "the manual names what is not there: $said"
+# A function that has an example of its own shows that, and the others that of their group.
+for word in shard_push:SHARD_ADD shard_join:getenv shard_grad:one_step; do
+	f=man3/${word%:*}.3
+	sed -n '/^\.SH EXAMPLE/,/^\.fi/p' "$f" | grep -q "${word#*:}" || fail "$f shows another example than its own, which has ${word#*:}"
+done
 for f in man3/*; do
 	! grep -q '^\.so ' "$f" || continue
 	sed -n '/^\.SH EXAMPLE/,/^\.fi/p' "$f" | sed '/^\.\(SH\|nf\|fi\)/d; s/\\&//g; s/\\-/-/g; s/\\e/\\/g' >example.c

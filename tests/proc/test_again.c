@@ -444,6 +444,34 @@ static void test_memory_is_gone(void **state)
 	cluster_done(&cluster);
 }
 
+/* The node lost its state folder as well, so it counts models from 1 again. Somebody else has
+ * defined the model meanwhile, as the first one there. */
+static void test_defined_anew(void **state)
+{
+	struct trainer t, other;
+	char command[200];
+
+	(void)state;
+	cluster = cluster_start(1, NULL, NULL);
+	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	trainer_looks(&t, 300 * NS_PER_SEC);
+	trainer_begin(&t);
+	cluster_kill(cluster, 0);
+	snprintf(command, sizeof(command), "rm -r %s", cluster->node[0].state);
+	assert_int_equal(system(command), 0);
+	cluster_spawn(cluster, 0);
+	cluster_wait_log(cluster, 0, "event=start release", 2);
+	trainer_join(&other, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	assert_int_equal(other.world.step, 1);
+	while (shard_progress(t.client) == SHARD_OK)
+		nap();
+	EXPECT(SHARD_NOT_FOUND, shard_world_get(t.model, &t.world));
+	EXPECT_TEXT("the model that this trainer was in was dropped");
+	trainer_end(&t);
+	trainer_end(&other);
+	cluster_done(&cluster);
+}
+
 static int put_away(void **state)
 {
 	(void)state;
@@ -461,6 +489,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_two_models, put_away),
 		cmocka_unit_test_teardown(test_two_models_tcp, put_away),
 		cmocka_unit_test_teardown(test_memory_is_gone, put_away),
+		cmocka_unit_test_teardown(test_defined_anew, put_away),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -395,10 +395,19 @@ static void by_way_of_another_node(struct place *p, bool trusted)
 	begin_nodes(p, 2, p->root, "optimizer=sgd",
 		    trusted ? "[cluster]\ntrust_remote_root = yes\n" : NULL);
 	expect(keep_save(p->c->node[1].unix_address, "m", p->other, trusted ? "t" : "u"),
-	       may ? SHARD_OK : SHARD_DENIED, may ? NULL : "checkpoint_roots");
+	       may ? SHARD_OK : SHARD_DENIED,
+	       may ? NULL
+		   : "only for root of node a, which coordinates, and for uid 0, which its daemon "
+		     "runs as: choose one of them, ask there by sudo, or set [daemon] "
+		     "checkpoint_roots on all nodes");
 	expect(keep_save(p->c->node[1].unix_address, "m", p->root, trusted ? "t" : "u"), SHARD_OK,
 	       NULL);
 	expect(keep_save(p->c->node[0].unix_address, "m", p->other, "v"), SHARD_OK, NULL);
+	if (geteuid() == 0) /* Nobody may make a folder there. */
+		expect(keep_save(p->c->node[0].unix_address, "m", "/sys/shard", "v"), SHARD_SYSTEM,
+		       "on node a, as on every other one, the folder has to be there, shared, and "
+		       "writable for uid 0, which the daemon runs as: `sudo install -d -o 0 "
+		       "/sys/shard`");
 	cluster_done(&p->c);
 }
 

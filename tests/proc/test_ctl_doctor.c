@@ -219,6 +219,8 @@ static void test_ports(void **state)
 	o = checkup_run(1, "shardctl", "-a unix:/nonexistent/x.sock");
 	checkup_is(o, "port", "fail", "choose another [daemon] listen");
 	checkup_is(o, "http", "fail", "choose another [daemon] http");
+	snprintf(more, sizeof(more), "is in use by pid %d (test_ctl_doctor)", (int)getpid());
+	checkup_is(o, "port", "fail", more);
 	json_decref(o);
 	c = cluster_start(1, NULL, NULL); /* If a daemon answers, the port belongs to it. */
 	snprintf(more, sizeof(more), "-a %s", c->node[0].unix_address);

@@ -92,14 +92,17 @@ static void test_large_chunks(void **state)
 static void test_three_copies(void **state)
 {
 	(void)state;
-	elastic(&(struct plan){.nodes = 4, .scale = 4, .kills = 4, .extra = "replicas=3"});
+	elastic(&(struct plan){
+		.nodes = 4, .scale = 4, .kills = 4, .extra = "replicas=3 image_codec=int4"});
 }
 
 static void test_staleness(void **state)
 {
 	(void)state;
-	elastic(&(struct plan){
-		.nodes = 3, .scale = 4, .kills = 4, .extra = "replicas=2 max_staleness=1"});
+	elastic(&(struct plan){.nodes = 3,
+			       .scale = 4,
+			       .kills = 4,
+			       .extra = "replicas=2 max_staleness=1 image_codec=int8"});
 }
 
 /* The step that was committed last, as node a says. */

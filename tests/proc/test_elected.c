@@ -127,7 +127,7 @@ static void test_cold_leader(void **state)
 	(void)state;
 	assert_non_null(c);
 	crew_init(c, "elected");
-	c->extra = "replicas=2";
+	c->extra = "replicas=2 image_codec=int8";
 	c->pause_us = 2000;
 	cluster = cluster_start(3, NULL, QUORUM);
 	for (int i = 0; i < 2; i++)

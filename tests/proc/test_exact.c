@@ -130,7 +130,7 @@ static void weights_of_two_steps_before(void **state)
 /* Of each codec, with and without what it loses, over the kinds of worlds, dtypes and copies. In
  * fp16 steps are skipped and the loss scale changes, and with it what was lost. A daemon that is
  * killed has kept it. */
-static void gradients_as_codes(void **state)
+static void codes_between_nodes(void **state)
 {
 	(void)state;
 	exact("2,2 --steps 12 --settings 'chunk_elems=1024 clip=0.5 grad_codec=int8'");
@@ -143,12 +143,19 @@ static void gradients_as_codes(void **state)
 	      "max_staleness=1 grad_codec=int4'");
 	exact("2,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 replicas=2 "
 	      "grad_codec=int8'");
+	exact("2,2 --steps 12 --settings 'chunk_elems=1024 clip=0.5 image_codec=int8 "
+	      "grad_codec=int8'");
+	exact("1,3 --dtype fp32 --settings 'chunk_elems=1024 image_codec=int4 codec_block=1024'");
+	exact("2,1 --dtype fp16 --grad-dtype fp16 --steps 20 --settings 'chunk_elems=1024 "
+	      "loss_scale=0 loss_scale_window=2 hysteresis=1 initial_scale_power=20 "
+	      "max_staleness=1 image_codec=int4'");
 	if (run("TCP=1", "2,1 --settings 'chunk_elems=1024 grad_codec=int8'", "") != 0)
 		fail_msg("not exact with trainers over TCP");
 	if (run("KILL=1", "2,2 --steps 12 --settings 'chunk_elems=1024 grad_codec=int8'", "") != 0)
 		fail_msg("not exact with a trainer that is killed");
 	if (run("DAEMONS='a,b a b' EVERY=10",
-		"2,1 --steps 50 --settings 'chunk_elems=1024 grad_codec=int4'", "") != 0)
+		"2,1 --steps 50 --settings 'chunk_elems=1024 grad_codec=int4 image_codec=int8'",
+		"") != 0)
 		fail_msg("not exact with daemons that are killed");
 	if (run("BREAK=1", "2,2 --settings 'chunk_elems=1024 grad_codec=int8'", ">/dev/null") == 0)
 		fail_msg("a flipped bit is not found");
@@ -275,7 +282,7 @@ int main(void)
 		cmocka_unit_test(ranks_spread_over_nodes),
 		cmocka_unit_test(divided_before_the_sum),
 		cmocka_unit_test(weights_of_two_steps_before),
-		cmocka_unit_test(gradients_as_codes),
+		cmocka_unit_test(codes_between_nodes),
 		cmocka_unit_test(state_on_disks),
 		cmocka_unit_test(chunks_for_workers),
 		cmocka_unit_test(more_chunks_than_the_queue_takes),

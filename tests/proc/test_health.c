@@ -153,6 +153,8 @@ static void test_rank_stands(void **state)
 	(void)state;
 	serve(NULL);
 	well();
+	for (int n = 0; n < 2; n++) /* Behind each other node: what carries tensors, and why. */
+		says(n, "status", 0, ", tensors by tcp: ");
 	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
 	train(&t, 6);
 	trainer_begin(&t); /* And it pushes nothing. */
@@ -164,7 +166,9 @@ static void test_rank_stands(void **state)
 	train(&t, 1);
 	trainer_end(&t);
 	seen("warn", "\"gpt\" waits at step 8 for 1 more trainer: 0 of at least 1 joined");
-	says(1, "model list", 0, "waiting");
+	for (int n = 0; n < 2; n++) /* Nobody is in a world, whoever was in the last one. */
+		says(n, "model list", 0, " 8    1      0 waiting ");
+	says(1, "status --json", 0, "\"world\":[],\"joined\":0");
 	says(1, "model drop gpt", 0, "");
 	well();
 	cluster_done(&cluster);
@@ -325,6 +329,7 @@ static void test_paused(void **state)
 	says(1, "model pause gpt", 0, "");
 	seen("warn", "an operator paused \"gpt\" at step 2: `shardctl model resume gpt`");
 	says(1, "model list", 0, "paused");
+	says(0, "model list", 0, "      0 paused "); /* It coordinates, and knows who has left. */
 	says(0, "model resume gpt", 0, "");
 	seen("warn", "\"gpt\" waits at step 2 for 1 more trainer");
 	cluster_done(&cluster);

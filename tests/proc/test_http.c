@@ -4,6 +4,7 @@
  * thread alone beside a loop that is stuck. promtool checks the format where it is installed. */
 #include "lib/ports.h"
 #include "lib/proc.h"
+#include "lib/tool.h"
 #include "lib/trainer.h"
 #include "lib/web.h"
 
@@ -394,6 +395,14 @@ static void train_private(struct trainer *t, const char *address)
 
 /* HTTP does not tell who asks, so a model that others may not read is left out unless the operator
  * wants it. */
+static const char *owner_asks(const struct web *s)
+{
+	static char words[200];
+
+	snprintf(words, sizeof(words), "status -a %s", s->c->node[0].unix_address);
+	return words;
+}
+
 static void private_models(void **state)
 {
 	static const char want[] = "shardd_steps_applied_total{model=\"mine\"} 1\n";
@@ -412,8 +421,17 @@ static void private_models(void **state)
 		fail_msg("a private model:\n%.300s", strstr(text, "mine"));
 	free(text);
 	WEB_EXPECT(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
-	trainer_end(&open);
+	web_await(s.port[0], "/metrics", "shardd_health{level=\"ok\"} 1\n");
 	trainer_end(&t);
+	/* Its owner is warned that the model waits for trainers, and others are not. */
+	tool_expect(0, "\"mine\" waits at step 1", "shardctl", owner_asks(&s));
+	train(&open, 1); /* What is answered with this step was written after that. */
+	web_await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 2\n");
+	WEB_EXPECT(s.port[0], "GET", "/metrics", "shardd_health{level=\"ok\"} 1\n");
+	web_await(s.port[0], "/healthz", "\r\n\r\nok\n");
+	trainer_end(&open);
+	web_await(s.port[0], "/metrics", "shardd_health{level=\"warn\"} 1\n");
+	web_await(s.port[0], "/healthz", "warn: \"gpt\" waits at step 2");
 	cluster_stop(s.c);
 	setenv("SHARD_HTTP_PRIVATE_MODELS", "yes", 1);
 	web_serve(&s, 1);
@@ -498,7 +516,7 @@ static void stuck_loop(void **state)
 	int renders = 0;
 	bool ended = false;
 	struct err e;
-	char *text;
+	char *text, who[100];
 	uv_loop_t loop;
 	uint64_t began;
 
@@ -530,7 +548,9 @@ static void stuck_loop(void **state)
 	config->http.port = http_port(h);
 	assert_int_equal(http_open(&second, &conf, &e), SHARD_SYSTEM);
 	assert_null(second);
-	assert_non_null(strstr(e.text, "Address already in use: choose another address, or off"));
+	snprintf(who, sizeof(who), "Address already in use by pid %d (test_http): choose another",
+		 (int)getpid());
+	assert_non_null(strstr(e.text, who));
 	http_close(&h, closed, &ended);
 	assert_null(h);
 	uv_run(&loop, UV_RUN_DEFAULT);

@@ -32,6 +32,10 @@
 
 /* --- a view --- */
 
+/* The images of a node that catches up, or that a view makes the primary, are made of those before.
+ */
+#define CODED "replicas=2 image_codec=int8"
+
 static const struct trap_point own_disk = TRAP_CALLS("source_file_save", 1);
 static const struct trap_point told_nobody = ELECTS(1), told_one = ELECTS(2);
 
@@ -78,7 +82,7 @@ static void test_view(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){0});
+	loss_begin(l, &(struct loss_conf){.extra = CODED});
 	views(l, view_of_coordinator, NR(view_of_coordinator), loss_leader);
 	views(l, view_of_holder, NR(view_of_holder), loss_holder);
 	loss_finish(l);
@@ -89,7 +93,7 @@ static void test_view_without_chunks(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){.of_c = "[daemon]\ncapacity = 0\n"});
+	loss_begin(l, &(struct loss_conf){.extra = CODED, .of_c = "[daemon]\ncapacity = 0\n"});
 	views(l, view_of_holder, NR(view_of_holder), loss_node_c);
 	loss_finish(l);
 }
@@ -98,7 +102,8 @@ static void test_view_without_chunks(void **state)
 static int learner(struct loss *l)
 {
 	/* Nobody else shall be elected meanwhile: the learner is no holder. */
-	loss_begin(l, &(struct loss_conf){.lines = "[cluster]\nmembership = quorum\n"
+	loss_begin(l, &(struct loss_conf){.extra = CODED,
+					  .lines = "[cluster]\nmembership = quorum\n"
 						   "election_timeout = 2s\n" LOSS_BEAT,
 					  .between = true});
 	l->learner = loss_holder(l);
@@ -208,7 +213,7 @@ static void test_recovery(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){0});
+	loss_begin(l, &(struct loss_conf){.extra = CODED});
 	for (uint32_t i = 0; i < NR(recoveries); i++)
 		recover(l, &recoveries[i]);
 	loss_finish(l);
@@ -219,7 +224,7 @@ static void test_recovery_without_chunks(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){.of_c = "[daemon]\ncapacity = 0\n"});
+	loss_begin(l, &(struct loss_conf){.extra = CODED, .of_c = "[daemon]\ncapacity = 0\n"});
 	for (uint32_t i = 0; i < NR(recoveries); i++)
 		recover(l, &recoveries[i]);
 	loss_finish(l);
@@ -366,7 +371,7 @@ static void test_moves(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){0});
+	loss_begin(l, &(struct loss_conf){.extra = CODED});
 	moves(l, move_of_coordinator, NR(move_of_coordinator), loss_leader);
 	moves(l, move_of_giver, NR(move_of_giver), giver);
 	moves(l, move_of_taker, NR(move_of_taker), taker);
@@ -396,7 +401,7 @@ static void test_status_while_made(void **state)
 	bool stopped = false;
 	int victim;
 
-	loss_begin(l, &(struct loss_conf){0});
+	loss_begin(l, &(struct loss_conf){.extra = CODED});
 	for (int i = 0; i < 10 && !stopped; i++) {
 		victim = loss_kill(l, &sends, loss_leader, drains);
 		loss_goes_on(l);
@@ -469,7 +474,7 @@ static void test_save(void **state)
 {
 	struct loss *l = *state;
 
-	loss_begin(l, &(struct loss_conf){0});
+	loss_begin(l, &(struct loss_conf){.extra = CODED});
 	saved(l, save_of_coordinator, NR(save_of_coordinator), loss_leader);
 	saved(l, save_of_holder, NR(save_of_holder), loss_holder);
 	loss_finish(l);

@@ -136,8 +136,11 @@ static void test_large_chunks(void **state)
 static void test_three_copies(void **state)
 {
 	(void)state;
-	in_turn(&(struct moved_plan){
-		.nodes = 4, .conf = BEAT, .extra = "replicas=3", .scale = 4, .warm = true});
+	in_turn(&(struct moved_plan){.nodes = 4,
+				     .conf = BEAT,
+				     .extra = "replicas=3 image_codec=int8",
+				     .scale = 4,
+				     .warm = true});
 }
 
 static void test_one_copy(void **state)
@@ -151,7 +154,7 @@ static void test_staleness(void **state)
 	(void)state;
 	in_turn(&(struct moved_plan){.nodes = 3,
 				     .conf = BEAT,
-				     .extra = "replicas=2 max_staleness=1",
+				     .extra = "replicas=2 max_staleness=1 image_codec=int4",
 				     .scale = 4,
 				     .warm = true});
 }

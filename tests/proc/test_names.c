@@ -27,6 +27,8 @@ static const struct row {
 	{"a", true, true},
 	{"h.0.attn_w-2", true, true},
 	{"7", true, true},
+	{"-a", false, true},
+	{"a-", true, true},
 	{"Gpt", false, true},
 	{"a/b", false, true},
 	{"a:b+c", false, true},

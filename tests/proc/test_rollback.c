@@ -26,6 +26,7 @@ static void begin(struct yard *y, int nodes, const int *per, bool tcp)
 {
 	y->cluster = cluster_start(nodes, NULL, BEAT);
 	crew_init(&y->crew, "m");
+	y->crew.extra = y->extra;
 	yard_add(&y->crew, y->cluster, per, !tcp);
 	for (uint32_t i = 0; tcp && i < y->crew.nr; i++)
 		y->crew.member[i].address = y->cluster->node[y->crew.member[i].node].tcp_address;
@@ -99,6 +100,15 @@ static void killed(struct yard *y, const int *per, bool tcp, int by, int node, u
 
 static void a_node_is_killed(void **state)
 {
+	killed(*state, (const int[]){2, 1}, false, 0, 1, 0);
+}
+
+/* What comes back is not the image that the codes went by. */
+static void with_codes(void **state)
+{
+	struct yard *y = *state;
+
+	y->extra = "image_codec=int4";
 	killed(*state, (const int[]){2, 1}, false, 0, 1, 0);
 }
 
@@ -325,6 +335,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_node_is_killed, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(with_codes, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, yard_setup,
 						yard_teardown),
 		cmocka_unit_test_setup_teardown(all_are_restarted, yard_setup, yard_teardown),

@@ -205,8 +205,9 @@ static void test_second_daemon(void **state)
 	drill_text(text, "in use");
 	snprintf(set, sizeof(set), "--state %s2 --socket %s2", n->state, n->socket);
 	assert_int_equal(refused(n->conf, set, text, sizeof(text)), 1);
-	drill_text(text, "127.0.0.1");
-	drill_text(text, "in use");
+	snprintf(set, sizeof(set), "127.0.0.1:%u is in use (EADDRINUSE) by pid %d (shardd)",
+		 n->port, (int)n->pid);
+	drill_text(text, set);
 	snprintf(set, sizeof(set), "--state %s3 --set nodes.a=127.0.0.1:%u", n->state,
 		 ports_take());
 	if (refused(n->conf, set, text, sizeof(text)) == 1)

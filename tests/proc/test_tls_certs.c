@@ -212,7 +212,7 @@ static void test_own_files(void **state)
 		{"mixed", "is not signed by the CA of this end"},
 		{"unlike", "tls_key"},
 		{"open", "so that others may read or change it: chmod 600"},
-		{"absent", "not a certificate in PEM"},
+		{"absent", ": No such file or directory: correct the path or who may read"},
 	};
 	char path[100], from[120], cmd[300];
 

@@ -8,9 +8,13 @@
 #include "lib/ports.h"
 #include "lib/secrets.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -29,6 +33,7 @@ static int files(void **state)
 	certs_put(&k, "a", "DNS:a,IP:127.0.0.1", CERTS_GOOD);
 	certs_put(&k, "reader", NULL, CERTS_CLIENT);
 	certs_put(&k, "foreign", NULL, CERTS_OTHER_CA);
+	certs_put(&k, "server", NULL, CERTS_SERVER);
 	snprintf(net, sizeof(net),
 		 "tls = mtls\ntls_cert = %s/a/tls.crt\ntls_key = %s/a/tls.key\ntls_ca = "
 		 "%s/a/ca.crt",
@@ -108,6 +113,7 @@ static void test_certificates(void **state)
 	answers(port, "127.0.0.2", NULL, "HTTP/1.1 403 ");
 	answers(port, "127.0.0.2", NULL, "a certificate of the CA in [net] tls_ca is needed");
 	answers(port, "127.0.0.2", "foreign", "HTTP/1.1 403 ");
+	answers(port, "127.0.0.2", "server", "HTTP/1.1 403 ");
 	answers(port, "127.0.0.2", "reader", "HTTP/1.1 200 ");
 	inproc_stop(&c);
 }
@@ -121,6 +127,43 @@ static void test_networks(void **state)
 	(void)state;
 	port = serve(&c, &conf, SHARD_OK);
 	answers(port, "127.0.0.2", NULL, "HTTP/1.1 200 ");
+	inproc_stop(&c);
+}
+
+static int silent(uint16_t port, const char *from)
+{
+	struct sockaddr_in own = {.sin_family = AF_INET},
+			   to = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(inet_pton(AF_INET, from, &own.sin_addr), 1);
+	assert_int_equal(inet_pton(AF_INET, "127.0.0.1", &to.sin_addr), 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	return fd;
+}
+
+/* Who opens connections and says nothing keeps himself out, and nobody else. */
+static void test_silent(void **state)
+{
+	enum { NR = 256, KEPT = 128 };
+	struct inproc_conf conf = {.nodes = 1, .net = net, .cluster = f.line};
+	struct inproc c;
+	int fd[NR];
+	char byte;
+	uint16_t port;
+
+	(void)state;
+	port = serve(&c, &conf, SHARD_OK);
+	for (int i = 0; i < NR; i++)
+		fd[i] = silent(port, "127.0.0.2");
+	for (int i = KEPT; i < NR; i++) /* These are closed at once. */
+		assert_true(recv(fd[i], &byte, 1, 0) <= 0);
+	assert_int_equal(recv(fd[KEPT - 1], &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(errno, EAGAIN);
+	answers(port, "127.0.0.1", NULL, "HTTP/1.1 200 ");
+	for (int i = 0; i < NR; i++)
+		close(fd[i]);
 	inproc_stop(&c);
 }
 
@@ -145,6 +188,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_certificates, files, no_files),
 		cmocka_unit_test_setup_teardown(test_networks, files, no_files),
+		cmocka_unit_test_setup_teardown(test_silent, files, no_files),
 		cmocka_unit_test_setup_teardown(test_plain, files, no_files),
 	};
 

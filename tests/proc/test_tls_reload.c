@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -106,6 +107,9 @@ static void test_certificates(void **state)
 	hangup("it has expired: put a new one there", 1);
 	certs_put(&k, "nodes", "DNS:x", CERTS_GOOD);
 	hangup("event=reload_failed", 2);
+	/* The library of the HTTP port refuses it, so the nodes do not take it either. */
+	certs_put(&k, "nodes", "DNS:a,DNS:b", CERTS_CURVE);
+	hangup("its thread cannot start: libmicrohttpd refuses", 1);
 	free(before[0]);
 	before[0] = shown(c->node[0].port);
 	assert_string_equal(before[0], after[0]);
@@ -122,6 +126,28 @@ static void test_certificates(void **state)
 	}
 	cluster_done(&c);
 	test_free(crew);
+}
+
+/* The loop reads the files, so it must not wait for one. */
+static void test_pipes(void **state)
+{
+	static const char *const names[] = {"tls.crt", "ca.crt"};
+	char path[100], words[160];
+
+	(void)state;
+	c = cluster_start(1, NULL, extra);
+	for (uint32_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/nodes/%s", k.dir, names[i]);
+		assert_int_equal(unlink(path), 0);
+		assert_int_equal(mkfifo(path, 0600), 0);
+		cluster_signal(c, 0, SIGHUP);
+		snprintf(words, sizeof(words), "%s: not a file", path);
+		cluster_wait_log(c, 0, words, 1);
+		certs_put(&k, "nodes", "DNS:a,DNS:b", CERTS_GOOD);
+	}
+	snprintf(words, sizeof(words), "-a %s status", c->node[0].unix_address);
+	tool_expect(0, "node a: shardd", "shardctl", words);
+	cluster_done(&c);
 }
 
 /* A node that is in no list joins, over TLS of either kind. */
@@ -219,6 +245,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_certificates, files, no_files),
+		cmocka_unit_test_setup_teardown(test_pipes, files, no_files),
 		cmocka_unit_test_setup_teardown(test_joins, files, no_files),
 		cmocka_unit_test_setup_teardown(test_rotation, files, no_files),
 	};

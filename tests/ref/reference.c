@@ -13,6 +13,7 @@
 #include "examples/steplog.h"
 #include "optim/kernels.h"
 #include "ref/history.h"
+#include "ref/refcode.h"
 #include "ref/refmath.h"
 #include <inttypes.h>
 #include <math.h>
@@ -235,11 +236,25 @@ static void add_lost(struct reference *r, uint32_t tensor, uint32_t who, float *
 	}
 }
 
-/* What the codes of a node's sum stand for. Each segment is coded, which is a chunk's part of one
- * tensor. */
-static float *coded(struct reference *r, uint32_t tensor, uint32_t node, const void *sum)
+/* Codes each segment, which is a chunk's part of one tensor. */
+static void code_segments(const struct reference *r, uint32_t tensor, float *x, uint16_t *lost,
+			  double most)
 {
 	const uint64_t chunk = (uint64_t)r->conf.chunk_elems, n = r->net.tensors[tensor].numel;
+
+	for (uint64_t first = 0, run; first < n; first += run) {
+		uint64_t room = chunk - (r->state[tensor].start + first) % chunk;
+
+		run = n - first < room ? n - first : room;
+		refcode(x + first, lost != NULL ? lost + first : NULL, run, (float)most,
+			(uint64_t)r->conf.codec_block);
+	}
+}
+
+/* What the codes of a node's sum stand for. */
+static float *coded(struct reference *r, uint32_t tensor, uint32_t node, const void *sum)
+{
+	const uint64_t n = r->net.tensors[tensor].numel;
 	const uint32_t who = r->world->who[node];
 	uint16_t *lost = r->conf.error_feedback ? lost_by(r, tensor, who, 1) : NULL;
 	float *x = malloc(n * sizeof(*x));
@@ -248,13 +263,7 @@ static float *coded(struct reference *r, uint32_t tensor, uint32_t node, const v
 	dtype_convert(x, SHARD_F32, sum, r->cli.grad, n);
 	if (lost != NULL)
 		add_lost(r, tensor, who, x);
-	for (uint64_t first = 0, run; first < n; first += run) {
-		uint64_t room = chunk - (r->state[tensor].start + first) % chunk;
-
-		run = n - first < room ? n - first : room;
-		refmath_code(x + first, lost != NULL ? lost + first : NULL, run,
-			     (float)r->conf.codec_most, (uint64_t)r->conf.codec_block);
-	}
+	code_segments(r, tensor, x, lost, r->conf.codec_most);
 	return x;
 }
 
@@ -368,6 +377,25 @@ static void apply(struct reference *r, const struct optim_args *a)
 	}
 }
 
+/* The image is the one before, and what the codes of the difference stand for. */
+static void code_image(struct reference *r, uint32_t tensor)
+{
+	struct state *s = &r->state[tensor];
+	const uint64_t n = r->net.tensors[tensor].numel;
+	float *before = malloc(n * sizeof(*before)), *x = malloc(n * sizeof(*x));
+
+	CHECK(before != NULL && x != NULL);
+	dtype_convert(before, SHARD_F32, s->old, s->dtype, n);
+	for (uint64_t i = 0; i < n; i++)
+		x[i] = s->master[i] - before[i];
+	code_segments(r, tensor, x, NULL, r->conf.image_most);
+	for (uint64_t i = 0; i < n; i++)
+		before[i] = before[i] + x[i];
+	dtype_convert(s->image, s->dtype, before, SHARD_F32, n);
+	free(before);
+	free(x);
+}
+
 static enum shard_status one_step(struct reference *r, uint64_t step)
 {
 	struct steplog_line line = {.step = step, .samples = r->cli.batch};
@@ -400,6 +428,9 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 			refmath_words(&r->conf, ++r->applied, res->clip_factor / divisor);
 
 		apply(r, &a);
+		for (uint32_t i = 0;
+		     r->conf.image_most > 0 && r->world->nodes_nr > 1 && i < r->net.tensors_nr; i++)
+			code_image(r, i);
 		keep_lost(r);
 	}
 	res->grad_norm = finite ? res->grad_norm : (double)NAN;

@@ -12,10 +12,6 @@
 void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt,
 		 float factor, uint64_t n);
 
-/* Replaces the n elements of a segment by what their codes stand for: integers of at most `most` in
- * blocks with one scale each. lost: gets what is lost, as bf16; NULL: it is lost. */
-void refmath_code(float *x, uint16_t *lost, uint64_t n, float most, uint64_t block);
-
 /* Returns the sum of squares of elements [first, first + n) of a gradient, which are one
  * segment. */
 double refmath_square(const void *grad, enum shard_dtype dt, uint64_t first, uint64_t n);

@@ -85,6 +85,12 @@ static bool choose(struct refsettings *s, const char *name)
 	return false;
 }
 
+static bool largest_code(double *most, const char *codec)
+{
+	*most = strcmp(codec, "int8") == 0 ? 127 : strcmp(codec, "int4") == 0 ? 7 : 0;
+	return *most > 0 || strcmp(codec, "none") == 0;
+}
+
 static bool set(struct refsettings *s, const char *key, const char *value)
 {
 	const struct {
@@ -116,12 +122,10 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 		s->pause = strcmp(value, "pause") == 0;
 		return s->pause || strcmp(value, "skip") == 0;
 	}
-	if (strcmp(key, "grad_codec") == 0) {
-		s->codec_most = strcmp(value, "int8") == 0   ? 127
-				: strcmp(value, "int4") == 0 ? 7
-							     : 0;
-		return s->codec_most > 0 || strcmp(value, "none") == 0;
-	}
+	if (strcmp(key, "grad_codec") == 0)
+		return largest_code(&s->codec_most, value);
+	if (strcmp(key, "image_codec") == 0)
+		return largest_code(&s->image_most, value);
 	if (strcmp(key, "error_feedback") == 0) {
 		s->error_feedback = strcmp(value, "yes") == 0;
 		return s->error_feedback || strcmp(value, "no") == 0;

@@ -20,6 +20,7 @@ struct refsettings {
 	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run. */
 	double chunk_elems;
 	double codec_most; /* The largest code of grad_codec. 0: none. */
+	double image_most; /* The same of image_codec. */
 	double codec_block;
 	bool error_feedback;
 	struct refschedule schedule;

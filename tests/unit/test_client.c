@@ -9,9 +9,11 @@
 #include "wire/dtype.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -584,6 +586,33 @@ static void test_ping(void **state)
 	fake_stop(f);
 }
 
+/* A machine that vanished sends no end of its connections, and a trainer that waits sends nothing
+ * that would go unanswered. */
+static void test_keep_alive(void **state)
+{
+	struct fake *f = start(true);
+	int port = atoi(strrchr(f->address, ':') + 1), found = 0, on;
+	struct sockaddr_in to;
+	socklen_t bytes;
+	struct trainer t;
+
+	(void)state;
+	trainer_connect(&t, f->address);
+	for (int fd = 3; fd < 1024; fd++) {
+		bytes = sizeof(to);
+		if (getpeername(fd, (struct sockaddr *)&to, &bytes) != 0 ||
+		    to.sin_family != AF_INET || ntohs(to.sin_port) != port)
+			continue;
+		bytes = sizeof(on);
+		assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &bytes), 0);
+		assert_int_equal(on, 1);
+		found++;
+	}
+	assert_int_equal(found, 1);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -603,6 +632,7 @@ int main(void)
 		OVER_BOTH(test_garbage),
 		cmocka_unit_test(test_unasked),
 		cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_keep_alive),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -545,10 +545,20 @@ static void other_model(struct fake *f)
 	fake_unlock(f);
 }
 
+/* The daemon lost its state folder, and counts models from 1 again. */
+static void same_number(struct fake *f)
+{
+	fake_lock(f);
+	f->knobs.other_birth = 1;
+	fake_unlock(f);
+}
+
 static void test_other_model(void **state)
 {
-	refused(state, other_model, SHARD_NOT_FOUND,
-		"the model that this trainer was in was dropped", SHARD_NOT_FOUND);
+	static const char text[] = "the model that this trainer was in was dropped";
+
+	refused(state, other_model, SHARD_NOT_FOUND, text, SHARD_NOT_FOUND);
+	refused(state, same_number, SHARD_NOT_FOUND, text, SHARD_NOT_FOUND);
 }
 
 static void dropped(struct fake *f)

@@ -179,7 +179,7 @@ static void tls(void **state)
 
 	(void)state;
 	assert_int_equal(c.tls, TLS_MTLS);
-	assert_true(c.tls_kernel && !c.rdma_with_tls && !c.nodes_open && !c.listen_open);
+	assert_true(!c.tls_kernel && !c.rdma_with_tls && !c.nodes_open && !c.listen_open);
 	assert_true(c.http_tls && c.http_certs);
 	config_free(&c);
 	c = loaded(HEAD "http = 10.0.0.1:4\n" MTLS);

@@ -3,15 +3,19 @@
  * later file wins and that a key which is twice in one file is still an error, and a loader that is
  * asked for all errors at once instead of the first one. */
 #include "base/check.h"
+#include "base/clock.h"
 #include "config/config.h"
 #include "config/settings.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +153,50 @@ static void test_pipe(void **state)
 	assert_int_equal(mkfifo(path, 0600), 0);
 	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
 	assert_non_null(strstr(e.text, "/conf.d/10-pipe.conf: not a file"));
+	args.pipe_ns = NS_PER_SEC; /* It allows for what the command line names alone. */
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "/conf.d/10-pipe.conf: not a file"));
+
+	args = (struct config_args){.file = path};
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "10-pipe.conf: not a file: what a pipe has can be read"));
+	args.pipe_ns = NS_PER_SEC / 20;
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "10-pipe.conf: a pipe whose end has not come in 0 s: "));
+	assert_int_equal(unlink(path), 0);
+}
+
+/* Writes the second line only when the first one has been read, so that the reader has to wait. */
+static void *write_pipe(void *arg)
+{
+	const char *path = arg;
+	int fd = open(path, O_WRONLY | O_CLOEXEC); /* Waits for the reader. */
+
+	CHECK(fd >= 0 && write(fd, "[daemon]\n", 9) == 9);
+	for (int left = 9; left > 0;)
+		CHECK(ioctl(fd, FIONREAD, &left) == 0);
+	CHECK(write(fd, "node = a\n", 9) == 9);
+	close(fd);
+	return NULL;
+}
+
+static void test_pipe_of_the_command_line(void **state)
+{
+	char path[160];
+	struct config_args args = {.file = path, .pipe_ns = 60 * NS_PER_SEC};
+	struct config c;
+	struct err e;
+	pthread_t t;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/pipe", top);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(pthread_create(&t, NULL, write_pipe, path), 0);
+	if (config_load(&c, &args, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_string_equal(c.node, "a");
+	config_free(&c);
+	assert_int_equal(pthread_join(t, NULL), 0);
 	assert_int_equal(unlink(path), 0);
 }
 
@@ -220,6 +268,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_pipe, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_pipe_of_the_command_line, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_all_errors, setup, teardown),
 	};
 

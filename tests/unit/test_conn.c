@@ -314,7 +314,9 @@ static void test_addresses_in_use(void **state)
 	assert_int_equal(conn_listen(&other, &t->loop, &at, 0, loopnet_accepted, t, &e),
 			 SHARD_EXISTS);
 	snprintf(want, sizeof(want),
-		 "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen", text);
+		 "%s is in use (EADDRINUSE) by pid %d (test_conn): stop that, or set [daemon] "
+		 "listen to another address",
+		 text, (int)getpid());
 	assert_string_equal(e.text, want);
 	assert_null(other);
 	conn_listener_close(&l);

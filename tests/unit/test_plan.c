@@ -169,6 +169,9 @@ static void devices_and_traffic(void **state)
 	m.codec_bits = 8; /* The 3/4 take a byte, and of each 256 four bytes more. */
 	assert_true(memory_traffic_node(&m) ==
 		    0.75e9 * (1 + 4.0 / 256) + 0.25e9 * elem + 0.5e9 * 4);
+	m.image_bits = 4; /* Two images take half a byte, and the same. */
+	assert_true(memory_traffic_node(&m) ==
+		    0.75e9 * (1 + 4.0 / 256) + 0.25e9 * elem + 0.5e9 * (0.5 + 4.0 / 256));
 }
 
 /* --- the row of this system is the daemon's budget --- */
@@ -207,6 +210,7 @@ static struct store_conf conf_of(const struct memory_spec *m, const char *optimi
 				   .max_world = m->ranks,
 				   .staleness = m->staleness,
 				   .grad_codec = {codecs[m->codec_bits], 256},
+				   .image_codec = {codecs[m->image_bits], 256},
 				   .feedback = true,
 				   .away_share = m->nvme_share,
 				   .away_cache = m->nvme_cache,
@@ -294,6 +298,7 @@ static void budget_rows(void **state)
 				m.huge = local != 3;
 				m.staleness = (uint32_t)p % 2;
 				m.codec_bits = (uint32_t)p % 3 * 4;
+				m.image_bits = (uint32_t)(p + nodes) % 3 * 4;
 				check_budget(&m, "adamw", SHARD_BF16, SHARD_F16);
 				m.chunk_elems = 1024 << nodes;
 				m.image_bytes = 4;

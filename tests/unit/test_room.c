@@ -207,10 +207,10 @@ static void all_of(struct bench *b, uint32_t c, bool write)
 	for (uint32_t s = 0; s <= b->conf.staleness; s++) {
 		if (write) {
 			memset(store_image(b->store, s, c), (int)(b->mark[c] + s), image);
-			store_image_keep(b->store, s, c);
+			store_image_keep(b->store, s, s, c);
 		} else if (b->kind != PRIVATE && b->conf.staleness > 0) {
 			memset(store_image(b->store, s, c), 0, image);
-			store_image_again(b->store, s, c);
+			store_image_again(b->store, s, s, c);
 			for (size_t i = 0; i < image; i++)
 				assert_int_equal(((uint8_t *)store_image(b->store, s, c))[i],
 						 (uint8_t)(b->mark[c] + s));

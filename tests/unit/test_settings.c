@@ -41,6 +41,41 @@ static void refused(const char *text, const char *want)
 		fail_msg("%s: \"%s\", expected \"%s\"", text, e.text, want);
 }
 
+/* Words that launchers and DeepSpeed's files bring along. */
+static void foreign_words(void **state)
+{
+	static const char *const words[][2] = {
+		{"backend=nccl", "[net] transport says what carries tensors"},
+		{"rdzv_endpoint=a:29500", "[nodes] lists the daemons"},
+		{"nnodes=2", "[nodes] lists the daemons"},
+		{"nproc_per_node=8", "here it is local_world"},
+		{"max_restarts=3", "min_world says with how many the others go on"},
+		{"ckpt_dir=/x", "here it is checkpoint_dir"},
+		{"steps_per_print=10", "`shardctl top` prints"},
+		{"offload_optimizer=cpu", "state is always in main memory"},
+		{"offload_param=cpu", "state is always in main memory"},
+		{"overlap_comm=true", "gradients travel in chunks"},
+		{"contiguous_gradients=true", "gradients travel in chunks"},
+		{"reduce_bucket_size=5e8", "gradients travel in chunks"},
+		{"allgather_bucket_size=5e8", "gradients travel in chunks"},
+		{"zero_quantized_gradients=true", "here it is grad_codec"},
+		{"zero_quantized_weights=true", "grad_codec is for gradients"},
+		{"zero_hpz_partition_size=8", "each node has a whole image"},
+	};
+	struct model_settings s;
+
+	(void)state;
+	for (size_t i = 0; i < NR(words); i++) {
+		struct settings_layer l = LAYER(words[i][0], "f:3");
+		struct err e = {.text = ""};
+
+		if (settings_make(&s, &l, 1, NULL, 0, SHARD_BF16, &e) == SHARD_OK ||
+		    strstr(e.text, ": unknown key: ") == NULL || !strstr(e.text, words[i][1]))
+			fail_msg("%s: \"%s\" does not say \"%s\"", words[i][0], e.text,
+				 words[i][1]);
+	}
+}
+
 static void defaults(void **state)
 {
 	struct model_settings s = made("", SHARD_BF16);
@@ -395,11 +430,12 @@ static void values(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),  cmocka_unit_test(layers),
-		cmocka_unit_test(pinned),    cmocka_unit_test(groups),
-		cmocka_unit_test(canonical), cmocka_unit_test(compared),
-		cmocka_unit_test(refusals),  cmocka_unit_test(largest_text),
-		cmocka_unit_test(too_long),  cmocka_unit_test(values),
+		cmocka_unit_test(defaults),     cmocka_unit_test(layers),
+		cmocka_unit_test(pinned),       cmocka_unit_test(groups),
+		cmocka_unit_test(canonical),    cmocka_unit_test(compared),
+		cmocka_unit_test(refusals),     cmocka_unit_test(foreign_words),
+		cmocka_unit_test(largest_text), cmocka_unit_test(too_long),
+		cmocka_unit_test(values),
 	};
 
 	return cmocka_run_group_tests_name("settings", tests, NULL, NULL);

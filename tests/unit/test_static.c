@@ -105,12 +105,14 @@ static void locked(void **state)
 {
 	struct place *p = *state;
 	struct static_dir *d = opened(p), *second = NULL;
-	char want[200];
+	char want[400];
 	struct err e;
 
 	assert_int_equal(static_open(&second, p->dir, &e), SHARD_BUSY);
-	snprintf(want, sizeof(want), "state directory %s is in use by pid %d", p->dir,
-		 (int)getpid());
+	snprintf(want, sizeof(want),
+		 "state directory %s is in use by pid %d: stop that daemon, or give this one "
+		 "another folder by [daemon] state",
+		 p->dir, (int)getpid());
 	assert_string_equal(e.text, want);
 	static_close(&d);
 	d = opened(p);

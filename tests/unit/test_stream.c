@@ -203,7 +203,10 @@ static void test_rules(void **state)
 	refused((unsigned char *)&h, 64, "wire version");
 	refused((const unsigned char *)"GET /metrics HTTP/1.1\r\nHost: "
 				       "a-host-with-a-long-name:29700\r\n\r\n\r\n\r\n",
-		66, "not a shardd frame");
+		66, "not a shardd frame (magic)");
+	refused((const unsigned char *)"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+				       "<html><body></body></html>",
+		66, "not a shardd frame, but HTTP: is that the port of its page");
 }
 
 static void test_sums_off(void **state)

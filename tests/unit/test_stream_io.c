@@ -3,6 +3,7 @@
  * a time, and TLS at every size of reads and writes, with new keys under way, and with a peer that
  * says something else, closes in the middle or changes a bit. */
 #include "lib/frames.h"
+#include "lib/sanitized.h"
 
 #include "base/check.h"
 #include "bench/limit_tcp.h"
@@ -300,6 +301,171 @@ static bool kernel_has_tls(void)
 	return has;
 }
 
+/* A daemon that ends has accepted connections that it never looks at. That is no error of
+ * protocol. */
+static void test_tls_reset(void **state)
+{
+	struct two *t = calloc(1, sizeof(*t));
+	struct linger now = {.l_onoff = 1};
+	struct stream_io *io;
+	struct err e = {.text = ""};
+	enum shard_status st;
+	int fds[2];
+
+	(void)state;
+	tls_ends(t, KEY_1, KEY_1, 0, true);
+	assert_int_equal(limit_tcp_pair(fds), 0);
+	assert_int_equal(setsockopt(fds[1], SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+	close(fds[1]);
+	assert_int_equal(tls_io(&io, t->tls[0], TLS_DIALLER, fds[0], NULL, NULL), SHARD_OK);
+	open_end(&t->a, io, fds[0]);
+	while ((st = stream_read(t->a.s, 1000, &e)) == SHARD_OK)
+		;
+	if (st != SHARD_CLOSED)
+		fail_msg("%s", e.text);
+	for (int i = 0; i < 2; i++)
+		tls_close(&t->tls[i]);
+	free_two(t);
+}
+
+/* New keys take time to make. A peer that sends nothing else does not hold up the others. */
+static void test_tls_key_flood(void **state)
+{
+	struct two *t = tls_two(KEY_1, KEY_1, 0, 1);
+	struct wire_head ping = {.op = OP_PING};
+	enum shard_status st = SHARD_OK;
+	struct err e;
+	uint32_t n = 0;
+
+	(void)state;
+	exchange(&t->a, &t->b, 2, 100, 1000);
+	while (st == SHARD_OK && n++ < 1000) { /* A key for each of these frames. */
+		assert_int_equal(stream_send(t->a.s, &ping, NULL, 0, NULL, NULL), SHARD_OK);
+		assert_int_equal(stream_write(t->a.s, &e), SHARD_OK);
+		t->b.got.nr = 0;
+		st = stream_read(t->b.s, 1 << 20, &e);
+	}
+	assert_int_equal(st, SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, "and sent hardly anything else"));
+	assert_in_range(n, 40, 100);
+	free_two(t);
+}
+
+/* Sends records of one byte each, until the socket is full. Returns how many. */
+static uint32_t send_bytes(struct stream_io *io)
+{
+	char byte = 7;
+	struct iovec one = {&byte, 1};
+	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1};
+	uint32_t nr = 0;
+
+	while (io->row->write(io, &m) == 1)
+		nr++;
+	assert_int_equal(errno, EAGAIN);
+	return nr;
+}
+
+/* Small records take as long as large ones. One read ends nevertheless, and the next goes on. */
+static void test_tls_turns(void **state)
+{
+	struct two *t = tls_two(KEY_1, KEY_1, OVER_TCP, 0);
+	struct stream_io *a = stream_io(t->a.s), *b = stream_io(t->b.s);
+	static char all[4 << 20];
+	struct iovec iov = {all, sizeof(all)};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	uint32_t sent, came = 0, turns = 0;
+	ssize_t n;
+
+	(void)state;
+	exchange(&t->a, &t->b, 2, 100, 1000);
+	sent = send_bytes(a);
+	if (kernel_has_tls() || sent < 100000) /* The socket holds less than one turn. */
+		skip();
+	while (came < sent) {
+		n = b->row->read(b, &m);
+		if (n < 0)
+			assert_int_equal(errno, EAGAIN);
+		assert_true(n < 40000);
+		came += n > 0 ? (uint32_t)n : 0;
+		turns += n > 0;
+		(void)a->row->flush(a);
+	}
+	assert_true(turns > 2);
+	free_two(t);
+}
+
+static uint64_t resident(void)
+{
+	unsigned long all, here;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%lu %lu", &all, &here), 2);
+	fclose(f);
+	return here * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Both ends of a connection without streams, over which some data went. */
+static void busy_pair(struct two *t, struct stream_io *io[2])
+{
+	static char data[BODY];
+	struct iovec iov = {data, sizeof(data)};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t sent = 0, came = 0, n;
+	int fds[2];
+
+	sockets(fds, 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(tls_io(&io[i], t->tls[i], i ? TLS_LISTENER : TLS_DIALLER, fds[i],
+					NULL, NULL),
+				 SHARD_OK);
+	while (sent == 0 || came < sent) {
+		if (sent == 0 && (n = io[0]->row->write(io[0], &m)) > 0)
+			sent = n;
+		(void)io[0]->row->flush(io[0]);
+		if ((n = io[1]->row->read(io[1], &m)) > 0)
+			came += n;
+		if (sent == 0)
+			(void)io[0]->row->read(io[0], &m);
+	}
+	assert_true(sent > 100000);
+}
+
+/* The buffers of connections are the system's again when these are over, whatever was allocated
+ * meanwhile. */
+static void test_tls_memory(void **state)
+{
+	enum { NR = 60 };
+	struct two *t = calloc(1, sizeof(*t));
+	struct stream_io *io[NR][2];
+	uint64_t before = 0, most = 0, after = 0;
+	void *between[NR];
+
+	(void)state;
+	tls_ends(t, KEY_1, KEY_1, 0, false);
+	for (int round = 0; round < 2; round++) { /* In the first one malloc() learns sizes. */
+		before = resident();
+		for (int i = 0; i < NR; i++) {
+			busy_pair(t, io[i]);
+			between[i] = malloc(100);
+		}
+		most = resident();
+		for (int i = 0; i < NR; i++) {
+			io[i][0]->row->close(io[i][0]);
+			io[i][1]->row->close(io[i][1]);
+		}
+		after = resident();
+		for (int i = 0; i < NR; i++)
+			free(between[i]);
+	}
+	assert_true(most > before + NR * (200ull << 10));
+	if (!SANITIZED) /* A sanitizer keeps what OpenSSL has freed. */
+		assert_true(after < before + (most - before) / 3);
+	for (int i = 0; i < 2; i++)
+		tls_close(&t->tls[i]);
+	free(t);
+}
+
 /* Over TCP the kernel encrypts what is sent, where it can, and else this process does. A key of the
  * kernel is not exchanged: the connection ends. */
 static void test_tls_kernel(void **state)
@@ -490,8 +656,13 @@ static void test_tls_changed(void **state)
 	assert_null(memmem(wire, (size_t)n, "SHRD", 4));
 	wire[n / 2] ^= 1;
 	assert_int_equal(send(stream_fd(t->a.s), wire, (size_t)n, MSG_NOSIGNAL), n);
-	assert_int_equal(stream_read(t->b.s, 1 << 20, &e), SHARD_PROTOCOL);
+	/* As if it had been cut: a trainer connects again. */
+	assert_int_equal(stream_read(t->b.s, 1 << 20, &e), SHARD_CLOSED);
+	assert_non_null(strstr(e.text, "bytes were changed on the way"));
 	assert_non_null(strstr(e.text, "bad record mac"));
+	while (stream_read(t->a.s, 1 << 20, &e) == SHARD_OK)
+		;
+	assert_int_equal(e.status, SHARD_CLOSED); /* It was told by an alert. */
 	assert_int_equal(t->b.got.nr, 2);
 	free_two(t);
 }
@@ -503,7 +674,9 @@ int main(void)
 		cmocka_unit_test(test_tls_new_keys),    cmocka_unit_test(test_tls_kernel),
 		cmocka_unit_test(test_tls_end),         cmocka_unit_test(test_tls_wrong_secret),
 		cmocka_unit_test(test_tls_on_one_side), cmocka_unit_test(test_tls_garbage),
-		cmocka_unit_test(test_tls_changed),
+		cmocka_unit_test(test_tls_changed),     cmocka_unit_test(test_tls_key_flood),
+		cmocka_unit_test(test_tls_turns),       cmocka_unit_test(test_tls_memory),
+		cmocka_unit_test(test_tls_reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

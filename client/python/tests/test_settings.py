@@ -494,3 +494,9 @@ def test_state_of_a_scaler(address, caplog):
     s.load_state_dict(torch.amp.GradScaler("cpu", init_scale=2.0).state_dict())
     assert "has scale 2" in caplog.text
     opt.close()
+
+
+def test_tls_is_that_of_the_connection(tmp_path):
+    """It reaches the library, which looks at the certificates before it connects."""
+    with pytest.raises(shardd.Error, match=f"tls_cert {tmp_path}/tls.crt"):
+        shardd.Optimizer(net(), name="tls", address="tcp://127.0.0.1:1", tls=str(tmp_path))

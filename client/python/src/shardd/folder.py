@@ -34,7 +34,7 @@ PART = 1 << 30              # A part is cut before it has more bytes than this.
 HEADER_MAX = 100_000_000    # What the format of safetensors allows.
 FILES_MAX, GROUPS_MAX = 4096, 256
 TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-NAME = re.compile(r"[a-z0-9._-]{1,64}")
+NAME = re.compile(r"(?!-)[a-z0-9._-]{1,64}")
 IMAGES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # What the moments of each optimizer are called in the files, and by torch.
 KINDS = {"adamw": {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
@@ -72,7 +72,8 @@ class Folder:
             raise ValueError(f"shardd: {path!r}: a checkpoint is called 1 to 64 of [A-Za-z0-9._-], "
                              "does not begin with a dot and is not latest")
         if not NAME.fullmatch(name):
-            raise ValueError(f"shardd: the name of a model is 1 to 64 of [a-z0-9._-], not {name!r}")
+            raise ValueError("shardd: the name of a model is 1 to 64 of [a-z0-9._-] that do not "
+                             f"begin with -, not {name!r}")
         self.draft = os.path.join(self.dir, f".{self.tag}.tmp")
         self._held: Any = None
 

@@ -67,7 +67,8 @@ class Optimizer(torch.optim.Optimizer):
                  that name exists this optimizer goes on with it: that is resume
     address      unix:/path, tcp://host:port, spawn:NAME. Default: $SHARD_ADDRESS, the node's
                  daemon, or a private daemon that is started now. secret: over TCP, the file of the
-                 key
+                 key. tls: over TCP, off, psk, or a folder with tls.crt, tls.key and ca.crt.
+                 Defaults: $SHARD_SECRET and $SHARD_TLS
     clip         the largest global norm of the gradient; 0: no clip. The step clips, as
                  clip_grad_norm_ does. Default: that of a model that exists, else 0
     accumulate   backward passes in each step. With it gradients leave during the last one; a step
@@ -108,7 +109,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, model, kind: str | torch.optim.Optimizer = "adamw", lr: float | None = None,
                  *, name: str | None = None, address: str | None = None,
-                 secret: str | None = None, clip: float | None = None, accumulate: int = 1,
+                 secret: str | None = None, tls: str | None = None, clip: float | None = None,
+                 accumulate: int = 1,
                  dtype: torch.dtype | None = None, grad_dtype: torch.dtype | None = None,
                  world: int | tuple[int, int] | None = None,
                  loss_scale: str | float | None = None, params: str | None = None,
@@ -184,7 +186,7 @@ class Optimizer(torch.optim.Optimizer):
         session, image, gradients = _cuda.parts(self._rows, where, stage3 if self.fetched else None)
         self._image = image(self._rows, params == "copy", self._module)
         self._grads = gradients(self._rows, self.grad_dtype, accumulate, ddp)
-        self._connect = functools.partial(session, self._address, secret=secret)
+        self._connect = functools.partial(session, self._address, secret=secret, tls=tls)
         self._session = self._connect(timeout=timeout)
         self._closed = False
         try:

@@ -67,7 +67,7 @@ _HOST = "the optimizer state is in host memory of the daemons anyway"
 _LIVE = "each rank fetches parameters by itself from the node's image, one module at a time"
 _NVME = "say \"cpu\" here, tier = nvme in [model] of shardd.conf, and nvme_dir in [daemon]"
 _NO_NVME = "parameters are in host memory: say \"cpu\""
-_CODEC = "weights travel unquantized: no bytes are saved"
+_CODEC = "say image_codec = int8 or int4 in [model] of shardd.conf: it codes what has changed"
 _GRAD_CODEC = "say grad_codec = int8 or int4 in [model] of shardd.conf: it keeps what codes lose"
 
 # Settings of stage 3 in ds_config, and what they are in shardd.stage3.
@@ -269,7 +269,8 @@ KEYS: dict[str, Key] = {
     "shardd": _m("what only shardd knows", inside=True),
     "shardd.name": _m("of the model; default $SHARDD_MODEL, else the script's", str),
     "shardd.address": _m("of the daemon; default $SHARD_ADDRESS or the node's", str),
-    "shardd.secret": _m("over TCP, the file of the key", str),
+    "shardd.secret": _m("over TCP, the file of the key; default $SHARD_SECRET", str),
+    "shardd.tls": _m("over TCP: off, psk or a folder with certificates; default $SHARD_TLS", str),
     "shardd.world": _m("how many trainers, or [fewest, most]"),
     "shardd.max_staleness": _m("1: a step is computed while the one before is decided", int),
     "shardd.checkpoint_dir": _m("where the daemons save by themselves", str),

@@ -268,7 +268,7 @@ def make_optimizer(module: torch.nn.Module, c: Config, client, model_parameters)
     low, high = c.world
     made = DeepSpeedOptimizer(
         groups, module, kind=kind, name=_model_name(c), address=c.get("shardd.address"),
-        secret=c.get("shardd.secret"), clip=c.clip, world=(low, high),
+        secret=c.get("shardd.secret"), tls=c.get("shardd.tls"), clip=c.clip, world=(low, high),
         grad_dtype=getattr(torch, grad) if grad else None,
         params=c.get("shardd.params"), stage3=c.stage3,
         device=comm.device() if comm.device().type != "cpu" else None,
