@@ -505,7 +505,7 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 	else if (h->op == OP_GRAD_DATA)
 		st = grad_node_head(m, p, h, to, e);
 	else if (h->op == OP_IMAGE_CODES)
-		st = patches_head(m, h, to, e);
+		st = patches_head(m, p, h, to, e);
 	else
 		st = apply_image_head(m, h, to, e);
 	if (st == SHARD_OK && *to != STREAM_DISCARD)

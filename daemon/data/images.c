@@ -274,7 +274,7 @@ void images_came(struct model *m, uint32_t chunk)
 		ask_more(m);
 }
 
-void images_missed(struct model *m, uint32_t chunk)
+void images_missed(struct model *m, uint16_t node, uint32_t chunk)
 {
 	uint32_t runs[2] = {chunk, 1};
 	Shard__Chunks want = SHARD__CHUNKS__INIT;
@@ -284,7 +284,7 @@ void images_missed(struct model *m, uint32_t chunk)
 	want.n_runs = NR(runs);
 	data_head(m, &h, OP_IMAGE_ASK, &m->record.id);
 	/* If it is lost, the chunk is asked for like others that lack. */
-	(void)peer_send(m->server, place_primary(&m->place, chunk), &h, &want.base, NULL);
+	(void)peer_send(m->server, node, &h, &want.base, NULL);
 }
 
 /* Asks those again that have answered nothing for a second, while others may have. */

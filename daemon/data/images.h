@@ -45,9 +45,9 @@ void images_node_back(struct model *m, uint16_t node); /* What it is the primary
 /* A view has changed the primaries. The new ones are asked at once. */
 void images_placed(struct model *m);
 void images_moved(struct model *m); /* What lacks is not what was late until now. */
-/* Codes of the chunk have come that are of no use here. Its primary is told at once, so that the
- * chunk comes as it is with the next record at the latest. */
-void images_missed(struct model *m, uint32_t chunk);
+/* Codes of the chunk have come from that node and are of no use here. It is told at once, so that
+ * the chunk comes as it is with the next record at the latest. */
+void images_missed(struct model *m, uint16_t node, uint32_t chunk);
 /* A part of the chunk, or all of it, has come. */
 void images_heard(struct model *m, uint32_t chunk);
 void images_came(struct model *m, uint32_t chunk);

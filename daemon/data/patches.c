@@ -2,8 +2,8 @@
 /* Codes of images that come in. dispatch.c brings the frames. Happy path: the parts of the codes of
  * a chunk land in memory of their own. With the last one a worker makes the next bytes of the image
  * from those that are here, and apply_image_came() publishes them. Codes that do not go with the
- * bytes here are dropped. The chunk lacks then, its primary is told so at once, and it comes as it
- * is. */
+ * bytes here are dropped. The chunk lacks then, who sent them is told so at once, and it comes as
+ * it is. */
 #include "data/patches.h"
 
 #include "base/check.h"
@@ -12,6 +12,7 @@
 #include "data/deltas.h"
 #include "data/images.h"
 #include "data/model.h"
+#include "link/peer.h"
 #include "wire/ops.h"
 
 /* May codes come? */
@@ -28,7 +29,8 @@ static bool wanted(const struct model *m, const struct wire_head *h)
 	return may_come(m, h) && deltas_fit(m, h->step, h->chunk);
 }
 
-enum shard_status patches_head(struct model *m, const struct wire_head *h, void **to, struct err *e)
+enum shard_status patches_head(struct model *m, const struct peer *p, const struct wire_head *h,
+			       void **to, struct err *e)
 {
 	uint32_t part = WIRE_PART(h->flags);
 	struct deltas *d = m->deltas;
@@ -43,7 +45,7 @@ enum shard_status patches_head(struct model *m, const struct wire_head *h, void 
 			       part, h->body_bytes, h->chunk, m->name);
 	if (!wanted(m, h)) {
 		if (part == 0 && may_come(m, h))
-			images_missed(m, h->chunk);
+			images_missed(m, p->node, h->chunk);
 		return SHARD_OK;
 	}
 	if (part == 0 || d->step[h->chunk] != h->step) {

@@ -8,11 +8,12 @@
 #include "wire/frame.h"
 
 struct model;
+struct peer;
 struct server;
 
-/* As apply_image_head() and apply_image_part(). */
-enum shard_status patches_head(struct model *m, const struct wire_head *h, void **to,
-			       struct err *e);
+/* As apply_image_head() and apply_image_part(). p: who sends them. */
+enum shard_status patches_head(struct model *m, const struct peer *p, const struct wire_head *h,
+			       void **to, struct err *e);
 enum shard_status patches_part(struct model *m, const struct wire_head *h, struct err *e);
 void patches_turn(struct server *s); /* The tiers may have room again. */
 
