@@ -8,7 +8,7 @@
 # is not emulated, would. So the guard's bound is longer here.
 ARM_ROOT := build/arm-root
 ARM_MAKE  = B=build/arm CC='aarch64-linux-gnu-gcc --sysroot=$(CURDIR)/$(ARM_ROOT)' AR=aarch64-linux-gnu-ar \
-            OBJCOPY=aarch64-linux-gnu-objcopy RDMA=0 SYSTEMD=0 CUDA=0 ETCD=0 WERROR=1
+            OBJCOPY=aarch64-linux-gnu-objcopy RDMA=0 SYSTEMD=0 CUDA=0 ETCD=0 URING=0 WERROR=1
 ARM_SKIP := test_client_rules test_shm test_room test_stream_send test_gpt_reference test_rdma% test_etcd% test_verdict test_quorum test_quorum_random test_gpt_grad test_ckpt_f% test_core_plan
 ARM_UNIT := $(filter-out $(ARM_SKIP),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c)))
 

@@ -9,7 +9,7 @@ FUZZ_C   := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ     := $(patsubst tests/fuzz/%.c,%,$(FUZZ_C))
 FUZZ_STD := $(STD) $(filter-out -Werror,$(WARN)) -DSHARD_DEBUG -Wno-cast-align -Wno-format-nonliteral $(INC)
 SECONDS  ?= 20
-fuzz_src  = $(filter-out daemon/cluster/source_etcd$(if $(HAVE_ETCD),_none).c $(if $(HAVE_ETCD),,daemon/cluster/etcd_http.c),$(wildcard $(shell sed -n 's|^// covers:||p; s|^// needs:||p' tests/fuzz/$1.c)))
+fuzz_src  = $(filter-out daemon/cluster/source_etcd$(if $(HAVE_ETCD),_none).c $(if $(HAVE_ETCD),,daemon/cluster/etcd_http.c) daemon/store/ring_uring$(if $(HAVE_URING),_none).c,$(wildcard $(shell sed -n 's|^// covers:||p; s|^// needs:||p' tests/fuzz/$1.c)))
 fuzz_obj  = $(patsubst %.c,$(FUZZ_B)/%.o,$1)
 FUZZ_PROTO := $(PROTO_C) $(PB)
 
