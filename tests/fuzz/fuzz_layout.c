@@ -155,7 +155,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	layout_free(&later);
 	ranges(l, word(data + HEAD), word(data + HEAD + 4));
 	ranges(l, l->elems - 1, 1 + data[0]);
-	(void)layout_model_name_ok(t[0].name);
+	CHECK(!layout_model_name_new(t[0].name) || layout_model_name_ok(t[0].name));
+	CHECK(dtype_ok(layout_image(l, l->chunks_nr - 1)));
 	compare(l, t, nr, data[1] >> 4, data[0]);
 	layout_free(&l);
 	return 0;
