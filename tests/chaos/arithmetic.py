@@ -85,6 +85,31 @@ def reduced(ranks, kind, numel, predivide):
     return wire_sum(sums, kind, numel, np.float32(1))
 
 
+# --- [2a] coded images ---
+
+
+def stands(y, most, block):
+    """What the codes of one segment stand for."""
+    out = np.zeros_like(y)
+    for at in range(0, len(y), block):
+        part = y[at : at + block]
+        top = np.max(np.abs(part).view(np.uint32)).view(np.float32)
+        if not np.isfinite(top):
+            out[at : at + block] = np.nan
+        elif top > np.float32(2.0**-100):
+            code = np.rint(part * (np.float32(most) / top))
+            out[at : at + block] = code * (top / np.float32(most))
+    return out
+
+
+def coded_image(p, image, kind, most, block):
+    """Returns the next image of one segment."""
+    with np.errstate(all="ignore"):
+        i = flush(widen(image))
+        new = flush(i + stands(flush(p - i), most, block))
+    return narrow(np.where(np.isnan(new), np.float32("nan"), new), kind)
+
+
 # --- [3] sum of squares ---
 
 

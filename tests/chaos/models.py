@@ -30,6 +30,7 @@ class Model:
     )
     checkpointed: bool = False
     replicas: int = 1
+    image_codec: str = ""  # Empty: none. Its blocks are those of codec_block's default.
     layout: list = field(default_factory=list)  # (name, first element, elements, frozen).
 
     def __post_init__(self):
@@ -55,6 +56,7 @@ class Model:
         words += [f"clip={self.clip}"] if self.clip else []
         words += [f"predivide={self.predivide}"] if self.predivide != 1 else []
         words += ["max_staleness=1"] if self.staleness else []
+        words += [f"image_codec={self.image_codec}"] if self.image_codec else []
         return " ".join(words + [self.extra])
 
 
@@ -168,7 +170,7 @@ ELASTIC = [
         save_every=20,
         checkpointed=True,
         replicas=2,
-        extra="image_codec=int8",
+        image_codec="int8",
     ),
     # Its steps overflow, its loss scale changes, and daemons save its checkpoints by themselves.
     Model(

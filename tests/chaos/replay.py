@@ -40,6 +40,8 @@ from models import MODELS, STATES
 
 WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
 OVER_HERE = " is over here"  # Of libshard: the step counted or not, and the next one says which.
+MOST = {"int8": 127, "int4": 7}
+BLOCK = 256  # codec_block of every model here.
 OUTCOMES = {1: "applied", 2: "skipped (not finite)", 3: "skipped (vote)"}
 
 
@@ -168,14 +170,13 @@ class State:
     """A model after a step. base: the image on which the next step is computed, which is one step
     older with max_staleness = 1."""
 
-    def __init__(self, model, id, step, applied, kinds):
+    def __init__(self, model, id, step, applied, kinds, images=None):
+        """images: tensor name → image. None: they are the master weights, rounded."""
         self.model, self.id, self.step, self.applied, self.kinds = model, id, step, applied, kinds
-        self.image = checkpoint.xxh3(
-            b"".join(
-                arithmetic.narrow(kinds["master"][n], model.image).tobytes()
-                for n, *_ in model.layout
-            )
-        )
+        self.images = images or {
+            n: arithmetic.narrow(kinds["master"][n], model.image) for n, *_ in model.layout
+        }
+        self.image = checkpoint.xxh3(b"".join(self.images[n].tobytes() for n, *_ in model.layout))
         self.content = checkpoint.xxh3(
             b"".join(a.tobytes() for k in sorted(kinds) for _, a in sorted(kinds[k].items()))
         )
@@ -213,6 +214,18 @@ def reduce_step(model, ranks, flip):
     return out
 
 
+def coded_images(s, master):
+    """Returns the images after s where several nodes gave gradients."""
+    model, images = s.model, {}
+    for name, at, numel, _ in model.layout:
+        old, new = s.images[name], []
+        cuts = range(model.chunk_elems - at % model.chunk_elems, numel, model.chunk_elems)
+        for p, i in zip(np.split(master[name], cuts), np.split(old, cuts)):
+            new.append(arithmetic.coded_image(p, i, model.image, MOST[model.image_codec], BLOCK))
+        images[name] = np.concatenate(new)
+    return images
+
+
 class Verdict:
     """The numbers of a step's result."""
 
@@ -247,7 +260,9 @@ def next_state(s, ranks, flip):
             kinds["master"][name] = p1
             for k, a in zip(STATES[model.optimizer], new):
                 kinds[k][name] = a
-        t = State(model, s.id, s.step + 1, v.applied, kinds)
+        coded = model.image_codec and len({b.node for b in ranks}) > 1
+        images = coded_images(s, kinds["master"]) if coded else None
+        t = State(model, s.id, s.step + 1, v.applied, kinds, images)
     t.base = s.image if model.staleness else t.image
     return t, v
 
