@@ -54,6 +54,8 @@ static void clean(const uint8_t *bytes, size_t size)
 	CHECK(strlen(once) < sizeof(once) && control_text_ok(once));
 	control_clean(twice, sizeof(twice), once);
 	CHECK(strcmp(once, twice) == 0);
+	control_escape(once, sizeof(once), text);
+	CHECK(strlen(once) < sizeof(once) && control_text_ok(once));
 	free(text);
 }
 
