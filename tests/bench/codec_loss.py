@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""codec_loss.py BUILD SVG [--steps N] [--seeds N] [--jobs N]: trains the demo's model as eight nodes
-with a rank each do, with and without codecs, from several seeds. Blocks have 1024 elements and each
-node codes a gradient of two sequences, which is harder than the defaults. The reference does it in one
-process, with the bits of daemons. Prints the loss over the last quarter of the steps (a mean over
-seeds) and how far that is from the loss without codecs, and plots losses and bytes. The bytes of a
-step are those that bench_codecs measures between two daemons. Fails if 8 bits with error feedback
-are further from none than the seeds are from each other, or 4 bits without it are not."""
+"""codec_loss.py BUILD SVG [--steps N] [--seeds N] [--jobs N]: trains the demo's model as eight
+nodes with a rank each do, with and without codecs, from several seeds. Blocks have 1024 elements
+and each node codes a gradient of two sequences, which is harder than the defaults. The reference
+does it in one process, with the bits of daemons. Prints the loss over the last quarter of the steps
+(a mean over seeds) and how far that is from the loss without codecs, and plots losses and bytes.
+The bytes of a step are those that bench_codecs measures between two daemons. Fails if 8 bits with
+error feedback are further from none than the seeds are from each other, or 4 bits without it are
+not."""
 import argparse
 import concurrent.futures
 import glob
-import html
 import os
 import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "growth"))
+import plot  # noqa: E402
 
 BASE = "optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384 codec_block=1024"
 # Name, settings, bytes by which measured row, colour.
@@ -25,7 +28,6 @@ KINDS = (
     ("int4", "grad_codec=int4 image_codec=int4", "int4", "#c8501e"),
     ("int4, no feedback", "grad_codec=int4 image_codec=int4 error_feedback=no", "int4", "#8a8a8a"),
 )
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 520, 330, 60, 44, 40
 
 
 def text_of(path):
@@ -40,8 +42,10 @@ def text_of(path):
 
 def losses(build, data, settings, seed, steps):
     done = subprocess.run(
-        [f"{build}/reference", "--data", data, "--steps", str(steps), "--seed", str(seed), "--nodes", "1,1,1,1,1,1,1,1",
-         "--dtype", "bf16", "--settings", f"{BASE} {settings}".strip()], stdout=subprocess.PIPE, check=True, text=True)
+        [f"{build}/reference", "--data", data, "--steps", str(steps), "--seed", str(seed),
+         "--nodes", "1,1,1,1,1,1,1,1", "--dtype", "bf16",
+         "--settings", f"{BASE} {settings}".strip()],
+        stdout=subprocess.PIPE, check=True, text=True)
     return [float(x) for x in re.findall(r"\bloss=(\S+)", done.stdout)]
 
 
@@ -56,49 +60,16 @@ def smooth(values, run=25):
     return [sum(values[max(0, i - run + 1):i + 1]) / min(i + 1, run) for i in range(len(values))]
 
 
-class Axes:
-    def __init__(self, out, left, title, unit, x, y):
-        self.out, self.left, self.x, self.y = out, left, x, y
-        self.say(LEFT, 18, title, 'font-weight="bold"')
-        self.say(LEFT, 33, unit, 'fill="#555"')
-        for i in range(6):
-            ax, ay = x[0] + (x[1] - x[0]) * i / 5, y[0] + (y[1] - y[0]) * i / 5
-            left_end, right_end = self.at(x[0], ay), self.at(x[1], ay)
-            out.append(f'<line x1="{left_end[0]:.1f}" y1="{left_end[1]:.1f}" x2="{right_end[0]:.1f}" '
-                       f'y2="{right_end[1]:.1f}" stroke="#e4e4e4"/>')
-            self.say(LEFT - 6, left_end[1] + 4, f"{ay:.3g}", 'text-anchor="end" fill="#555"')
-            self.say(self.at(ax, y[0])[0] - self.left, HEIGHT - BOTTOM + 16, f"{ax:.3g}",
-                     'text-anchor="middle" fill="#555"')
-
-    def at(self, x, y):
-        fx, fy = (x - self.x[0]) / (self.x[1] - self.x[0]), (y - self.y[0]) / (self.y[1] - self.y[0])
-        return self.left + LEFT + fx * (WIDTH - LEFT - 20), HEIGHT - BOTTOM - fy * (HEIGHT - TOP - BOTTOM)
-
-    def say(self, x, y, text, more=""):
-        self.out.append(f'<text x="{self.left + x:.1f}" y="{y:.1f}" {more}>{html.escape(text)}</text>')
-
-
-def plot(path, curves, ends, wire):
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-           'font-size="11">', "<!-- SPDX-License-Identifier: Apache-2.0. Written by `make codec-loss`. -->",
-           '<rect width="100%" height="100%" fill="#ffffff"/>']
-    steps = len(curves["none"])
-    low = min(min(c[steps // 10:]) for c in curves.values())
-    high = max(max(c[steps // 10:]) for c in curves.values())
-    a = Axes(out, 0, "Loss", "nats per byte; mean over seeds and the last 25 steps; by step", (0, steps), (low, high))
-    for i, (name, _, _, colour) in enumerate(KINDS):
-        line = " ".join("%.1f,%.1f" % a.at(k + 1, v) for k, v in enumerate(curves[name]) if k >= steps // 10)
-        out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        a.say(WIDTH - 150, TOP + 16 + 16 * i, name, f'fill="{colour}"')
-    every = [v for values in ends.values() for v in values]
-    b = Axes(out, WIDTH, "Loss at the end, by bytes", "a point for each seed; bytes between nodes, none = 1", (0, 1.1),
-             (min(every), max(every)))
-    for name, _, row, colour in KINDS:
-        for v in ends[name]:
-            x, y = b.at(wire[row], v)
-            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}" fill-opacity="0.7"/>')
-    with open(path, "w", encoding="utf-8") as f:
-        f.write("\n".join(out + ["</svg>"]) + "\n")
+def draw(path, curves, ends, wire, steps):
+    lines = [(name, colour, "0", list(enumerate(curves[name]))[steps // 10:])
+             for name, _, _, colour in KINDS]
+    points = [(name, colour, [(wire[row], y) for y in ends[name]])
+              for name, _, row, colour in KINDS]
+    plot.write(path, [
+        plot.Panel("Loss", "nats per byte: mean over seeds and the last 25 steps", lines,
+                   linear=True, x="step"),
+        plot.Panel("Loss at the end", "a point for each seed", [], points=points, linear=True,
+                   x="bytes between nodes, none = 1")], by="make codec-loss")
 
 
 def main():
@@ -110,18 +81,23 @@ def main():
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     o = p.parse_args()
     runs = {}
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
+    seeds = range(1, o.seeds + 1)
+    with tempfile.TemporaryDirectory() as folder, \
+            concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
         text_of(f"{folder}/text")
-        asked = {(name, seed): pool.submit(losses, o.build, f"{folder}/text", settings, seed, o.steps)
-                 for name, settings, _, _ in KINDS for seed in range(1, o.seeds + 1)}
+        text = f"{folder}/text"
+        asked = {(name, seed): pool.submit(losses, o.build, text, settings, seed, o.steps)
+                 for name, settings, _, _ in KINDS for seed in seeds}
         for nr, (key, f) in enumerate(asked.items()):
             runs[key] = f.result()
             print(f"codec_loss: {nr + 1} of {len(asked)} runs", file=sys.stderr)
     wire = measured_bytes(o.build)
     last = o.steps // 4
-    ends = {name: [sum(runs[name, s][-last:]) / last for s in range(1, o.seeds + 1)] for name, *_ in KINDS}
-    curves = {name: smooth([sum(runs[name, s][k] for s in range(1, o.seeds + 1)) / o.seeds for k in range(o.steps)])
-              for name, *_ in KINDS}
+    ends, curves = {}, {}
+    for name, *_ in KINDS:
+        ends[name] = [sum(runs[name, s][-last:]) / last for s in seeds]
+        curves[name] = smooth(
+            [sum(runs[name, s][k] for s in seeds) / o.seeds for k in range(o.steps)])
     spread = max(ends["none"]) - min(ends["none"])
     print(f"| codec | bytes | loss | beside none, mean over {o.seeds} seeds |\n|---|---|---|---|")
     beside = {}
@@ -130,9 +106,10 @@ def main():
         beside[name] = mean - sum(ends["none"]) / o.seeds
         print(f"| {name} | {wire[row]:.3f} | {mean:.4f} | {beside[name]:+.4f} |")
     print(f"\nThe seeds without codecs lie {spread:.4f} apart.")
-    plot(o.svg, curves, ends, wire)
+    draw(o.svg, curves, ends, wire, o.steps)
     if abs(beside["int8"]) > spread or beside["int4, no feedback"] <= spread:
-        sys.exit("codec_loss: FAILED: int8 must be within the spread of the seeds, int4 without feedback beyond it")
+        sys.exit("codec_loss: FAILED: int8 must be within the spread of the seeds, "
+                 "int4 without feedback beyond it")
 
 
 if __name__ == "__main__":
