@@ -58,6 +58,8 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 		deltas_fetched(m, slot, chunk, version);
 	store_image_version(m->store, slot, chunk, version);
 	nodes &= place_primary(&m->place, chunk) == m->server->self;
+	/* deltas_give() chooses a form of the newest image. */
+	CHECK(!nodes || slot == m->img.slot);
 	for (uint16_t n = 0; nodes && n < m->server->nodes_nr; n++) {
 		struct send_queue *o = &m->img.out[n * connections + chunk % connections];
 
@@ -609,10 +611,13 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 	return SHARD_OK;
 }
 
-bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk)
+bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk, uint32_t *slot)
 {
+	*slot = m->img.slot;
 	if (m->sealed && step == m->content_step)
 		return images_lacks(m, chunk);
+	if (m->set.max_staleness > 0)
+		*slot ^= 1;
 	return m->attempt.voted && !m->memory.settle.on && step == m->attempt.id.step &&
 	       !catchup_has(m, chunk);
 }

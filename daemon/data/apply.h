@@ -36,7 +36,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
  * apply_image_lacks(): the same of a whole chunk of that step, if it is of the newest image or of
  * the one that is voted for. apply_image_came(): all bytes of it are there. */
 bool apply_image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot);
-bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk);
+bool apply_image_lacks(const struct model *m, uint64_t step, uint32_t chunk, uint32_t *slot);
 void apply_image_came(struct model *m, uint32_t slot, uint32_t chunk, uint64_t step);
 void apply_trainer_image(
 	struct model *m,

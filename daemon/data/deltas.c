@@ -72,14 +72,14 @@ bool deltas_made(const struct model *m, const struct record *r)
 	return false;
 }
 
-uint32_t deltas_before(const struct model *m)
+uint32_t deltas_before(const struct model *m, uint32_t slot)
 {
-	return m->set.max_staleness > 0 ? m->img.slot ^ 1 : m->img.slot;
+	return m->set.max_staleness > 0 ? slot ^ 1 : slot;
 }
 
 bool deltas_based(const struct model *m, uint32_t chunk)
 {
-	return store_image_chunk(m->store, deltas_before(m), chunk) == m->img.before;
+	return store_image_chunk(m->store, deltas_before(m, m->img.slot), chunk) == m->img.before;
 }
 
 /* --- the primary --- */
@@ -109,7 +109,7 @@ void deltas_lost(struct model *m, uint16_t node, uint32_t chunk)
 
 void deltas_node_gone(struct model *m, uint16_t node)
 {
-	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+	for (uint32_t c = 0; m->deltas != NULL && c < m->layout->chunks_nr; c++)
 		deltas_lost(m, node, c);
 }
 

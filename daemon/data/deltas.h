@@ -36,9 +36,9 @@ uint8_t *deltas_at(const struct model *m, uint32_t chunk);
 /* Does the record make the image of codes, on all nodes? It does if several nodes gave gradients.
  */
 bool deltas_made(const struct model *m, const struct record *r);
-/* Which image is the one before that of m->record. */
-uint32_t deltas_before(const struct model *m);
-/* Are all bytes of the chunk of that image here? */
+uint32_t deltas_before(const struct model *m,
+		       uint32_t slot); /* The image that `slot` comes from. */
+/* Are all bytes of the chunk here of the image before that of m->record? */
 bool deltas_based(const struct model *m, uint32_t chunk);
 
 /* --- the primary --- */

@@ -59,7 +59,7 @@ static void operands(void *model, uint32_t chunk, struct tier_apply *a)
 				 .half = m->img.half,
 				 .codes = m->img.coded ? deltas_codes(m) : NULL,
 				 .coded = m->img.coded ? deltas_at(m, chunk) : NULL,
-				 .before = deltas_before(m),
+				 .before = deltas_before(m, m->img.slot),
 				 .stamp = m->meta.mark.stamp,
 				 .args = m->record.args,
 				 .zero = m->contrib.zero,

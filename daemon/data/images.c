@@ -449,7 +449,8 @@ static bool asks_follower(const struct model *m, const Shard__Chunks *runs)
 
 void images_asked(struct model *m, uint16_t node, const Shard__Chunks *runs)
 {
-	uint64_t asked = 0; /* Limits the work, whatever the runs say. */
+	uint64_t asked = 0;    /* Limits the work, whatever the runs say. */
+	bool now = !closed(m); /* Otherwise it asks again in a second. */
 
 	CHECK(node < m->server->nodes_nr);
 	if (m->img.applying && !m->memory.settle.on && asks_follower(m, runs))
@@ -463,8 +464,8 @@ void images_asked(struct model *m, uint16_t node, const Shard__Chunks *runs)
 			    !place_holds(&m->place, c, m->server->self))
 				continue;
 			deltas_lost(m, node, (uint32_t)c);
-			if (closed(m))
-				continue; /* It asks again in a second. */
+			if (!now)
+				continue;
 			want(m, node, (uint32_t)c);
 			if (m->memory.settle.on && images_here(m, (uint32_t)c))
 				images_made(m, (uint32_t)c);

@@ -57,29 +57,42 @@ enum shard_status patches_head(struct model *m, const struct peer *p, const stru
 	return SHARD_OK;
 }
 
-/* Where the bytes go, as apply_image_wanted() has it. */
-static uint32_t target(const struct model *m, uint64_t step)
-{
-	bool newest = m->sealed && step == m->content_step;
-
-	return newest || m->set.max_staleness == 0 ? m->img.slot : m->img.slot ^ 1;
-}
-
 /* A tag has the generation and the chunk. */
 static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
 	struct model *m = owner;
 	struct deltas *d = m->deltas;
-	uint32_t chunk = (uint32_t)tag;
+	uint32_t chunk = (uint32_t)tag, slot;
 
 	(void)r;
 	CHECK(d->in_hand > 0 && d->busy[chunk]);
 	d->in_hand--;
 	d->busy[chunk] = 0;
 	d->parts[chunk] = 0;
-	if (tag >> 32 == m->generation && apply_image_lacks(m, d->step[chunk], chunk))
-		apply_image_came(m, target(m, d->step[chunk]), chunk, d->step[chunk]);
+	if (tag >> 32 == m->generation && apply_image_lacks(m, d->step[chunk], chunk, &slot))
+		apply_image_came(m, slot, chunk, d->step[chunk]);
 	data_release(m);
+}
+
+static enum shard_status hand_out(struct model *m, uint32_t chunk)
+{
+	struct deltas *d = m->deltas;
+	struct tier_patch p = {.chunk = chunk, .codes = &d->codes, .coded = deltas_at(m, chunk)};
+	struct tier_call call = {
+		.done = done, .owner = m, .tag = (uint64_t)m->generation << 32 | chunk};
+	enum shard_status st;
+
+	if (!apply_image_lacks(m, d->step[chunk], chunk, &p.slot) ||
+	    !deltas_fit(m, d->step[chunk], chunk)) {
+		d->busy[chunk] = 0; /* Another record came while it waited. */
+		return SHARD_OK;
+	}
+	p.before = deltas_before(m, p.slot);
+	if ((st = m->tier->row->patch(m->tier, &p, &call)) != SHARD_OK)
+		return st;
+	d->in_hand++;
+	m->attempt.busy++;
+	return SHARD_OK;
 }
 
 static void feed(struct model *m)
@@ -87,28 +100,10 @@ static void feed(struct model *m)
 	struct deltas *d = m->deltas;
 
 	while (d != NULL && d->nr > 0 && d->in_hand < data_jobs_max(m)) {
-		uint32_t chunk = d->due[d->first], slot = target(m, d->step[chunk]);
-		struct tier_patch p = {.chunk = chunk,
-				       .slot = slot,
-				       .before = m->set.max_staleness > 0 ? slot ^ 1 : slot,
-				       .codes = &d->codes,
-				       .coded = deltas_at(m, chunk)};
-		struct tier_call call = {
-			.done = done, .owner = m, .tag = (uint64_t)m->generation << 32 | chunk};
-		bool now = apply_image_lacks(m, d->step[chunk], chunk) &&
-			   deltas_fit(m, d->step[chunk], chunk);
+		uint32_t chunk = d->due[d->first];
 
-		if (now) {
-			d->in_hand++;
-			m->attempt.busy++;
-		} else {
-			d->busy[chunk] = 0; /* Another record came while it waited. */
-		}
-		if (now && m->tier->row->patch(m->tier, &p, &call) != SHARD_OK) {
-			d->in_hand--;
-			m->attempt.busy--;
+		if (hand_out(m, chunk) != SHARD_OK)
 			return;
-		}
 		d->first = (d->first + 1) % m->layout->chunks_nr;
 		d->nr--;
 	}

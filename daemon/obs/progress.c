@@ -83,12 +83,8 @@ const char *progress_state(const struct model *m)
 	    strcmp(own, "diverged") == 0)
 		return own;
 	known = health_known_state(m);
-	/* The coordinator resumes when its own image is made again, which is not the model's state.
-	 * The other two are what it said before the seal, of which this node knows already. */
-	if (known == NULL || strcmp(known, "resuming") == 0 || strcmp(known, "unsealed") == 0 ||
-	    strcmp(known, "defining") == 0)
-		return own;
-	return known;
+	/* The coordinator's own image says nothing of the model. */
+	return known != NULL && strcmp(known, "resuming") != 0 ? known : own;
 }
 
 static void progress_decided(struct model *m, const struct record *r)
