@@ -10,6 +10,7 @@
 #include "node/state.h"
 #include "ckpt/ckpt.h"
 #include "control/drop.h"
+#include "control/seal.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -26,6 +27,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STOP_TICK_MS 5
 
@@ -240,16 +242,25 @@ static void pool_closed(void *arg)
 }
 
 /* Chunks of a decided step still wait for a place in the queue of the workers, for their state to
- * be in memory, or for the images that are being made again before. */
+ * be in memory, or for the images that are being made again before. So may what counts weights. */
 static bool feeding(const struct server *s)
 {
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (feed_open(m) || m->img.feed.in_hand > 0 ||
+		if (feed_open(m) || m->img.feed.in_hand > 0 || seal_waits(m) ||
 		    (m->img.applying && m->memory.settle.on && !m->dropping))
 			return true;
 	}
+	return false;
+}
+
+/* What uses a tier whose disk is lost never ends. Whoever stops the daemon was told so. */
+static bool lost_disk(const struct server *s)
+{
+	list_each(it, &s->models)
+		if (list_of(it, struct model, link)->memory.disk_lost)
+			return true;
 	return false;
 }
 
@@ -265,6 +276,8 @@ static void check_stopped(struct server *s)
 			return; /* stop_tick() calls again. */
 		close_connections(s);
 	}
+	if (lost_disk(s))
+		_exit(1);
 	lead_stop(s);
 	if (!links_closed(s) || !lead_ended(s) || !history_stopped(s) || !ckpt_stopped(s) ||
 	    s->persists > 0 || !job_idle(s, JOB_MEMORY) || !job_idle(s, JOB_SMALL) ||

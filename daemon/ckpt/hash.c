@@ -96,12 +96,12 @@ static void done(void *owner, void *args)
 	const struct hash_job *j = args;
 
 	CHECK(h->flying > 0 && j->at + j->nr <= h->next);
-	h->flying--;
 	for (uint32_t i = 0; i < j->nr; i++) {
 		h->digest[j->at + i] = j->digest[i];
 		tier_unpin(h->m->tier, &h->pin[j->at + i]);
 		h->bytes += chunk_bytes(h->m, j->chunk[i]);
 	}
+	h->flying--; /* Not before: an unpin may grant a pin, and that calls back(), too. */
 	h->back(h);
 }
 

@@ -47,6 +47,7 @@ struct model_control {
 	struct store_missing missing;
 	uint64_t missing_copies, balance; /* Of the same seal, as in WRITTEN. */
 	uint64_t seal_step;
+	uint32_t counts_wait; /* Counts of weights that wait until a chunk is in memory. */
 };
 
 extern const struct model_watch

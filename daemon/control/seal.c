@@ -138,8 +138,10 @@ static void count_go(void *owner, void *args)
 		if (elems > 0 && elems + layout_chunk_elems(m->layout, c->chunk) > COUNT_ELEMS &&
 		    exec_submit(&turns, &next) == SHARD_OK)
 			return;
-		if (!count_pins(c, c->chunk))
+		if (!count_pins(c, c->chunk)) {
+			m->control->counts_wait++;
 			return;
+		}
 		elems += layout_chunk_elems(m->layout, c->chunk) * (compares(c) ? 4 : 1);
 		count_chunk(c, c->chunk);
 	}
@@ -151,7 +153,15 @@ static void count_go(void *owner, void *args)
 
 static void count_pinned(struct tier_pin *p)
 {
-	count_go(list_of(p, struct count, pin), NULL);
+	struct count *c = list_of(p, struct count, pin);
+
+	c->m->control->counts_wait--;
+	count_go(c, NULL);
+}
+
+bool seal_waits(const struct model *m)
+{
+	return m->control->counts_wait > 0;
 }
 
 /* Starts a count. For a trainer's seal, weights that a restore left here must not count. */

@@ -21,6 +21,8 @@ enum shard_status seal_count_restored(struct model *m, uint32_t load, seal_count
  * so the sessions that wait for one are refused, and may seal again. */
 void seal_coordinator_gone(struct model *m, const struct err *e);
 void seal_writer_gone(struct model *m); /* Its writer's session has ended: refuses the seal. */
+/* Does a count of weights wait until a chunk is in memory? At a stop it ends then. */
+bool seal_waits(const struct model *m);
 extern const struct model_watch seal_watch;
 
 #endif

@@ -265,8 +265,8 @@ void transfer_node_write_frame(struct peer *p, const struct wire_head *h, const 
 
 static void reading_free(struct reading *r)
 {
-	tier_unpin(r->m->tier, &r->pin);
 	list_remove(&r->link);
+	tier_unpin(r->m->tier, &r->pin); /* This may grant the pin of another one, and end it. */
 	free(r);
 }
 
@@ -494,33 +494,54 @@ static void reading_pinned(struct tier_pin *p)
 
 static void transfer_retry(struct model *m)
 {
-	list_each(it, &m->control->reads)
+	struct list now;
+
+	list_init(&now);
+	while (!list_empty(&m->control->reads)) {
+		struct list *it = m->control->reads.next;
+
+		list_remove(it);
+		list_push(&now, it);
+	}
+	while (!list_empty(&now)) { /* One that ends may end others, in either list. */
+		struct list *it = now.next;
+
+		list_remove(it);
+		list_push(&m->control->reads, it);
 		retry(list_of(it, struct reading, link));
+	}
 }
 
 void transfer_fail(struct model *m, const struct err *e)
 {
 	CHECK(e->status != SHARD_OK);
-	list_each(it, &m->control->reads) {
-		struct reading *r = list_of(it, struct reading, link);
+	while (!list_empty(&m->control->reads)) {
+		struct reading *r = list_of(m->control->reads.next, struct reading, link);
 
 		caller_refuse(m->server, &r->who, e);
 		reading_end(r);
 	}
 }
 
+static struct reading *reading_of(const struct model *m, uint64_t session)
+{
+	list_each(it, &m->control->reads) {
+		struct reading *r = list_of(it, struct reading, link);
+
+		if (r->who.node == m->server->self && r->who.session == session)
+			return r;
+	}
+	return NULL;
+}
+
 void transfer_session_gone(struct server *s, uint64_t session)
 {
 	list_each(mit, &s->models) {
-		struct model *m = list_of(mit, struct model, link);
+		const struct model *m = list_of(mit, struct model, link);
+		struct reading *r;
 
-		list_each(it, &m->control->reads) {
-			struct reading *r = list_of(it, struct reading, link);
-
-			if (r->who.node != s->self || r->who.session != session)
-				continue;
+		while ((r = reading_of(m, session)) != NULL)
 			reading_free(r);
-		}
 	}
 }
 

@@ -214,6 +214,8 @@ static void ask_all(struct model *m)
 	struct catchup *l = m->catchup;
 	uint64_t asked = 1ull << m->server->self;
 
+	if (!m->sealed)
+		return; /* Nobody has weights. */
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		if (l->fetch[n].chunk != CATCHUP_NOBODY)
 			asked |= 1ull << n;
@@ -673,6 +675,17 @@ enum shard_status catchup_asked(struct model *m, struct peer *p, const struct wi
 	c->asked = h->chunk;
 	catchup_serve(m);
 	return SHARD_OK;
+}
+
+void catchup_lost(struct model *m)
+{
+	if (m->catchup == NULL)
+		return;
+	ask_nobody(m->catchup);
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
+		m->catchup->to[n].asked = CATCHUP_NOBODY;
+		tier_unpin(m->tier, &m->catchup->to[n].pin);
+	}
 }
 
 void catchup_node_gone(struct model *m, uint16_t node)

@@ -57,6 +57,9 @@ enum shard_status catchup_part(struct model *m, struct peer *p, const struct wir
 /* How many chunks are here, and of how many. all = 0: this node does not catch up. */
 void catchup_progress(const struct model *m, uint32_t *here, uint32_t *all);
 
+/* The weights are lost. Nothing is asked for, or copied, until there are others. */
+void catchup_lost(struct model *m);
+
 /* --- the primary --- */
 
 /* That node asks for a copy of the chunk h->chunk. */

@@ -25,7 +25,9 @@ struct model_memory {         /* The memory of one model on each node. */
 	struct model_settle settle;
 	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */
 	bool doubted;
-	bool unled;          /* This node leads, and not yet this model: see rooms_led(). */
+	uint32_t disk_jobs; /* Threads that work on a buffer of its tier. No step waits for them. */
+	bool disk_lost;     /* Its tier does nothing any more. */
+	bool unled;         /* This node leads, and not yet this model: see rooms_led(). */
 	char unled_why[512]; /* Why it cannot. Empty while it is only not ready yet. */
 };
 

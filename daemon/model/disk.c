@@ -123,12 +123,16 @@ static void hold(void *model)
 {
 	struct model *m = model;
 
-	m->attempt.busy++;
+	m->memory.disk_jobs++;
 }
 
 static void release(void *model)
 {
-	data_release(model);
+	struct model *m = model;
+
+	CHECK(m->memory.disk_jobs > 0);
+	if (--m->memory.disk_jobs == 0 && m->dropping)
+		server_wake(m->server, 1);
 }
 
 static void lost(void *model, const char *why)
@@ -184,8 +188,11 @@ void disk_sweep(struct server *s)
 	struct dirent *d;
 	char mine[48];
 
+	if (dir == NULL && s->conf->nvme_dir[0] != 0) /* A definition that needs it is refused. */
+		log_line(s->log, LOG_LEVEL_WARN, "event=nvme_dir path=%s why=%s", s->conf->nvme_dir,
+			 strerror(errno));
 	if (dir == NULL)
-		return; /* A definition that needs it says what is wrong. */
+		return;
 	prefix(s, mine);
 	while ((d = readdir(dir)) != NULL) {
 		if (strncmp(d->d_name, mine, strlen(mine)) != 0 || has_file(s, d->d_name))

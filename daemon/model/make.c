@@ -636,7 +636,9 @@ static void free_memory(struct make *k)
  * start takes that over, unless m->keep. */
 static void leave(struct model *m)
 {
-	CHECK(m->attempt.busy == 0 && !model_working(m));
+	CHECK(m->attempt.busy == 0 && m->memory.disk_jobs == 0 && !model_working(m));
+	if (m->tier != NULL)
+		tier_stop(m->tier); /* What is unpinned here must not begin anything. */
 	landing_end(&m->attempt.landing);
 	landing_end(&m->img.landing);
 	persist_free(m);

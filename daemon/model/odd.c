@@ -67,6 +67,7 @@ void odd_lost(struct model *m, const char *why)
 	struct server *s = m->server;
 	const struct model *other = alone(m);
 
+	m->memory.disk_lost = true;
 	if (meta_persistent(&m->meta))
 		meta_void(&m->meta);
 	log_line(s->log, LOG_LEVEL_ERROR, "event=nvme_lost model=%s why=%s means=%s", m->name, why,

@@ -107,7 +107,9 @@ static enum shard_status no_room(const char *path, int fd, uint64_t bytes, int e
 {
 	struct statvfs v = {.f_bsize = 0};
 
-	(void)fstatvfs(fd, &v);
+	/* It may have got a part. */
+	if (ftruncate(fd, 0) != 0 || fstatvfs(fd, &v) != 0)
+		v.f_bavail = 0;
 	return err_set(e, SHARD_BUDGET,
 		       "%s needs %.1f MiB, and %.1f MiB are free there: %s: make room, or choose "
 		       "another folder",
@@ -121,6 +123,11 @@ static enum shard_status reserve(int fd, const struct ring_file *f, const char *
 
 	if (fstat(fd, &s) != 0)
 		return err_sys(e, errno, "%s: %s", path, strerror(errno));
+	if (!S_ISREG(s.st_mode) || s.st_uid != geteuid())
+		return err_set(e, SHARD_DENIED,
+			       "%s is not a file of uid %u: somebody else can write in that "
+			       "folder: choose one of this user alone",
+			       path, (unsigned)geteuid());
 	if (f->there && (uint64_t)s.st_size == f->bytes)
 		return SHARD_OK;
 	if (f->there)
@@ -164,10 +171,13 @@ enum shard_status ring_file_open(int *out, const struct ring_file *f, struct err
 		return err_sys(e, errno, "%s: %s", path, strerror(errno));
 	if ((st = fence(fd, path, f->fence_ns, e)) == SHARD_OK)
 		st = reserve(fd, f, path, e);
-	if (st == SHARD_OK)
+	if (st == SHARD_OK) {
 		*out = fd;
-	else
-		(void)close(fd);
+		return SHARD_OK;
+	}
+	if (!f->there)
+		(void)unlink(path);
+	(void)close(fd);
 	return st;
 }
 

@@ -42,13 +42,16 @@ void tier_pinned(struct tier_pin *p)
 
 void tier_unpin(struct tier *t, struct tier_pin *p)
 {
+	bool waited = p->at == TIER_WAITS;
+
 	if (p->at == TIER_UNPINNED)
 		return;
 	CHECK(t->pins > 0);
 	t->pins--;
-	if (t->row->unpin != NULL)
-		t->row->unpin(t, p);
+	/* First, because the row may grant other pins, whose owners may look at this one. */
 	p->at = TIER_UNPINNED;
+	if (t->row->unpin != NULL)
+		t->row->unpin(t, p, waited);
 }
 
 void tier_ahead(struct tier *t)

@@ -120,7 +120,7 @@ struct tier_row {
 				    void *arg, uint64_t *kept, struct err *e);
 	/* True: it is in memory. False: the pin waits, and tier_pinned() follows. NULL: always. */
 	bool (*pin)(struct tier *t, struct tier_pin *p);
-	void (*unpin)(struct tier *t, struct tier_pin *p); /* Also of one that waits. */
+	void (*unpin)(struct tier *t, struct tier_pin *p, bool waited); /* waited: it still did. */
 	/* Both may be NULL. A step has begun, and will be applied to every chunk. Before the
 	 * threads end, when no call is in hand: nothing is begun by itself any more. */
 	void (*ahead)(struct tier *t);

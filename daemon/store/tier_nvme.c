@@ -241,13 +241,15 @@ static void forget(struct nvme *n, uint32_t b)
 	holds(n, b);
 }
 
-/* The chunk is in the buffer, as its word says. */
-static void warm(struct nvme *n, uint32_t b)
+/* The chunk is in the buffer, and its word says so. is_void: what is there is another chunk's. */
+static void warm(struct nvme *n, uint32_t b, bool is_void)
 {
 	struct buffer *u = &n->buffer[b];
 
 	u->state = WARM;
 	store_away_lend(n->store, u->chunk, store_away_buffer(n->store, b));
+	if (is_void)
+		store_void_set(n->store, u->chunk);
 	holds(n, b);
 }
 
@@ -256,16 +258,13 @@ static void check_done(void *owner, void *args)
 	const struct job *j = args;
 	struct nvme *n = owner;
 	struct buffer *u = &n->buffer[j->buffer];
+	bool is_void = u->voids != store_away_voids(n->store, u->chunk); /* Since the read began. */
 
 	CHECK(u->state == CHECKING);
-	if (u->voids != store_away_voids(n->store, u->chunk)) {
-		warm(n, j->buffer);
-		store_void_set(n->store, u->chunk); /* It became void meanwhile. */
-	} else if (j->ok) {
-		warm(n, j->buffer);
-	} else {
+	if (is_void || j->ok)
+		warm(n, j->buffer, is_void);
+	else
 		lose(n, "reading the state", u->chunk, 0);
-	}
 	serve(n);
 	n->conf.release(n->conf.arg);
 }
@@ -299,8 +298,7 @@ static bool bring(struct nvme *n, uint32_t chunk, uint32_t b)
 	n->where[chunk] = b;
 	u->voids = store_away_voids(n->store, chunk);
 	if (slot == SLOT_NONE) {
-		warm(n, b);
-		store_void_set(n->store, chunk);
+		warm(n, b, true);
 		return true;
 	}
 	u->state = READING;
@@ -447,7 +445,8 @@ static bool grant(struct nvme *n, const struct tier_pin *p, bool *full)
 	if (!may_have(n, p, b))
 		return false;
 	if (b == NONE) {
-		n->next = p->chunk;
+		if (p->done == call_pinned)
+			n->next = p->chunk;
 		if (*full || (b = last_again(n, false, 0)) == NONE) {
 			*full = true;
 			return false;
@@ -503,7 +502,8 @@ static bool nvme_pin(struct tier *t, struct tier_pin *p)
 	if (!store_is_away(n->store, p->chunk))
 		return true;
 	if (!over(n) && grant(n, p, &full)) { /* Those who wait could not have that buffer. */
-		n->next = p->chunk + 1 < n->chunks_nr ? p->chunk + 1 : 0;
+		if (p->done == call_pinned)
+			n->next = p->chunk + 1 < n->chunks_nr ? p->chunk + 1 : 0;
 		return true;
 	}
 	list_push(&n->waiting, &p->link);
@@ -511,14 +511,14 @@ static bool nvme_pin(struct tier *t, struct tier_pin *p)
 	return false;
 }
 
-static void nvme_unpin(struct tier *t, struct tier_pin *p)
+static void nvme_unpin(struct tier *t, struct tier_pin *p, bool waited)
 {
 	struct nvme *n = nvme_of(t);
 	struct buffer *u;
 
 	if (!store_is_away(n->store, p->chunk))
 		return;
-	if (p->at == TIER_WAITS) {
+	if (waited) {
 		list_remove(&p->link);
 		return;
 	}

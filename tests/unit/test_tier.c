@@ -411,9 +411,11 @@ static bool late_pin(struct tier *t, struct tier_pin *p)
 	return false;
 }
 
-static void late_unpin(struct tier *t, struct tier_pin *p)
+static void late_unpin(struct tier *t, struct tier_pin *p, bool waited)
 {
 	(void)t;
+	assert_int_equal(p->at, TIER_UNPINNED); /* Whoever is called by this sees it so. */
+	assert_true(waited || list_empty(&p->link));
 	late.unpinned++;
 	list_remove(&p->link);
 }

@@ -684,6 +684,26 @@ static void pins_of_others(void **state)
 	bench_free(b);
 }
 
+/* A model that goes unpins what it still has. Nothing may be begun for it by then, because its
+ * memory goes, too. */
+static void nothing_after_the_stop(void **state)
+{
+	struct bench *b = bench(100, 4);
+	struct tier_pin p[PINS];
+
+	(void)state;
+	fill_all(b);
+	quiet(b);
+	assert_int_equal(granted(b, p, 2, true), 1);
+	tier_stop(b->tier);
+	for (uint32_t i = 0; i < 2; i++)
+		tier_unpin(b->tier, &p[i]);
+	assert_int_equal(b->held, 0);
+	assert_int_equal(b->hand.nr, 0);
+	assert_int_equal(ring_flying(b->ring), 0);
+	bench_free(b);
+}
+
 /* --- what an earlier process left --- */
 
 static void left_over(void **state)
@@ -755,8 +775,8 @@ int main(void)
 		cmocka_unit_test(same_bits),        cmocka_unit_test(stays),
 		cmocka_unit_test(reads_that_fail),  cmocka_unit_test(other_bytes),
 		cmocka_unit_test(writes_that_fail), cmocka_unit_test(void_meanwhile),
-		cmocka_unit_test(pins_of_others),   cmocka_unit_test(left_over),
-		cmocka_unit_test(no_memory),
+		cmocka_unit_test(pins_of_others),   cmocka_unit_test(nothing_after_the_stop),
+		cmocka_unit_test(left_over),        cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
