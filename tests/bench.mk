@@ -23,9 +23,11 @@ bench-python: bench-build torch
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(SIZES),--sizes $(SIZES))
 
 # Losses with and without codecs, from five seeds, and bytes. Writes tests/bench/codec_loss.svg.
+# STEPS=n SEEDS=n, if they are asked for: other tests have a SEEDS with a default.
+asked = $(if $(filter command environment,$(firstword $(origin $1))),$2 $($1))
 .PHONY: codec-loss
 codec-loss: bench-build
-	@python3 -B tests/bench/codec_loss.py $(B) tests/bench/codec_loss.svg $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS))
+	@python3 -B tests/bench/codec_loss.py $(B) tests/bench/codec_loss.svg $(call asked,STEPS,--steps) $(call asked,SEEDS,--seeds)
 
 # How the time of a step grows with parameters, trainers and daemons on one machine. QUICK=1 uses
 # the small ones.
