@@ -342,7 +342,8 @@ help:
 	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \
 	  'make bench' 'figures beside what the machine can do' \
 	  'make codec-loss' 'losses and bytes with and without codecs, from five seeds, as a plot' \
-	  'make bench-growth' 'a step with more parameters, trainers and daemons, as plots' \
+	  'make zero' 'what stages of ZeRO need by shardctl plan, and the same measured on 100 million parameters' \
+  'make bench-growth' 'a step with more parameters, trainers and daemons, as plots' \
 	  'make bench-python' 'a step of torch with shardd, DDP, FSDP2 and DeepSpeed, in turn: RANKS="2,4" SIZES="21,100" ROUNDS=n' \
 	  'make growth' 'what one coordinator bears: 8 to 2,048 simulated nodes on measured costs, as a plot' \
 	  'make promtool' 'fetch the program that tests the alert rules into build/promtool' \

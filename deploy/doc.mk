@@ -2,7 +2,7 @@
 # The documents for people who run shardd or train with it. They are a part of `make install` and
 # `make uninstall`, and keep the folders that they have here, so that their links to each other
 # hold. Beside them lies a trainer in one file that needs nothing but shard.h and the library.
-DOC_FILES := README.md deploy/README.md client/README.md client/ctl/README.md client/ctl/shardctl.schema.json daemon/config/README.md daemon/obs/README.md \
+DOC_FILES := README.md deploy/README.md deploy/ZERO.md client/README.md client/ctl/README.md client/ctl/shardctl.schema.json daemon/config/README.md daemon/obs/README.md \
              proto/ckpt/README.md proto/wire/ARITHMETIC.md
 EXAMPLES  := train.c
 DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardd

@@ -29,6 +29,13 @@ asked = $(if $(filter command environment,$(firstword $(origin $1))),$2 $($1))
 codec-loss: bench-build
 	@python3 -B tests/bench/codec_loss.py $(B) tests/bench/codec_loss.svg $(call asked,STEPS,--steps) $(call asked,SEEDS,--seeds)
 
+# What ZeRO's stages need of devices, nodes, disks and wires: the plan, and a real run beside it.
+.PHONY: zero
+$(B)/tests/bench/zero_trainer: $(B)/tests/bench/zero_trainer.o $(CLIENT_A) $(PROTO_A)
+	$(link) $^ $(LIBS_CLIENT) -lm
+zero: all $(B)/tests/bench/zero_trainer
+	@python3 -B tests/bench/zero.py $(B) $(if $(QUICK),--quick)
+
 # How the time of a step grows with parameters, trainers and daemons on one machine. QUICK=1 uses
 # the small ones.
 bench-growth: bench-build

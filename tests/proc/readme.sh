@@ -4,8 +4,9 @@
 # is compiled with -Werror against the installed library and runs with an installed daemon; its loss
 # must fall. Then each command of deploy/README.md between its marks "run" and "/run" runs in order
 # with the model of that trainer, and each must succeed. daemon/obs/README.md has the metrics of a
-# scrape of that daemon. The functions of daemon/README.md are in the files that it names. README.md
-# is not too long. Prints one line, and exits with 0 if everything passed.
+# scrape of that daemon. deploy/ZERO.md has the figures of `shardctl plan`. The functions of
+# daemon/README.md are in the files that it names. README.md is not too long. Prints one line, and
+# exits with 0 if everything passed.
 set -eu
 build=$(cd "${1:?usage: readme.sh BUILD}" && pwd)
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -26,6 +27,11 @@ make -s -C "$here" install DESTDIR="$dir/root" PREFIX=/usr LIBDIR=/usr/lib >"$di
 # The further bytes of a UTF-8 character take no column.
 long=$(LC_ALL=C awk '{gsub(/[\200-\277]/, ""); gsub(/\t/, "        ")} length > 100 {print FNR}' "$here/README.md")
 [ -z "$long" ] || fail "README.md: longer than 100 columns: lines" $long
+
+# The tables of deploy/ZERO.md are those of `shardctl plan`.
+sed -n '/^<!-- plan -->/,/^<!-- .plan -->/p' "$here/deploy/ZERO.md" | grep '^|' >"$dir/told"
+python3 -B "$here/tests/bench/zero.py" "$build" --plan | grep '^|' >"$dir/planned" || fail "zero.py --plan"
+diff "$dir/told" "$dir/planned" || fail "deploy/ZERO.md has other figures than tests/bench/zero.py BUILD --plan"
 
 # daemon/README.md describes ways through the code. Each function must be in the named file.
 tr '\n' ' ' <"$here/daemon/README.md" | grep -oE '`[a-z_/]+\.[ch]: +[a-z_0-9]+`' | tr -d '`:' >"$dir/ways"
