@@ -194,9 +194,10 @@ static enum shard_status compare(const struct shard_model *m, const struct shard
 	enum shard_status st = layout_compare(m->layout, t->layout, "there", e);
 	const char *what = m->spec.image != t->spec.image || m->spec.grad != t->spec.grad
 				   ? "types of image or gradients"
-			   : m->spec.groups_nr != t->spec.groups_nr ? "groups"
-			   : m->staleness != t->staleness           ? "max_staleness"
-								    : NULL;
+			   : m->spec.groups_nr != t->spec.groups_nr   ? "groups"
+			   : m->staleness != t->staleness             ? "max_staleness"
+			   : m->staleness_after != t->staleness_after ? "staleness_after"
+								      : NULL;
 
 	if (st != SHARD_OK || what == NULL)
 		return st;

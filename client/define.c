@@ -141,6 +141,7 @@ static enum shard_status take_defined(struct shard_model *m, const struct reques
 	m->scheduled = d->scheduled;
 	m->sealed_step = d->step;
 	m->staleness = d->max_staleness;
+	m->staleness_after = d->staleness_after;
 	m->timeout_ms = d->timeout_ms > 0 && d->timeout_ms < INT64_MAX / 2 ? (int64_t)d->timeout_ms
 									   : CLIENT_REQUEST_MS;
 	m->quorum_ms = d->quorum_ms < INT64_MAX / 2 / NS_PER_MS ? (int64_t)d->quorum_ms : 0;

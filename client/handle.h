@@ -28,12 +28,13 @@ struct shard_model {
 	bool created;            /* This session has to write the weights. */
 	bool sealed;             /* The model has weights. */
 	uint64_t sealed_step;    /* The step of the weights when it was defined or sealed. */
-	uint32_t staleness;      /* The model's max_staleness. */
-	bool scheduled;          /* A schedule gives the learning rates, not shard_begin(). */
-	int64_t timeout_ms;      /* Of calls that name none. */
-	int64_t quorum_ms;       /* Of those that wait for min_world trainers. 0: timeout_ms. */
-	atomic_flag busy;        /* A call is in progress that only one thread may make. */
-	struct err lost;         /* Once it has a status, every call answers with it. */
+	uint32_t staleness;      /* The model's max_staleness, and from which step on. */
+	uint64_t staleness_after;
+	bool scheduled;     /* A schedule gives the learning rates, not shard_begin(). */
+	int64_t timeout_ms; /* Of calls that name none. */
+	int64_t quorum_ms;  /* Of those that wait for min_world trainers. 0: timeout_ms. */
+	atomic_flag busy;   /* A call is in progress that only one thread may make. */
+	struct err lost;    /* Once it has a status, every call answers with it. */
 	/* world.c */
 	struct request *join_request;  /* It outlives a shard_join() that timed out. */
 	struct request *leave_request; /* It outlives a shard_leave() that timed out. */
@@ -45,8 +46,7 @@ struct shard_model {
 	bool offered_over;             /* It ended before it was begun. */
 	struct attempt begun;          /* The attempt in hand. */
 	enum phase phase;              /* Of the attempt in hand. */
-	/* max_staleness = 1: the undecided attempt that `begun` follows. no is 0 if there is
-	 * none. */
+	/* max_staleness = 1: the undecided attempt that `begun` follows. no is 0: none. */
 	struct attempt flight;
 	bool ahead;                /* `begun` has no ATTEMPT yet, so nothing of it is sent. */
 	bool abandon_due;          /* ABANDON is sent when the ATTEMPT of `begun` is here. */

@@ -53,8 +53,9 @@ bool world_ahead_may(const struct shard_model *m, uint32_t *chunk)
 {
 	uint64_t first = (uint64_t)*chunk * m->layout->chunk_elems;
 
-	return m->staleness > 0 && m->phase == PHASE_COMMITTED && !m->ahead && m->copying == 0 &&
-	       m->queue_nr == 0 && !m->ready_due &&
+	return m->staleness > 0 && m->begun.id.step >= m->staleness_after &&
+	       m->phase == PHASE_COMMITTED && !m->ahead && m->copying == 0 && m->queue_nr == 0 &&
+	       !m->ready_due &&
 	       image_has(m, first, m->layout->elems - first, m->begun.newest, chunk);
 }
 

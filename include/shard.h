@@ -1641,7 +1641,8 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint6
  * step that it says. SHARD_ROLLED_BACK says the same, and the step is an older one.
  *
  * With max_staleness = 1 the next step may begin right after shard_commit(). It is computed on the
- * weights of two steps before, while the step between is still being decided.
+ * weights of two steps before, while the step between is still being decided. With staleness_after
+ * = n that holds for steps above n, and steps up to n wait for the one before as without it.
  *
  * EXAMPLE
  *

@@ -241,6 +241,10 @@ static const struct table_row rows[] = {
 		.fallback = "none",
 		.help = "The schedule of the learning rate, with the names and meanings of "
 			"DeepSpeed."},
+	{.name = "staleness_after", .role = SETTINGS_STALENESS, .type = TABLE_COUNT,
+		FIELD(staleness_after), .max = 1e12, .fallback = "0",
+		.help = "max_staleness = 1: steps up to this number are computed on the weights of "
+			"the step before, until the first, large changes are over."},
 	{.name = "straggler_timeout", .type = TABLE_DURATION, FIELD(straggler_timeout_ns),
 		.min = 1e6, .max = 24 * 3600e9, .fallback = "30s",
 		.help = "With stragglers = drop, the time for which no further trainer has become "

@@ -72,6 +72,7 @@ struct model_settings {
 	enum settings_tier tier;
 	uint32_t nvme_share, nvme_cache; /* In percent, and in chunks. Only with TIER_NVME. */
 	uint32_t max_staleness;
+	uint64_t staleness_after;  /* The last step that is not computed so. */
 	uint32_t mode;             /* Permissions, as of a file. */
 	char checkpoint_dir[256];  /* Empty: none. */
 	uint64_t checkpoint_every; /* In steps; 0: only when somebody asks. */

@@ -378,7 +378,8 @@ static void act_begin(struct model *m, const struct core_action *a)
 		body.local_size = m->contrib.local_nr;
 		body.loss_scale = m->record.scaler.scale;
 		if (m->set.max_staleness > 0) {
-			body.weights = m->content_old;
+			body.weights =
+				m->step < m->set.staleness_after ? m->content_step : m->content_old;
 			body.newest = m->content_step;
 		}
 		body.why = m->why;

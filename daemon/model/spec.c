@@ -554,5 +554,6 @@ void spec_say(const struct model *m, Shard__Defined *body)
 	body->timeout_ms = m->set.timeout_ns / NS_PER_MS;
 	body->quorum_ms = (m->set.quorum_timeout_ns + NS_PER_MS - 1) / NS_PER_MS;
 	body->max_staleness = m->set.max_staleness;
+	body->staleness_after = m->set.staleness_after;
 	body->scheduled = m->set.schedule.id != SCHEDULE_NONE;
 }

@@ -22,6 +22,7 @@ class Model:
     clip: float = 0.0
     predivide: float = 1.0
     staleness: int = 0
+    staleness_after: int = 0
     pause_ms: int = 15  # How long a step waits on average.
     save_every: int = 0  # Steps between saves that a trainer requests.
     does: str = ""
@@ -55,7 +56,8 @@ class Model:
         ]
         words += [f"clip={self.clip}"] if self.clip else []
         words += [f"predivide={self.predivide}"] if self.predivide != 1 else []
-        words += ["max_staleness=1"] if self.staleness else []
+        if self.staleness:
+            words += ["max_staleness=1", f"staleness_after={self.staleness_after}"]
         words += [f"image_codec={self.image_codec}"] if self.image_codec else []
         return " ".join(words + [self.extra])
 
@@ -113,6 +115,7 @@ STATIC = [
         {"lr": 0.001, "weight_decay": 0.05, "beta1": 0.9, "beta2": 0.99},
         "checkpoint_every=15 keep_latest=2",
         staleness=1,
+        staleness_after=25,
         does="ahead",
         checkpointed=True,
     ),

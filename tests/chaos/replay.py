@@ -263,7 +263,7 @@ def next_state(s, ranks, flip):
         coded = model.image_codec and len({b.node for b in ranks}) > 1
         images = coded_images(s, kinds["master"]) if coded else None
         t = State(model, s.id, s.step + 1, v.applied, kinds, images)
-    t.base = s.image if model.staleness else t.image
+    t.base = s.image if model.staleness and t.step >= model.staleness_after else t.image
     return t, v
 
 
@@ -379,6 +379,8 @@ class Replay:
         if [b for b in told if self.odd_result(b, v)]:
             return None
         later = self.at[t.id, t.step + 1 + self.model.staleness]
+        if t.step < self.model.staleness_after:
+            later = self.at[t.id, t.step + 1]
         if any(b.image == t.image for b in later) or any(
             (x.id, x.step, x.content) == (t.id, t.step, t.content) for x in self.shown
         ):

@@ -29,6 +29,7 @@ struct fake_conf { /* Constant while the daemon runs. */
 	uint32_t rank, world_size;
 	uint64_t timeout_ms; /* Of the model. 0: 20 s. */
 	uint32_t staleness;  /* The setting max_staleness. */
+	uint64_t staleness_after;
 };
 
 struct fake_knobs { /* Changed under the lock (fake_lock()). */

@@ -33,6 +33,7 @@ void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body)
 	d.chunk_elems = f->conf.chunk_elems;
 	d.timeout_ms = f->conf.timeout_ms;
 	d.max_staleness = f->conf.staleness;
+	d.staleness_after = f->conf.staleness_after;
 	if (strcmp(q->name, "nameless") != 0)
 		d.spec = shard__spec__unpack(NULL, f->spec_bytes, f->spec);
 	fake_control(f, &r, &d.base);

@@ -65,7 +65,7 @@ void fake_send_attempt(struct fake *f, const char *why)
 	a.world_size = f->conf.world_size + f->knobs.more_ranks;
 	a.local_size = 1;
 	a.loss_scale = f->knobs.loss_scale > 0 ? f->knobs.loss_scale : 8;
-	a.weights = f->wrote[0];
+	a.weights = f->wrote[f->step < f->conf.staleness_after];
 	a.newest = f->wrote[1];
 	a.why = (char *)(uintptr_t)why;
 	fake_control(f, &h, &a.base);
@@ -151,6 +151,7 @@ static void on_define(struct fake *f, const struct wire_head *h, const void *bod
 	r.chunk_elems = f->conf.chunk_elems;
 	r.timeout_ms = f->conf.timeout_ms;
 	r.max_staleness = f->conf.staleness;
+	r.staleness_after = f->conf.staleness_after;
 	f->defined = true;
 	free(f->spec);
 	f->spec_bytes = shard__spec__get_packed_size(q->spec);
@@ -349,6 +350,7 @@ static void on_restore(struct fake *f, const struct wire_head *h, const void *bo
 		r.chunk_elems = f->conf.chunk_elems;
 		r.timeout_ms = f->conf.timeout_ms;
 		r.max_staleness = f->conf.staleness;
+		r.staleness_after = f->conf.staleness_after;
 		if (strcmp(q->tag, "nameless") != 0)
 			r.spec = shard__spec__unpack(NULL, f->spec_bytes, f->spec);
 		reply(f, h, &r.base);

@@ -125,6 +125,11 @@ static void weights_of_two_steps_before(void **state)
 	      "initial_scale_power=20 max_staleness=1'");
 	if (run("KILL=1", "2,2 --steps 40 --settings 'chunk_elems=1024 max_staleness=1'", "") != 0)
 		fail_msg("not exact with a trainer that is killed");
+	/* After a warm-up, of which steps may be skipped. */
+	exact("2,2 --settings 'chunk_elems=1024 clip=0.5 max_staleness=1 staleness_after=3'");
+	exact("2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 "
+	      "loss_scale_window=2 hysteresis=1 initial_scale_power=20 max_staleness=1 "
+	      "staleness_after=3 image_codec=int8'");
 }
 
 /* Of each codec, with and without what it loses, over the kinds of worlds, dtypes and copies. In

@@ -190,11 +190,12 @@ static bool keep(void *arg, uint32_t tensor, const float *grad)
 static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 {
 	const uint32_t seq = r->cli.shape.seq, ranks = r->world->size;
+	/* On the weights of two steps before. */
+	bool late = r->conf.max_staleness == 1 && (double)step > r->conf.staleness_after;
 	double loss = 0;
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
-		transformer_load(&r->net, i,
-				 r->conf.max_staleness == 1 ? r->state[i].old : r->state[i].image,
+		transformer_load(&r->net, i, late ? r->state[i].old : r->state[i].image,
 				 r->state[i].dtype);
 	*weight_sum = 0;
 	for (r->rank = 0; r->rank < ranks; r->rank++) {

@@ -100,6 +100,7 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 		{"clip", &s->clip},
 		{"predivide", &s->predivide},
 		{"max_staleness", &s->max_staleness},
+		{"staleness_after", &s->staleness_after},
 		{"loss_scale", &s->loss_scale},
 		{"initial_scale_power", &s->initial_scale_power},
 		{"loss_scale_window", &s->loss_scale_window},

@@ -14,7 +14,7 @@ struct refsettings {
 	enum shard_kind states[2];
 	double hyper[HYPER_NR];
 	double clip; /* 0: off. */
-	double predivide, max_staleness;
+	double predivide, max_staleness, staleness_after;
 	double loss_scale; /* 0: dynamic. */
 	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
 	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run. */

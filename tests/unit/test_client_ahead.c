@@ -503,11 +503,50 @@ static void many_push(void **state)
 	fake_stop(f);
 }
 
+/* With staleness_after = 2 no step begins early before step 3, and until then each is computed on
+ * the weights of the step before. */
+static void warm_up(void **state)
+{
+	struct fake_conf conf = {.tcp = *state != NULL,
+				 .rank = 2,
+				 .world_size = 4,
+				 .staleness = 1,
+				 .staleness_after = 2,
+				 .timeout_ms = 1000};
+	struct fake *f = fake_start(&conf);
+	shard_ticket ticket = 0, last = 0;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	knob(f, &f->knobs.mute[OP_READY], true);
+	begins(&t, 1, 0);
+	commits(&t, &ticket);
+	fake_await(f, OP_READY, 1);
+	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
+	knob(f, &f->knobs.mute[OP_READY], false);
+	fake_result(f);
+	result(&t, ticket, SHARD_OK, 1);
+	begins(&t, 2, 1);
+	commits(&t, &ticket);
+	result(&t, ticket, SHARD_OK, 2);
+	knob(f, &f->knobs.mute[OP_READY], true);
+	begins(&t, 3, 1);
+	commits(&t, &ticket);
+	begins(&t, 4, 2);
+	commits(&t, &last);
+	knob(f, &f->knobs.mute[OP_READY], false);
+	fake_result(f);
+	result(&t, ticket, SHARD_OK, 3);
+	result(&t, last, SHARD_OK, 4);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		OVER_BOTH(every_phase_and_frame), OVER_BOTH(the_same_attempt), OVER_BOTH(deadlines),
-		OVER_BOTH(interrupted),           OVER_BOTH(many_push),
+		OVER_BOTH(interrupted),           OVER_BOTH(many_push),        OVER_BOTH(warm_up),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,6 +273,7 @@ KEYS: dict[str, Key] = {
     "shardd.tls": _m("over TCP: off, psk or a folder with certificates; default $SHARD_TLS", str),
     "shardd.world": _m("how many trainers, or [fewest, most]"),
     "shardd.max_staleness": _m("1: a step is computed while the one before is decided", int),
+    "shardd.staleness_after": _m("the steps before max_staleness counts", int),
     "shardd.checkpoint_dir": _m("where the daemons save by themselves", str),
     "shardd.checkpoint_every": _m("the steps between such checkpoints", int),
     "shardd.resume": _m('"never": a model that has made steps is an error. "auto": go on with it',
@@ -633,6 +634,7 @@ class Config:
             words["predivide"] = float(self.world[1])
         if self.get("shardd.max_staleness"):
             words["max_staleness"] = self.get("shardd.max_staleness")
+            words["staleness_after"] = self.get("shardd.staleness_after", 0)
         return {**words, **self.get("shardd.settings", {})}
 
     def _divides_first(self) -> bool:
