@@ -185,10 +185,11 @@ $(GPT_A): $(call objs,$(GPT_C))
 $(TEST_A): $(call objs,$(TESTLIB_C))
 	$(ar)
 
-# gold takes a third of the time for the large programs of instrumented code. It does not know all
-# options of the libraries.
-SANLD := $(if $(SAN),$(shell command -v ld.gold >/dev/null && echo -fuse-ld=gold))
-link = $(if $(V),,@echo '  link' $@;) $(CC) -pthread $(HARDEN_LD) $(SANF) $(if $(findstring .so,$@),,$(SANLD)) $(LDFLAGS) -o $@
+# gold takes a third of the time for tests, of which there are hundreds, and for the large programs
+# of instrumented code. It does not know all options of the libraries.
+GOLD := $(if $(X86),$(shell command -v ld.gold >/dev/null && echo -fuse-ld=gold))
+fast = $(if $(or $(SAN),$(filter $(B)/tests/%,$@)),$(GOLD))
+link = $(if $(V),,@echo '  link' $@;) $(CC) -pthread $(HARDEN_LD) $(SANF) $(if $(findstring .so,$@),,$(fast)) $(LDFLAGS) -o $@
 $(B)/shardd: $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
 $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
