@@ -448,6 +448,7 @@ static Shard__Known *known_of(const struct model *m, struct arena *memory)
 	struct list_of_findings l = {.memory = memory};
 	struct ask a = {.s = m->server, .found = as_message, .arg = &l};
 	Shard__Known *k = arena_take(memory, sizeof(*k));
+	struct core_state c;
 
 	if (k == NULL)
 		return NULL;
@@ -461,6 +462,8 @@ static Shard__Known *known_of(const struct model *m, struct arena *memory)
 	k->bytes = m->ckpt->last.bytes;
 	k->at = m->ckpt->last.at;
 	k->failures = m->ckpt->failures;
+	core_state(m->core, &c);
+	k->empty = c.joined == 0;
 	k->last_error = copied(memory, m->ckpt->last_error);
 	return k->state != NULL && k->path != NULL && k->last_error != NULL ? k : NULL;
 }

@@ -146,8 +146,10 @@ static json_t *nodes_json(const struct server *s)
 /* Those of the last world may have left where too few trainers have joined for another attempt. */
 static bool has_world(const struct model *m, const struct core_state *c)
 {
-	return m->attempt.on ||
-	       (strcmp(progress_state(m), "waiting") != 0 && !(c->coordinator && c->joined == 0));
+	const Shard__Known *k = health_known(m);
+	bool empty = c->coordinator ? c->joined == 0 : k != NULL && k->empty;
+
+	return m->attempt.on || (strcmp(progress_state(m), "waiting") != 0 && !empty);
 }
 
 /* Of the attempt in hand or, between two, of the last one. */
