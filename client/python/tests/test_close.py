@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import shardd
+from shardd.lib import libshard
 from shardd.session import Session
 
 RANK = """
@@ -127,6 +128,43 @@ def test_a_later_optimizer_takes_the_parameters_over(address):
     step(model, second)
     assert second.global_step == 2
     second.close()
+
+
+def test_tensors_that_share_memory_with_parameters_outlive_it(address, monkeypatch):
+    """As a state_dict() does, which is read later. Memory goes with the last one that needs it."""
+    model, opt = make(address)
+    for _ in range(2):
+        step(model, opt)
+    opt.close()  # None shares any: nothing is kept.
+    assert not opt._image._lent
+    library, unmapped = libshard(), []
+    free = library.shard_unmap
+    monkeypatch.setattr(library, "shard_unmap", lambda kept: (unmapped.append(True), free(kept)))
+    opt = shardd.AdamW(model, lr=0.01, name="n", address=address, timeout=60)
+    step(model, opt)
+    state, row = model.state_dict(), model.weight.detach()[1]
+    want = {k: x.clone() for k, x in state.items()}
+    opt.close()
+    with torch.no_grad():
+        model.weight.zero_()  # It has memory of its own now.
+    assert all(torch.equal(state[k], x) for k, x in want.items())
+    state["weight"].mul_(2)
+    assert torch.equal(row, 2 * want["weight"][1])
+    del state
+    assert torch.equal(row, 2 * want["weight"][1]) and not unmapped
+    del row
+    assert unmapped == [True]
+
+
+def test_what_cannot_be_kept_is_said(address, monkeypatch, caplog):
+    model, opt = make(address)
+    step(model, opt)
+    shares = model.weight.detach()
+    status = libshard().shard_keep
+    monkeypatch.setattr(libshard(), "shard_keep", lambda m, kind, ms, kept: status(m, 0, ms, kept))
+    opt.close()
+    assert "the memory that parameters shared with 1 other tensors is gone" in caplog.text
+    del shares
 
 
 def test_names_of_later_optimizers_are_new_ones(address, monkeypatch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeedEngine against plain torch and against the real DeepSpeed, and what it refuses."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -585,6 +586,28 @@ def test_no_sync(address):
     with pytest.raises(AssertionError, match="incompatible"), other.no_sync():
         pass
     other.destroy()
+
+
+def test_coalesce_grad_reduction(address):
+    """The norm of a step is that of a loop without it. The boundary has one owner."""
+    norms = []
+    for coalesced in (False, True):
+        engine = make(address, stage=1, gas=2)
+        with engine.coalesce_grad_reduction() if coalesced else contextlib.nullcontext():
+            for k in range(2):
+                engine.backward(engine(*models.tokens(k, 0)))
+        engine.allreduce_gradients()
+        engine.set_gradient_accumulation_boundary(True)
+        engine.step()
+        assert engine.was_step_applied()
+        norms.append(engine.get_global_grad_norm())
+        engine.destroy()
+    assert norms[0] == norms[1] > 0
+    engine = make(address, managed_gradient_accumulation=False)
+    with pytest.raises(AssertionError, match="managed_gradient_accumulation"), \
+            engine.coalesce_grad_reduction():
+        pass
+    engine.destroy()
 
 
 def test_checkpoint_again_and_again(address, tmp_path):

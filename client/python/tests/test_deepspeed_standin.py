@@ -74,11 +74,14 @@ def test_names_that_others_call():
             ops.lion.DeepSpeedCPULion checkpoint.utils.clone_tensors_for_torch_save
             utils.set_z3_leaf_modules utils.groups utils.logger utils.safe_get_full_fp32_param
             utils.safe_get_full_grad utils.safe_get_full_optimizer_state checkpointing.configure
-            checkpointing.checkpoint pipe.PipelineModule""".split():
+            checkpointing.checkpoint pipe.PipelineModule
+            runtime.pipe.module.PipelineModule""".split():
         at = deepspeed
         for word in name.split("."):
             at = getattr(at, word)
     assert len(MODULES) > 30
+    name = deepspeed.checkpoint.utils.get_model_ckpt_name_for_rank
+    assert name("runs/global_step3", "00") == "runs/global_step3/mp_rank_00_model_states.pt"
 
 
 def test_refuses_where_the_real_one_is_imported():

@@ -3,13 +3,16 @@
 
 follow() waits until the image has the weights of a step and has the parameters be them. Views are
 read-only memory of the library, one copy for all ranks of a node, so release() gives the parameters
-ordinary memory before that goes away. check() finds a parameter that somebody has replaced.
+ordinary memory before that goes away. Other tensors that share it, as those of a state_dict(), keep
+their addresses and values: outlive() takes the memory over from the library for them. check() finds
+a parameter that somebody has replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import weakref
 from typing import Any, ContextManager, Iterable, Sequence
@@ -19,6 +22,9 @@ import torch
 from . import lib as _c
 from . import params as _p
 from .session import Session
+
+log = logging.getLogger("shardd")
+KEEP_S = 20.0  # So long the library is asked for memory that tensors share.
 
 
 class Image:
@@ -34,6 +40,8 @@ class Image:
         self._rows, self.copy, self._module = rows, copy, module
         self._base = 0        # The address of the image, where the parameters are views.
         self.followed = False  # Whether the parameters are shardd's: not before the first step.
+        # Of each session the memory that parameters were, as far as a tensor uses it.
+        self._lent: dict[Session, list[weakref.ref]] = {}
 
     @property
     def views(self) -> bool:
@@ -62,9 +70,11 @@ class Image:
         elif s.image(0) != self._base:
             self._base = s.image(0)
             refuse_ddp(self._module, True)
+            lent = self._lent.setdefault(s, [])
             for i, r in enumerate(self._rows):
-                r.param.data = _p.view(s.image(i), r.param, r.dtype)
+                r.param.data = _p.view(s.image(i), r.param, r.dtype, lent)
                 r.address = r.param.data_ptr()
+            lent[:] = [used for used in lent if used() is not None]
             _give_back()
             _views.add(self)
             _tell_faults()
@@ -95,12 +105,39 @@ class Image:
                     r.param.data = r.param.data.clone()
             _views.discard(self)
             _tell_faults()
+        for s in list(self._lent):
+            self.outlive(s)
         self._base, self.followed = 0, False
+
+    def outlive(self, s: Session) -> None:
+        """Before a session ends: tensors that share memory of its image keep it."""
+        used = [x for x in (lent() for lent in self._lent.pop(s, ())) if x is not None]
+        try:
+            if used:
+                _Kept(s.keep_image(min(KEEP_S, s.timeout)), used)
+        except _c.Error as e:
+            log.warning("shardd: the memory that parameters shared with %d other tensors is gone. "
+                        "Do not use them: %s", len(used), e)
 
     def lose(self) -> None:
         """In a forked child, where the library's memory is not mapped: parameters become empty."""
         for r in self._rows if self.views else ():
             r.param.data = torch.empty(0, dtype=r.dtype)
+
+
+class _Kept:
+    """Memory that was taken over from the library. It ends with the last one that uses it."""
+
+    def __init__(self, kept: _c.Kept, used: Sequence[ctypes.Array]):
+        self._kept, self._left = kept, len(used)
+        for x in used:
+            # Not at exit, when they may be there still.
+            weakref.finalize(x, self._unused).atexit = False
+
+    def _unused(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            _c.libshard().shard_unmap(ctypes.byref(self._kept))
 
 
 # --- writes into read-only memory ---

@@ -507,6 +507,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._at_once() and not self._image.followed:
             self._refresh(step)
         for s in self._lost_sessions:
+            self._image.outlive(s)
             s.disconnect()
         self._lost_sessions.clear()
 

@@ -37,17 +37,21 @@ def ties(module: torch.nn.Module) -> dict[str, str]:
             if first.setdefault(id(p), n) != n}
 
 
-def view(address: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def view(address: int, like: torch.Tensor, dtype: torch.dtype,
+         lent: "list[weakref.ref] | None" = None) -> torch.Tensor:
     """A contiguous tensor of the shape of `like` over memory of the library.
 
     Elements lie row by row there, whatever the strides of `like` are, so that a checkpoint means
     the same to everybody. The memory belongs to the library. A ctypes array counts as writable for
-    torch, so that it does not warn about memory that is read-only.
+    torch, so that it does not warn about memory that is read-only. lent: gets a reference that is
+    dead once no tensor uses the memory any more.
     """
     numel = like.numel()
     if numel == 0:
         return torch.empty(like.size(), dtype=dtype)
     buffer = (C.c_char * (numel * dtype.itemsize)).from_address(address)
+    if lent is not None:
+        lent.append(weakref.ref(buffer))
     return torch.frombuffer(buffer, dtype=dtype, count=numel).view(like.size())
 
 

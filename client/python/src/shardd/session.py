@@ -384,6 +384,14 @@ class Session:
         """The address of a tensor's parameters. The memory is read-only."""
         return self._address(self.lib.shard_image(self._model, tensor))
 
+    def keep_image(self, timeout: float) -> _c.Kept:
+        """A copy of the image at the addresses that image() gave. The connection goes on with
+        others, and only shard_unmap() ends the copy."""
+        kept = _c.Kept()
+        _c.patiently(self._client, timeout, lambda ms: self.lib.shard_keep(
+            self._model, _c.IMAGE, ms, C.byref(kept)))
+        return kept
+
     def arena(self, tensor: int) -> int:
         """The address where a tensor's gradient is written."""
         return self._address(self.lib.shard_grad(self._model, tensor))

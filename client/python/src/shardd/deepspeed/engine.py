@@ -361,12 +361,19 @@ class DeepSpeedEngine(torch.nn.Module):
     @contextlib.contextmanager
     def coalesce_grad_reduction(self):
         """Backward passes in here are summed and leave together in step(), as they do anyway."""
+        assert self._managed, \
+            "coalesce_grad_reduction() is not supported with managed_gradient_accumulation=False; " \
+            "step() is the boundary already"
         assert not self.inside_no_sync_ctxt, "no_sync context manager reentry is unsupported"
         self.inside_no_sync_ctxt = True
         try:
             yield
         finally:
             self.inside_no_sync_ctxt = False
+
+    def allreduce_gradients(self, bucket_size: int = 500_000_000) -> None:
+        """Nothing: gradients leave by themselves, in step() at the latest. For loops that call it
+        between backward() and step()."""
 
     def step(self, lr_kwargs: dict | None = None) -> None:
         """Counts a micro-batch, and at the boundary commits the step and waits for the decision."""

@@ -232,14 +232,15 @@ class _Builder:
                                   "compute the step")
 
 
-def _model_file(*args, **kwargs) -> str:
-    return os.path.join(*map(str, args[:2]), "mp_rank_00_model_states.pt")
+def _model_file(base_folder: str, mp_rank_str: str) -> str:
+    return os.path.join(base_folder, f"mp_rank_{mp_rank_str}_model_states.pt")
 
 
 PIPE = "train each stage as a model of its own name in shardd, as \"gpt.pp0\""
 MOE = "use the experts of your model library: each parameter is kept, used in a step or not"
 PipelineModule, LayerSpec = _refused("PipelineModule", PIPE), _refused("LayerSpec", PIPE)
 TiedLayerSpec, MoE = _refused("TiedLayerSpec", PIPE), _refused("MoE", MOE)
+_PIPE = {"PipelineModule": PipelineModule, "LayerSpec": LayerSpec, "TiedLayerSpec": TiedLayerSpec}
 _SAFE = {n: getattr(zero, n) for n in dir(zero)
          if n.startswith("safe_") or "z3_leaf" in n}
 _ZERO = {n: getattr(zero, n) for n in (
@@ -351,8 +352,9 @@ MODULES: dict[str, Any] = {
                                         "hip_version": "0.0", "nccl_version": "0.0",
                                         "bf16_support": True},
                          "version": VERSION},
-    "pipe": {"PipelineModule": PipelineModule, "LayerSpec": LayerSpec,
-             "TiedLayerSpec": TiedLayerSpec},
+    "pipe": _PIPE,
+    "runtime.pipe": _PIPE,
+    "runtime.pipe.module": _PIPE,
     "moe": {},
     "moe.layer": {"MoE": MoE},
     "moe.utils": {"split_params_into_different_moe_groups_for_optimizer":
