@@ -308,8 +308,8 @@ static uint64_t budget(const struct held *h, int node, const char *what)
 	return strtoull(strchr(at, ':') + 1, NULL, 10);
 }
 
-/* So little is free beside the model that there are places for a few chunks only. */
-static void be_short(struct held *h)
+/* Makes the nodes' memory as large as so many models need, and 200 KiB more. */
+static void be_short(struct held *h, uint64_t models)
 {
 	uint64_t most = 0;
 
@@ -321,7 +321,7 @@ static void be_short(struct held *h)
 		most = need > most ? need : most;
 	}
 	cluster_done(&h->y.cluster);
-	most = (most >> 10) + 200;
+	most = models * ((most >> 10) + 1) + 200;
 	h->memory_kib = most + most / (SERVER_QUEUED_SHARE - 1) + 1;
 	keep_free(&h->y.keep);
 	keep_init(&h->y.keep);
@@ -335,7 +335,7 @@ static void no_memory(void **state)
 
 	if (!trap_here())
 		skip();
-	be_short(h);
+	be_short(h, 1); /* There are places for a few chunks only. */
 	begin(h, 1, NULL);
 	save_begins(h);
 	assert_in_range(budget(h, WRITER, "\"total\"") - budget(h, WRITER, "\"used\""), 1,
@@ -355,13 +355,40 @@ static void no_memory(void **state)
 	check_trained(h);
 }
 
+/* A model that saves by itself keeps the memory for that, until another model needs it. */
+static void memory_is_kept(void **state)
+{
+	struct held *h = *state;
+	uint64_t used, kept;
+	char settings[256], error[512];
+
+	be_short(h, 2);
+	snprintf(settings, sizeof(settings), "checkpoint_every=1000000 checkpoint_dir=%s",
+		 h->y.keep.dir);
+	begin(h, 1, settings);
+	kept = budget(h, WRITER, "\"used\"");
+	keep_must_save(at(h), "m", h->y.keep.dir, NULL);
+	assert_int_equal(budget(h, WRITER, "\"used\""), kept);
+	crew_init(&h->y.next, "n");
+	crew_larger(&h->y.next, CREW_SCALE_MAX);
+	yard_add(&h->y.next, h->y.cluster, (const int[]){2, 0, 0}, false);
+	if (crew_define(&h->y.next, at(h), error) != SHARD_OK)
+		fail_msg("%s", error);
+	assert_int_equal(cluster_logged(h->y.cluster, WRITER, "event=refused"), 0);
+	/* Saves go on without it, and get what is free. */
+	used = budget(h, WRITER, "\"used\"");
+	keep_must_save(at(h), "m", h->y.keep.dir, NULL);
+	assert_true(budget(h, WRITER, "\"used\"") >= used);
+	check_trained(h);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(in_memory),   TEST(copies),    TEST(image_codes), TEST(on_disks),
-		TEST(second_save), TEST(node_dies), TEST(chunks_move), TEST(dropped),
-		TEST(no_memory),   TEST(lost),
+		TEST(in_memory),   TEST(copies),    TEST(image_codes),    TEST(on_disks),
+		TEST(second_save), TEST(node_dies), TEST(chunks_move),    TEST(dropped),
+		TEST(no_memory),   TEST(lost),      TEST(memory_is_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
