@@ -388,8 +388,14 @@ void ckpt_decided(struct model *m, const struct record *r)
 
 void ckpt_auto_late(struct model *m)
 {
+	struct core_state core;
 	struct err e;
 
+	core_state(m->core, &core);
+	if (m->rolled_back && core.restoring) {
+		ckpt_auto_return(m);
+		return;
+	}
 	if (!m->ckpt->late)
 		return;
 	m->ckpt->late = false;

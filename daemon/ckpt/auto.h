@@ -11,7 +11,8 @@ void ckpt_restore_load(struct ckpt_op *op); /* Needs a checked manifest and an u
 void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: it succeeded. */
 extern const struct ckpt_doing ckpt_restores;
 /* auto.c */
-/* An operation that is no save has ended. Begins the save that was due meanwhile, if any. */
+/* An operation that reads the weights has ended. If they were LOST meanwhile, this begins the
+ * restore, or else the save that was due, if any. */
 void ckpt_auto_late(struct model *m);
 void ckpt_auto_pick(struct ckpt_op *op); /* Tries the newest checkpoint left in op->dirs. */
 void ckpt_auto_next(struct ckpt_op *op); /* The last one tried was bad: tries the next one. */

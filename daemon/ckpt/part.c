@@ -12,12 +12,12 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
-#include "ckpt/borrow.h"
+#include "ckpt/arrays.h"
 #include "ckpt/hash.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
-#include "store/away.h"
-#include "store/store_missing.h"
+#include "model/spare.h"
+#include "store/hold.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
@@ -45,8 +45,8 @@ struct ckpt_part {
 	struct placement holders; /* As it was when the runs were listed. */
 	struct ckpt_view view;    /* The same. */
 	struct part_run *runs;
-	struct borrow borrow;
-	struct part_memory memory; /* Of runs in chunks that are away. */
+	struct arrays arrays;
+	bool covered; /* Of a save: the coordinator was told. */
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
 	uint32_t runs_nr, blobs_nr;
@@ -78,43 +78,6 @@ static bool has_blob(const struct ckpt_part *p, uint32_t rank)
 	return rank < p->m->set.max_world && has_part(p, place_blob_chunk(&p->holders, rank));
 }
 
-static float *array_of(const struct ckpt_part *p, uint32_t chunk, uint32_t array)
-{
-	return array == 0 ? store_master(p->m->store, chunk)
-			  : store_state(p->m->store, chunk, array - 1);
-}
-
-/* A run of a chunk that is away is named by the chunk, the array, and its first element there. */
-static uint64_t tag_of(uint32_t chunk, uint32_t array, uint32_t start)
-{
-	return (uint64_t)chunk << 32 | (uint64_t)array << 28 | start;
-}
-
-struct using
-{
-	const struct ckpt_part *p;
-	uint64_t tag;
-	void (*with)(void *ctx, float *at);
-	void *ctx;
-};
-
-static void with_run(void *arg)
-{
-	const struct using *u = arg;
-	uint32_t chunk = (uint32_t)(u->tag >> 32), low = (uint32_t)u->tag;
-
-	u->with(u->ctx, array_of(u->p, chunk, low >> 28) + (low & 0xfffffff));
-}
-
-static void use_run(void *arg, const struct part_run *r, bool writes,
-		    void (*with)(void *ctx, float *at), void *ctx)
-{
-	struct ckpt_part *p = arg;
-
-	borrow_use(&p->borrow, (uint32_t)(r->tag >> 32), writes, with_run,
-		   &(struct using){p, r->tag, with, ctx});
-}
-
 /* array: 0 for the master. */
 static void add_runs(struct ckpt_part *p, enum shard_kind kind, uint32_t array)
 {
@@ -122,26 +85,21 @@ static void add_runs(struct ckpt_part *p, enum shard_kind kind, uint32_t array)
 	const struct layout *l = m->layout;
 
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
-		bool away = store_is_away(m->store, c);
-		float *base;
-
 		if (!has_part(p, c) || array > store_states(m->store, c))
 			continue;
-		base = away ? NULL : array_of(p, c, array);
 		for (uint32_t s = l->chunk_segment[c]; s < l->chunk_segment[c + 1]; s++) {
 			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
 
 			if (array > 0 && layout_frozen(l, s))
 				continue;
-			p->runs[p->runs_nr++] = (struct part_run){
+			p->runs[p->runs_nr] = (struct part_run){
 				.kind = kind,
 				.tensor = t->name,
 				.first = layout_chunk_start(l, c) + l->segment[s].start - t->offset,
 				.count = l->segment[s].n,
-				.at = away ? NULL : base + l->segment[s].start,
-				.memory = away ? &p->memory : NULL,
-				.tag = tag_of(c, array, l->segment[s].start),
 			};
+			arrays_run(&p->arrays, c, array, l->segment[s].start,
+				   &p->runs[p->runs_nr++]);
 		}
 	}
 }
@@ -154,10 +112,9 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 	p->view = ckpt_view(p->m);
 	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1,
 			 sizeof(*p->runs));
-	if (p->runs == NULL)
+	if (p->runs == NULL || arrays_begin(&p->arrays, p->op == OP_SAVE_PART, NULL) != SHARD_OK)
 		return err_set(e, SHARD_SYSTEM, "no memory to list what node %s holds of \"%s\"",
 			       members_name(p->server, p->server->self), p->m->name);
-	p->memory = (struct part_memory){use_run, p};
 	add_runs(p, SHARD_MASTER, 0);
 	for (uint32_t i = 0; i < optim->states_nr; i++)
 		add_runs(p, optim->states[i], i + 1);
@@ -193,58 +150,36 @@ static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 
 /* --- the jobs --- */
 
-struct looking {
-	const struct model *m;
-	uint32_t chunk;
-	struct store_missing *missing;
-};
-
-static void look(void *arg)
-{
-	const struct looking *l = arg;
-
-	store_missing(l->m->store, l->chunk, l->missing);
-}
-
-/* Checks that all masters held here are finite. If not, e names the first one. */
-static enum shard_status check_finite(struct ckpt_part *p, enum shard_status otherwise,
+/* Are all masters finite that were read or looked at? If not, e names the first one. */
+static enum shard_status check_finite(const struct ckpt_part *p, enum shard_status otherwise,
 				      const char *text, struct err *e)
 {
-	const struct model *m = p->m;
-	struct store_missing missing;
-	uint64_t nr;
+	const struct layout *l = p->m->layout;
+	const struct store_missing *missing = &p->arrays.missing;
+	uint64_t nr = missing->unwritten + missing->nonfinite;
 	uint32_t t;
 
-	store_missing_init(&missing);
-	for (uint32_t c = 0; c < m->layout->chunks_nr && !atomic_load(&p->progress.cancel); c++) {
-		struct looking l = {m, c, &missing};
-
-		if (has_part(p, c) && store_is_away(m->store, c))
-			borrow_use(&p->borrow, c, false, look, &l);
-		else if (has_part(p, c))
-			look(&l);
-	}
-	nr = missing.unwritten + missing.nonfinite;
 	if (nr == 0)
 		return SHARD_OK;
-	t = layout_tensor_at(m->layout, missing.first);
-	return err_set(
-		e, otherwise, "%s: %lu weights are not finite, the first in tensor \"%s\" at %lu%s",
-		p->path, (unsigned long)nr, t != UINT32_MAX ? m->layout->tensor[t].name : "?",
-		(unsigned long)(t != UINT32_MAX ? missing.first - m->layout->tensor[t].offset
-						: missing.first),
-		text);
+	t = layout_tensor_at(l, missing->first);
+	return err_set(e, otherwise,
+		       "%s: %lu weights are not finite, the first in tensor \"%s\" at %lu%s",
+		       p->path, (unsigned long)nr, t != UINT32_MAX ? l->tensor[t].name : "?",
+		       (unsigned long)(t != UINT32_MAX ? missing->first - l->tensor[t].offset
+						       : missing->first),
+		       text);
 }
 
-static void run_save(struct job *j)
+static void look_at_all(struct ckpt_part *p)
 {
-	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
+	for (uint32_t c = 0; c < p->m->layout->chunks_nr; c++)
+		if (has_part(p, c) && !atomic_load(&p->progress.cancel))
+			arrays_look(&p->arrays, c);
+}
 
-	CHECK(p->op == OP_SAVE_PART);
-	p->st = check_finite(p, SHARD_BAD_STATE,
-			     ": such weights are not saved, the checkpoints before this one stay",
-			     &p->why);
-	if (p->st != SHARD_OK || (p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
+static void write_share(struct ckpt_part *p)
+{
+	if ((p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
 		return;
 	if (!checkpoint_begun(p->place.at, p->m->name))
 		p->st = err_set(&p->why, SHARD_SYSTEM,
@@ -255,6 +190,24 @@ static void run_save(struct job *j)
 		p->st = part_write(p->place.at, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr,
 				   &p->file, &p->progress, &p->why);
 	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
+}
+
+static void run_save(struct job *j)
+{
+	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
+
+	CHECK(p->op == OP_SAVE_PART);
+	write_share(p);
+	if (!hold_end(p->m->store) && p->st == SHARD_OK)
+		p->st = err_set(&p->why, SHARD_BUSY,
+				"node %s: weights that were to be saved have changed before they "
+				"were copied: try again",
+				members_name(p->server, p->server->self));
+	if (p->st == SHARD_OK)
+		p->st = check_finite(
+			p, SHARD_BAD_STATE,
+			": such weights are not saved, the checkpoints before this one stay",
+			&p->why);
 }
 
 /* Reads the blobs of which a copy is kept here. They become the model's when the job is done. */
@@ -309,8 +262,10 @@ static void run_load(struct job *j)
 	if (p->st == SHARD_OK)
 		p->st = part_load(p->place.at, c->files, c->files_nr, p->runs, p->runs_nr,
 				  c->kinds_nr == 1, &p->progress, &p->why);
-	if (p->st == SHARD_OK)
+	if (p->st == SHARD_OK) {
+		look_at_all(p);
 		p->st = check_finite(p, SHARD_PROTOCOL, "", &p->why);
+	}
 	if (p->st == SHARD_OK)
 		p->st = load_blobs(p, c, &p->why);
 	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
@@ -427,11 +382,12 @@ static void answer(struct ckpt_part *p)
 
 static void borrow_closed(struct borrow *b)
 {
-	struct ckpt_part *p = list_of(b, struct ckpt_part, borrow);
+	struct ckpt_part *p = list_of(b, struct ckpt_part, arrays.borrow);
 
 	p->server->closing_parts--;
 	hash_deinit(&p->hash);
 	part_file_free(&p->file);
+	arrays_deinit(&p->arrays);
 	free(p->runs);
 	free(p->blobs);
 	free(p->blob_bytes);
@@ -442,7 +398,7 @@ static void timer_closed(uv_handle_t *h)
 {
 	struct ckpt_part *p = h->data;
 
-	borrow_close(&p->borrow, borrow_closed);
+	borrow_close(&p->arrays.borrow, borrow_closed);
 }
 
 static void take_load(struct ckpt_part *p)
@@ -482,6 +438,8 @@ static void after(struct job *j)
 	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
 
 	p->running = false;
+	if (p->op == OP_SAVE_PART)
+		spare_end(p->m);
 	end(p);
 }
 
@@ -586,6 +544,24 @@ static void begin_hash(struct ckpt_part *p)
 	hash_go(&p->hash); /* If the queue is full, tick() goes on. */
 }
 
+/* The coordinator lets steps go on when all nodes have said this. */
+static void tell_covered(struct ckpt_part *p)
+{
+	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id};
+	Shard__Progress body = SHARD__PROGRESS__INIT;
+
+	if (p->op != OP_SAVE_PART || p->covered || !hold_covered(p->m->store))
+		return;
+	p->covered = true;
+	body.done_bytes = atomic_load(&p->progress.done_bytes);
+	body.total_bytes = p->total_bytes;
+	body.covered = true;
+	if (for_self(p))
+		ckpt_share_covered(p->m, p->who.tag);
+	else
+		caller_progress(p->server, &p->who, &h, &body.base);
+}
+
 static void try_begin(struct ckpt_part *p)
 {
 	if (p->running || p->ended)
@@ -607,9 +583,12 @@ static void try_begin(struct ckpt_part *p)
 	}
 	if (p->op == OP_LOAD_PART)
 		ckpt_load_begins(p->m, p->who.node, p->who.tag); /* Before the first byte moves. */
+	if (p->op == OP_SAVE_PART) /* From here on it has the weights of its step. */
+		spare_begin(p->m, p->arrays.held);
 	p->running = true;
 	job_begin(&p->job, p->server, JOB_FILES, p->op == OP_SAVE_PART ? run_save : run_load,
 		  after);
+	tell_covered(p); /* It may begin a step. */
 }
 
 static void tell_progress(struct ckpt_part *p)
@@ -639,6 +618,7 @@ static void tick(uv_timer_t *timer)
 		return;
 	}
 	tell_progress(p);
+	tell_covered(p);
 	if (p->op == OP_VERIFY_PART && p->hash.flying == 0)
 		hash_back(&p->hash);
 }
@@ -676,7 +656,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 		ckpt_load_superseded(m, who->node, who->tag);
 	list_push(&m->ckpt->parts, &p->link);
 	m->server->closing_parts++;
-	borrow_init(&p->borrow, m);
+	arrays_init(&p->arrays, m);
 	uv_timer_init(m->server->loop, &p->timer);
 	p->timer.data = p;
 	uv_timer_start(&p->timer, tick, 0, POLL_MS);

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "model/lead.h"
 #include "base/clock.h"
+#include "ckpt/auto.h"
 #include "ckpt/client.h"
 #include "ckpt/op.h"
 #include "ckpt/save.h"
@@ -35,10 +36,14 @@ static void finish(struct ckpt_op *op);
 
 static void abandoned(struct ckpt_op *op)
 {
+	struct model *m = op->m;
+
 	CHECK(op->failed);
 	ckpt_op_note_failure(op);
 	ckpt_op_refuse(op, &op->why);
 	ckpt_op_free(op);
+	if (m != NULL)
+		ckpt_auto_late(m);
 }
 
 static void let_go(struct ckpt_op *op) /* In a job, because a file system may take its time. */
@@ -117,6 +122,7 @@ static void noted(struct ckpt_op *op)
 	ckpt_op_free(op);
 	WATCH_TELL(m->server, saved, m, l->path, l->step);
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	ckpt_auto_late(m);
 }
 
 static void save_beat(struct ckpt_op *op)

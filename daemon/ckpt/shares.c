@@ -222,6 +222,17 @@ void ckpt_counted(struct model *m, uint32_t load, const struct store_missing *w,
 	ckpt_share_done(m, op->share[m->server->self].tag, false, e);
 }
 
+/* Steps go on when each node that still writes keeps what it has to write as it is now. */
+static void may_go_on(struct ckpt_op *op)
+{
+	if (op->kind != CKPT_SAVE || op->phase != CKPT_WRITING || op->failed)
+		return;
+	for (uint64_t k = op->shares.out; k != 0; k &= k - 1)
+		if (!op->share[__builtin_ctzll(k)].covered)
+			return;
+	ckpt_op_hold(op, false);
+}
+
 static void share_done(struct ckpt_op *op, uint16_t node, bool bad, const struct err *e)
 {
 	struct err why;
@@ -237,6 +248,8 @@ static void share_done(struct ckpt_op *op, uint16_t node, bool bad, const struct
 	}
 	if (op->shares.out == 0)
 		op->shares_done(op);
+	else
+		may_go_on(op);
 }
 
 /* The operation that this node's share with that tag belongs to. NULL: the share was given up, and
@@ -274,6 +287,20 @@ void ckpt_progress(struct model *m, uint32_t tag, uint64_t done, uint64_t total)
 
 	if (op != NULL)
 		progress(op, m->server->self, done, total);
+}
+
+static void covered(struct ckpt_op *op, uint16_t node)
+{
+	op->share[node].covered = true;
+	may_go_on(op);
+}
+
+void ckpt_share_covered(struct model *m, uint32_t tag)
+{
+	struct ckpt_op *op = own_share(m, tag);
+
+	if (op != NULL)
+		covered(op, m->server->self);
 }
 
 static void share_file(struct ckpt_op *op, uint16_t node, struct part_file *file,
@@ -422,8 +449,12 @@ void ckpt_node_gone(struct server *s, uint16_t node)
 static void share_progress(struct round *r, struct server *s, const struct call *c,
 			   const Shard__Progress *body)
 {
+	struct ckpt_op *op = list_of(r, struct ckpt_op, shares);
+
 	(void)s;
-	progress(list_of(r, struct ckpt_op, shares), c->node, body->done_bytes, body->total_bytes);
+	progress(op, c->node, body->done_bytes, body->total_bytes);
+	if (body->covered)
+		covered(op, c->node);
 }
 
 static const struct round_ops shares = {.answered = share_answered, .progress = share_progress};

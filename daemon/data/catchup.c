@@ -20,6 +20,7 @@
 #include "data/images.h"
 #include "data/model.h"
 #include "link/peer.h"
+#include "store/hold.h"
 #include "wire/ops.h"
 
 #include <stdio.h>
@@ -204,6 +205,7 @@ static void fetch_begin(struct fetch *f, uint32_t chunk)
 	f->chunk = f->pin.chunk = chunk;
 	f->part = f->gaps = 0;
 	f->heard_ns = clock_ns();
+	hold_break(f->m->store, chunk); /* It may have been held here when a save began. */
 	if (tier_pin(f->m->tier, &f->pin))
 		ask(f->m, f->node);
 }

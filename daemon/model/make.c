@@ -29,6 +29,7 @@
 #include "model/disk.h"
 #include "model/resume.h"
 #include "model/rooms.h"
+#include "model/spare.h"
 #include "link/session.h"
 #include "model/watch.h"
 #include "model/tables.h"
@@ -241,6 +242,8 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 
 	budget_need(&m->need, &k->store);
 	st = budget_reserve(&s->budget, &m->need, m->name, members_name(s, s->self), e);
+	if (st != SHARD_OK && spare_drop(s))
+		st = budget_reserve(&s->budget, &m->need, m->name, members_name(s, s->self), e);
 	if (st != SHARD_OK && may_wait &&
 	    budget_soon(&s->budget, &m->need, resume_unconfirmed(s).total))
 		st = SHARD_AGAIN;
@@ -659,6 +662,7 @@ static void leave(struct model *m)
 		return;
 	definition_leaves(m, &m->make->definition);
 	m->make->disk.keep = m->keep;
+	spare_leave(m);
 	m->make->memory = m->store;
 	m->make->region = m->meta.shm;
 	m->store = NULL;

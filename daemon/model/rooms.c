@@ -16,8 +16,10 @@
 #include "link/peer.h"
 #include "data/model.h"
 #include "data/data.h"
+#include "model/spare.h"
 #include "model/tables.h"
 #include "model/view_file.h"
+#include "store/hold.h"
 #include "store/room.h"
 #include "wire/ops.h"
 
@@ -154,6 +156,17 @@ static bool wants(const struct model *m, const uint64_t *holders, uint32_t chunk
 	return holders[chunk] >> m->server->self & 1 && !store_holds(m->store, chunk);
 }
 
+static enum shard_status has_room(const struct model *m, uint64_t bytes, struct err *e)
+{
+	struct server *s = m->server;
+	enum shard_status st;
+
+	st = budget_room(&s->budget, bytes, m->name, members_name(s, s->self), e);
+	if (st != SHARD_OK && spare_drop(s))
+		st = budget_room(&s->budget, bytes, m->name, members_name(s, s->self), e);
+	return st;
+}
+
 /* Has it been made already, all of it? */
 static bool covers(const struct rooms *r, const uint64_t *holders)
 {
@@ -183,8 +196,7 @@ static enum shard_status plan(struct rooms *r, const uint64_t *holders, struct e
 		if (wants(m, holders, c))
 			r->chunk[nr++] = c;
 	store_room_plan(&r->room, m->store, r->chunk, nr);
-	if (budget_room(&m->server->budget, r->room.need.all, m->name,
-			members_name(m->server, m->server->self), e) != SHARD_OK)
+	if (has_room(m, r->room.need.all, e) != SHARD_OK)
 		return e->status;
 	reserve(r);
 	return SHARD_AGAIN;
@@ -431,8 +443,7 @@ enum shard_status rooms_grow(struct model *m, uint16_t nodes_nr, bool moving, st
 	store_nodes_plan(&r->nodes, m->store, nodes_nr);
 	r->nodes.e.status = SHARD_OK;
 	if (data_more_nodes(m, nodes_nr, &r->nodes.e) != SHARD_OK ||
-	    budget_room(&s->budget, r->nodes.need.all, m->name, members_name(s, s->self),
-			&r->nodes.e) != SHARD_OK) {
+	    has_room(m, r->nodes.need.all, &r->nodes.e) != SHARD_OK) {
 		r->nodes_again_ns = clock_ns() + NODES_AGAIN_NS;
 		return refuse_nodes(r, e);
 	}
@@ -451,7 +462,8 @@ static void give(struct rooms *r)
 	struct store_bytes back = {.all = 0};
 	uint32_t nr = 0;
 
-	r->give_due = m->attempt.busy > 0 || m->attempt.on;
+	/* A save may be reading a chunk that goes. */
+	r->give_due = m->attempt.busy > 0 || m->attempt.on || hold_on(m->store);
 	if (r->give_due)
 		return;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {

@@ -356,6 +356,25 @@ void budget_less(struct budget *b, struct budget_need *need, const struct store_
 	b->leaving_parked -= bytes->parked;
 }
 
+uint64_t budget_lend(struct budget *b, uint64_t bytes, uint64_t unit)
+{
+	uint64_t left = b->used < b->total ? b->total - b->used : 0,
+		 lent = bytes < left / 2 ? bytes : left / 2;
+
+	CHECK(unit > 0);
+	lent -= lent % unit;
+	b->used += lent;
+	b->leaving += lent;
+	return lent;
+}
+
+void budget_back(struct budget *b, uint64_t bytes)
+{
+	CHECK(b->used >= bytes && b->leaving >= bytes);
+	b->used -= bytes;
+	b->leaving -= bytes;
+}
+
 void budget_leave(struct budget *b, struct budget_need *need)
 {
 	CHECK(!need->leaving && b->used - b->leaving >= need->total);

@@ -69,6 +69,10 @@ enum shard_status budget_room(const struct budget *b, uint64_t bytes, const char
 /* They are counted for the model from now on, or no more. */
 void budget_more(struct budget *b, struct budget_need *need, const struct store_bytes *bytes);
 void budget_less(struct budget *b, struct budget_need *need, const struct store_bytes *bytes);
+/* Lends saves up to so many bytes, a multiple of unit, and at most half of what is free. They come
+ * back when a model needs them, so they count as leaving. Returns how many. */
+uint64_t budget_lend(struct budget *b, uint64_t bytes, uint64_t unit);
+void budget_back(struct budget *b, uint64_t bytes);
 /* The model ends. What it needed is given back when its threads are done. */
 void budget_leave(struct budget *b, struct budget_need *need);
 /* Will there be room for it when everything in .leaving is given back, and `more` bytes beside it?

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "node/limits.h"
 #include "store/away.h"
+#include "store/hold.h"
 #include "store/room.h"
 #include "store/store_impl.h"
 
@@ -214,7 +215,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	index_chunks(st);
 	if ((rc = map_region(st, STORE_STATE, store_state_bytes(&st->sizes, conf->optim->states_nr),
 			     e)) != SHARD_OK ||
-	    (rc = store_away_init(st, e)) != SHARD_OK ||
+	    (rc = store_away_init(st, e)) != SHARD_OK || (rc = hold_init(st, e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (st->first_nodes - 1u), e)) !=
 		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SUMS, store_sums_bytes(&st->sizes), e)) != SHARD_OK ||
@@ -253,6 +254,7 @@ void store_free(struct store **stp)
 	for (int i = 0; i < STORE_REGIONS; i++)
 		unmap(&st->region[i]);
 	store_away_deinit(st);
+	hold_deinit(st);
 	free(st->held_at);
 	free(st->here_at);
 	free(st->moment_at);

@@ -33,6 +33,7 @@ struct store {
 	 * NOT_HELD. here_at: among those of them that are not away. */
 	uint64_t *held_at, *here_at;
 	struct store_away *away; /* NULL: no chunk is. Owner: away.c. */
+	struct hold *hold;       /* Owner: hold.c. */
 	/* [chunks_nr] The first element of its moments. NOT_HELD: there are none in the first part,
 	 * also because all of it is frozen. */
 	uint64_t *moment_at;

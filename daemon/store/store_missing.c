@@ -96,6 +96,16 @@ static void count_missing(const float *at, uint64_t element, uint32_t n, struct 
 	}
 }
 
+void store_missing_in(const float *at, uint64_t element, uint64_t nr, struct store_missing *m)
+{
+	for (uint64_t i = 0; i < nr; i += LOOK_ELEMS) {
+		uint32_t n = nr - i < LOOK_ELEMS ? (uint32_t)(nr - i) : LOOK_ELEMS;
+
+		if (!all_finite(at + i, n))
+			count_missing(at + i, element + i, n, m);
+	}
+}
+
 void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
 {
 	const struct layout *l = st->conf.layout;
@@ -108,12 +118,8 @@ void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
 	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
 		const struct segment *seg = &l->segment[s];
 
-		for (uint32_t i = seg->start, n; i < seg->start + seg->n; i += n) {
-			n = seg->start + seg->n - i < LOOK_ELEMS ? seg->start + seg->n - i
-								 : LOOK_ELEMS;
-			if (!all_finite(master + i, n))
-				count_missing(master + i, layout_chunk_start(l, chunk) + i, n, m);
-		}
+		store_missing_in(master + seg->start, layout_chunk_start(l, chunk) + seg->start,
+				 seg->n, m);
 	}
 }
 

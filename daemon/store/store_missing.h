@@ -21,4 +21,6 @@ void store_missing(struct store *st, uint32_t chunk, struct store_missing *m);
 /* As if nothing of the chunk were written. */
 void store_missing_all(const struct store *st, uint32_t chunk, struct store_missing *m);
 void store_missing_init(struct store_missing *m);
+/* Weights of a chunk that was written, which lie at `at`, from this element on. */
+void store_missing_in(const float *at, uint64_t element, uint64_t nr, struct store_missing *m);
 #endif

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "optim/reduce.h"
 #include "store/away.h"
+#include "store/hold.h"
 #include "store/store_impl.h"
 #include "store/store_missing.h"
 
@@ -311,6 +312,7 @@ static void apply_run(void *args)
 {
 	struct apply_job *j = args;
 
+	hold_copy(j->store, j->update.chunk, j->update.tensor);
 	j->job.result.kept = j->tiles == NULL ? update_plain(&j->update)
 					      : tile_apply(j->tiles, j->stamp, &j->update);
 	if (j->image.codes != NULL)

@@ -21,9 +21,10 @@
 /* Memory that is not always there. */
 struct part_run;
 struct part_memory {
-	/* Brings the elements of the run, and calls with() with their address before it returns.
-	 * Several threads call it, and with() does not call it again. */
-	void (*use)(void *arg, const struct part_run *r, bool writes,
+	/* Brings these bytes of the run, and calls with() with the address of its first element
+	 * before it returns. Several threads call it, and with() does not call it again. A save
+	 * uses each byte once. */
+	void (*use)(void *arg, const struct part_run *r, uint64_t skip, uint64_t bytes, bool writes,
 		    void (*with)(void *ctx, float *at), void *ctx);
 	void *arg;
 };
@@ -36,6 +37,9 @@ struct part_run {
 	float *at; /* NULL: .memory brings them. */
 	const struct part_memory *memory;
 	uint64_t tag; /* For .memory. */
+	/* part_write() begins with the runs of the least turn. 0 everywhere: as they lie in the
+	 * file. */
+	uint32_t turn;
 };
 
 struct part_blob {

@@ -43,7 +43,7 @@ static void put(const struct part_run *r, uint64_t at, uint64_t bytes, const voi
 	if (r->at)
 		copy_in(&c, r->at);
 	else
-		r->memory->use(r->memory->arg, r, true, copy_in, &c);
+		r->memory->use(r->memory->arg, r, at, bytes, true, copy_in, &c);
 }
 
 struct task {

@@ -33,6 +33,11 @@ struct writer {
 	void *header;
 	uint64_t header_bytes, bytes;
 	uint64_t *sums;
+	struct turn *order; /* [pieces] */
+};
+
+struct turn { /* When a piece is written. */
+	uint32_t turn, piece;
 };
 
 static const char *const metadata[][2] = {{"format", "shardd part 1"}};
@@ -147,6 +152,7 @@ static void writer_free(struct writer *w)
 	free(w->source);
 	free(w->header);
 	free(w->sums);
+	free(w->order);
 	errno = error;
 }
 
@@ -244,16 +250,46 @@ static void gather(const struct writer *w, char *to, uint64_t offset, size_t byt
 		if (s->data)
 			memcpy(to + done, (const char *)s->data + skip, n);
 		else
-			s->run->memory->use(s->run->memory->arg, s->run, false, copy_out,
+			s->run->memory->use(s->run->memory->arg, s->run, skip, n, false, copy_out,
 					    &(struct copy){to + done, skip, n});
 		done += n;
 	}
 }
 
-static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffer, uint64_t *done,
+/* The least turn of the runs that have a part of it. */
+static uint32_t turn_of(const struct writer *w, uint64_t offset, uint64_t bytes)
+{
+	uint32_t turn = UINT32_MAX;
+
+	for (uint32_t i = source_at(w, offset);
+	     i < w->sources_nr && w->source[i].offset < offset + bytes; i++)
+		if (w->source[i].run && w->source[i].run->turn < turn)
+			turn = w->source[i].run->turn;
+	return turn;
+}
+
+static int by_turn(const void *x, const void *y)
+{
+	const struct turn *a = x, *b = y;
+
+	if (a->turn != b->turn)
+		return a->turn < b->turn ? -1 : 1;
+	return a->piece < b->piece ? -1 : a->piece > b->piece;
+}
+
+static void put_in_order(struct writer *w, uint32_t pieces)
+{
+	for (uint32_t i = 0; i < pieces; i++)
+		w->order[i] = (struct turn){
+			turn_of(w, (uint64_t)i * PART_PIECE_BYTES, PART_PIECE_BYTES), i};
+	qsort(w->order, pieces, sizeof(*w->order), by_turn);
+}
+
+static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buffer, uint64_t *done,
 				     struct err *e)
 {
 	struct writer *w = j->owner;
+	uint64_t i = w->order[at].piece;
 	uint64_t offset = i * PART_PIECE_BYTES;
 	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset)
 							    : PART_PIECE_BYTES;
@@ -331,10 +367,13 @@ enum shard_status part_write(const char *dir, const char *name, const struct par
 	part_path(w.path, dir, name);
 	pieces = (uint32_t)((w.bytes + PART_PIECE_BYTES - 1) / PART_PIECE_BYTES);
 	st = SHARD_SYSTEM;
-	if (!(w.sums = calloc(pieces, sizeof(*w.sums)))) {
+	w.sums = calloc(pieces, sizeof(*w.sums));
+	w.order = calloc(pieces, sizeof(*w.order));
+	if (!w.sums || !w.order) {
 		part_no_memory(e, "a checkpoint's sums");
 		goto end;
 	}
+	put_in_order(&w, pieces);
 	st = write_all(&w, pieces, p, e);
 	if (st != SHARD_OK) {
 		int error = errno;
