@@ -163,6 +163,10 @@ $(B)/%.fatbin: %.cu $(B)/with-nvcc
 	$(call say,nvcc,$<)
 	$(nvcc_run) --compress-mode=size $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
 	  -gencode arch=compute_80,code=compute_80 -fatbin -MD -MF $(@:.fatbin=.d) -o $@ $<
+$(B)/%.ptx: %.cu $(B)/with-nvcc
+	@mkdir -p $(@D)
+	$(call say,nvcc,$<)
+	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
 
