@@ -93,6 +93,7 @@ UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out tests/unit/test_cuda% tests
 # Nothing that is built needs it.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
+LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease) # For a real GPU.
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
 REF_C    := $(wildcard tests/ref/*.c)
@@ -267,8 +268,8 @@ $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda%,$(UNIT))
 FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
 $(CUDA_TESTS): $(FAKE_CUDA)
-$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c))
-	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^
+$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
+	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^ -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
@@ -336,7 +337,7 @@ check-all: deps
 	@$(MAKE) --no-print-directory check-all-run WERROR=1
 check-all-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B) all
-tests: all $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
+tests: all $(LEASE) $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
 tidy:
