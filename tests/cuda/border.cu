@@ -12,17 +12,28 @@
 	extern "C" __global__ void name(struct border_job job)                                     \
 	{                                                                                          \
 		uint32_t i = blockIdx.x * BORDER_THREADS + threadIdx.x;                            \
-		struct ops careful = {true, false};                                                \
                                                                                                    \
-		if (i >= job.n)                                                                    \
-			return;                                                                    \
-		float x = job.x[i], y = job.y[i], z = job.z[i];                                    \
-		(void)careful, (void)z;                                                            \
-		job.out[i] = expression;                                                           \
+		if (i < job.n)                                                                     \
+			job.out[i] = expression;                                                   \
 	}
-OPERATION(raw_mul, __fmul_rn(x, y))
-OPERATION(raw_fma, __fmaf_rn(x, y, z))
-OPERATION(raw_div, __fdiv_rn(x, y))
-OPERATION(careful_mul, op_mul(&careful, x, y))
-OPERATION(careful_fma, op_fma(&careful, x, y, z))
-OPERATION(careful_div, op_div(&careful, x, y))
+OPERATION(raw_mul, __fmul_rn(job.x[i], job.y[i]))
+OPERATION(raw_fma, __fmaf_rn(job.x[i], job.y[i], job.z[i]))
+OPERATION(raw_div, __fdiv_rn(job.x[i], job.y[i]))
+
+OP_FN struct ops *careful(struct ops *o)
+{
+	o->careful = true;
+	o->doubt = false;
+	return o;
+}
+#define CAREFUL(name, operation, ...)                                                              \
+	OP_FN float name##_of(const struct border_job &job, uint32_t i)                            \
+	{                                                                                          \
+		struct ops o;                                                                      \
+                                                                                                   \
+		return operation(careful(&o), __VA_ARGS__);                                        \
+	}                                                                                          \
+	OPERATION(name, name##_of(job, i))
+CAREFUL(careful_mul, op_mul, job.x[i], job.y[i])
+CAREFUL(careful_fma, op_fma, job.x[i], job.y[i], job.z[i])
+CAREFUL(careful_div, op_div, job.x[i], job.y[i])
