@@ -89,6 +89,11 @@ CUDA ?= found
 HAVE_CUDA := $(filter-out 0,$(CUDA))
 CUDA_C   := $(wildcard client/cuda/*.c)
 UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out tests/unit/test_cuda% tests/proc/test_cuda%,$(UNIT_C)))
+# The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's.
+# Nothing that is built needs it.
+NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
+LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease) # For a real GPU.
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
 REF_C    := $(wildcard tests/ref/*.c)
@@ -114,6 +119,7 @@ parts:
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
+	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so no kernels of GPUs are compiled,CUDA=0)))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -143,7 +149,27 @@ $(B)/with-uring: systemd-look
 $(B)/libshardd.a: $(B)/with-uring
 $(B)/with-cuda: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_CUDA),yes,no)' ] || echo '$(if $(HAVE_CUDA),yes,no)' >$@
-parts: $(B)/with-cuda
+$(B)/with-nvcc: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(or $(HAVE_NVCC),no)' ] || echo '$(or $(HAVE_NVCC),no)' >$@
+parts: $(B)/with-cuda $(B)/with-nvcc
+
+# Every operation of the kernels rounds once (daemon/optim/ops.h), and these say it again. Chips
+# that come later compile the PTX themselves.
+GPU_ARCHS  := 80 90 100 120
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -ftz=true -prec-div=true -prec-sqrt=true
+FATBIN     := $(B)/daemon/gpu/kernels.fatbin
+nvcc_run    = $(Q)$(HAVE_NVCC) $(NVCC_FLAGS) -Iinclude -Iproto -Idaemon -Itests
+$(B)/%.fatbin: %.cu $(B)/with-nvcc
+	@mkdir -p $(@D)
+	$(call say,nvcc,$<)
+	$(nvcc_run) --compress-mode=size $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
+	  -gencode arch=compute_80,code=compute_80 -fatbin -MD -MF $(@:.fatbin=.d) -o $@ $<
+$(B)/%.ptx: %.cu $(B)/with-nvcc
+	@mkdir -p $(@D)
+	$(call say,nvcc,$<)
+	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
+all: $(if $(HAVE_NVCC),$(FATBIN))
+fatbin: $(FATBIN)
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
@@ -243,8 +269,8 @@ $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda%,$(UNIT))
 FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
 $(CUDA_TESTS): $(FAKE_CUDA)
-$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c))
-	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^
+$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
+	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^ -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
@@ -312,7 +338,7 @@ check-all: deps
 	@$(MAKE) --no-print-directory check-all-run WERROR=1
 check-all-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B) all
-tests: all $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
+tests: all $(LEASE) $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
 tidy:
@@ -355,6 +381,7 @@ help:
 	  'make config-readme' 'writes daemon/config/README.md from the tables of options and settings' \
 	  'make install' 'DESTDIR, PREFIX, LIBDIR, MANDIR; and uninstall; man: the manual alone, into build/man' \
 	  'make deb' 'Debian packages into build/deb, read by lintian; installs what that needs' \
+	  'make nvcc' 'fetch the compiler for the kernels of GPUs into build/nvcc; make fatbin compiles them' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
@@ -364,5 +391,6 @@ help:
 clean:
 	rm -rf build
 .SECONDARY:
+.PHONY: fatbin
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
 -include tests/*.mk deploy/*.mk

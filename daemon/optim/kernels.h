@@ -25,35 +25,26 @@ extern const struct quant_kernels quant_scalar, quant_avx2, quant_avx512;
 	const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2,    \
 		void *image
 
-/* KERNELS_OF() makes the nine functions of one optimizer, and nine with undo. Each one inlines
- * `run` with constants for the rule and for both element types. */
+/* KERNEL() makes the function of one optimizer and pair of types, and the one with undo. Each one
+ * inlines `run` with constants for the rule and for both element types. */
 #define KERNEL(opt, states, id, g, i)                                                              \
 	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                               \
 	{                                                                                          \
-		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image,    \
+		return run(opt, states, id, KIND_##g, KIND_##i, a, n, grad, p, s1, s2, image,      \
 			   NULL);                                                                  \
 	}                                                                                          \
 	static uint64_t opt##_undo_##g##_##i(KERNEL_ARGS, struct optim_undo *undo)                 \
 	{                                                                                          \
-		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image,    \
+		return run(opt, states, id, KIND_##g, KIND_##i, a, n, grad, p, s1, s2, image,      \
 			   undo);                                                                  \
 	}
-#define KERNELS_OF(opt, states, id)                                                                \
-	KERNEL(opt, states, id, F32, F32)                                                          \
-	KERNEL(opt, states, id, F32, BF16)                                                         \
-	KERNEL(opt, states, id, F32, F16)                                                          \
-	KERNEL(opt, states, id, BF16, F32)                                                         \
-	KERNEL(opt, states, id, BF16, BF16)                                                        \
-	KERNEL(opt, states, id, BF16, F16)                                                         \
-	KERNEL(opt, states, id, F16, F32)                                                          \
-	KERNEL(opt, states, id, F16, BF16)                                                         \
-	KERNEL(opt, states, id, F16, F16)
+#define KERNELS_OF(opt, states, id) OPTIM_PAIRS(KERNEL, opt, states, id)
 #define KERNEL_TABLE(opt)                                                                          \
 	{                                                                                          \
-		{opt##_F32_F32, opt##_F32_BF16, opt##_F32_F16},                                    \
-			{opt##_BF16_F32, opt##_BF16_BF16, opt##_BF16_F16},                         \
+		{opt##_fp32_fp32, opt##_fp32_bf16, opt##_fp32_fp16},                               \
+			{opt##_bf16_fp32, opt##_bf16_bf16, opt##_bf16_fp16},                       \
 		{                                                                                  \
-			opt##_F16_F32, opt##_F16_BF16, opt##_F16_F16                               \
+			opt##_fp16_fp32, opt##_fp16_bf16, opt##_fp16_fp16                          \
 		}                                                                                  \
 	}
 #define KERNEL_TABLES(kind)                                                                        \
@@ -67,11 +58,7 @@ extern const struct quant_kernels quant_scalar, quant_avx2, quant_avx512;
 /* Every instruction set fills its tables with this macro, after it has defined run() and the five
  * rules. */
 #define KERNELS_DEFINE(table)                                                                      \
-	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                          \
-	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                            \
-	KERNELS_OF(sgd, 1, OPTIM_SGD)                                                              \
-	KERNELS_OF(adagrad, 1, OPTIM_ADAGRAD)                                                      \
-	KERNELS_OF(lion, 1, OPTIM_LION)                                                            \
+	OPTIM_KINDS(KERNELS_OF)                                                                    \
 	const struct optim_kernels table = {.apply = KERNEL_TABLES(), .undo = KERNEL_TABLES(_undo)};
 
 #endif

@@ -8,12 +8,9 @@
 
 #include "base/isa.h"
 #include "base/status.h"
+#include "optim/kinds.h"
 #include "optim/undo.h"
 #include "wire/dtype.h"
-
-enum optim_id { OPTIM_ADAMW, OPTIM_ADAM, OPTIM_SGD, OPTIM_ADAGRAD, OPTIM_LION, OPTIM_NR };
-
-enum { OPTIM_STATES_MAX = 2 };
 
 /* An index into an array of HYPER_NR doubles. Each tensor group has such an array. Hyper of
  * shard.proto has these numbers, too. */
@@ -36,25 +33,6 @@ struct optim_range { /* The range of one hyper-parameter of one optimizer. */
 	bool below_max; /* The range does not include max. */
 	bool whole;     /* The value is an integer. */
 };
-
-/* What a kernel needs to know about a step. Every division, power and root is already computed, in
- * double, and rounded to float once. The words travel as 4 bytes each, in this order. Words that an
- * optimizer does not use are zero. */
-struct optim_args {
-	float mult;  /* g = gradient * mult. It is clip factor / (loss scale * sum of weights). */
-	float lr;    /* For sgd, adagrad and lion. */
-	float decay; /* 1 - lr * weight_decay, for adamw and lion. */
-	float l2;    /* weight_decay that is added to the gradient, for adam, sgd and adagrad. */
-	float beta1; /* For sgd it is the momentum. */
-	float one_minus_beta1;
-	float beta2;
-	float one_minus_beta2;
-	float eps;
-	float step_size;   /* lr / (1 - beta1^t), for adamw and adam. */
-	float bc2_sqrt;    /* sqrt(1 - beta2^t), for adamw and adam. */
-	uint32_t nesterov; /* For sgd. */
-};
-enum { OPTIM_ARGS_WORDS = sizeof(struct optim_args) / 4 };
 
 /* Updates one segment of n elements in place. grad NULL stands for a gradient of zeros. s1 and s2
  * are the state tensors in the order of the row, and unused ones are NULL. Pointers are aligned to

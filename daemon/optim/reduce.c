@@ -7,46 +7,22 @@
 
 #include "base/check.h"
 #include "optim/kernels.h"
+#include "optim/rules.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE float load(enum shard_dtype dt, const void *src, size_t i)
+/* Stores x rounded to dt and returns what a reader of dst will see. */
+OP_FN float store(enum shard_dtype dt, void *dst, size_t i, float x)
 {
-	if (dt == SHARD_F32)
-		return ((const float *)src)[i];
-	uint16_t h = ((const uint16_t *)src)[i];
-	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
+	rule_store(dt, dst, i, rule_plain_nan(x));
+	return rule_load(dt, dst, i);
 }
 
-/* Stores x rounded to dt and returns what a reader of dst will see. Every NaN becomes the plain
- * one, because it is not defined which operand's payload a sum keeps. */
-INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
+OP_FN float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre,
+		bool scaled, size_t i)
 {
-	if ((dtype_bits(x) & 0x7fffffffu) > 0x7f800000u)
-		x = dtype_float(0x7fc00000u);
-	if (dt == SHARD_F32) {
-		((float *)dst)[i] = x;
-		return x;
-	}
-	uint16_t h = dt == SHARD_BF16 ? dtype_to_bf16(x) : dtype_to_f16(x);
-	((uint16_t *)dst)[i] = h;
-	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
-}
+	float x = rule_operand(NULL, rule_load(dt, src[0], i), pre, scaled);
 
-INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre,
-		 bool scaled, size_t i)
-{
-	float x = load(dt, src[0], i);
-
-	if (scaled)
-		x *= pre;
-	for (uint32_t s = 1; s < k; s++) {
-		float y = load(dt, src[s], i);
-
-		if (scaled)
-			y *= pre;
-		x += y;
-	}
+	for (uint32_t s = 1; s < k; s++)
+		x = op_add(x, rule_operand(NULL, rule_load(dt, src[s], i), pre, scaled));
 	return k > 1 || scaled ? store(dt, dst, i, x) : x;
 }
 
@@ -54,13 +30,12 @@ static double fold(double lane[REDUCE_LANES])
 {
 	for (int width = REDUCE_LANES / 2; width > 0; width /= 2)
 		for (int j = 0; j < width; j++)
-			lane[j] += lane[j + width];
+			lane[j] = op_add_d(lane[j], lane[j + width]);
 	return lane[0];
 }
 
-INLINE struct reduce_sum reduce_as(enum shard_dtype dt, size_t n, uint32_t k,
-				   const void *const *src, void *dst, float pre, bool scaled,
-				   bool norm)
+OP_FN struct reduce_sum reduce_as(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src,
+				  void *dst, float pre, bool scaled, bool norm)
 {
 	struct reduce_sum r = {0, true};
 	const void *copy = dst;
@@ -80,7 +55,8 @@ INLINE struct reduce_sum reduce_as(enum shard_dtype dt, size_t n, uint32_t k,
 
 			r.finite &= dtype_finite(x);
 			if (norm)
-				lane[(i - at) % REDUCE_LANES] += d * d;
+				lane[(i - at) % REDUCE_LANES] =
+					op_square(lane[(i - at) % REDUCE_LANES], d);
 		}
 		if (norm)
 			r.sq += fold(lane);
@@ -88,10 +64,9 @@ INLINE struct reduce_sum reduce_as(enum shard_dtype dt, size_t n, uint32_t k,
 	return r;
 }
 
-/* `scaled` is a constant, because a compiler may take "x * pre or x" for x * (pre or 1), and that
- * flushes an x that is denormal. */
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
-				   const void *const *src, void *dst, float pre, bool norm)
+/* `scaled` is a constant: see rule_operand(). */
+OP_FN struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src,
+				  void *dst, float pre, bool norm)
 {
 	return pre != 1 ? reduce_as(dt, n, k, src, dst, pre, true, norm)
 			: reduce_as(dt, n, k, src, dst, pre, false, norm);

@@ -13,17 +13,22 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Code of a device says first what makes a function one of the device. */
+#ifndef DTYPE_FN
+#define DTYPE_FN static inline
+#endif
+
 enum {
 	DTYPE_NR = 3,        /* enum shard_dtype runs from 1 to DTYPE_NR. */
 	DTYPE_BYTES_MAX = 4, /* The largest size of one element. */
 };
 
-static inline bool dtype_ok(uint32_t dt) /* For numbers that come from outside. */
+DTYPE_FN bool dtype_ok(uint32_t dt) /* For numbers that come from outside. */
 {
 	return dt >= SHARD_F32 && dt <= DTYPE_NR;
 }
 
-static inline size_t dtype_bytes(enum shard_dtype dt) /* The size of one element. */
+DTYPE_FN size_t dtype_bytes(enum shard_dtype dt) /* The size of one element. */
 {
 	return dt == SHARD_F32 ? 4 : 2;
 }
@@ -37,7 +42,7 @@ bool dtype_parse(const char *text, enum shard_dtype *dt);
 void dtype_convert(void *dst, enum shard_dtype dst_dt, const void *src, enum shard_dtype src_dt,
 		   size_t n);
 
-static inline uint32_t dtype_bits(float f)
+DTYPE_FN uint32_t dtype_bits(float f)
 {
 	uint32_t u;
 
@@ -45,7 +50,7 @@ static inline uint32_t dtype_bits(float f)
 	return u;
 }
 
-static inline float dtype_float(uint32_t u)
+DTYPE_FN float dtype_float(uint32_t u)
 {
 	float f;
 
@@ -53,17 +58,17 @@ static inline float dtype_float(uint32_t u)
 	return f;
 }
 
-static inline bool dtype_finite(float f)
+DTYPE_FN bool dtype_finite(float f)
 {
 	return (dtype_bits(f) & 0x7f800000u) != 0x7f800000u;
 }
 
-static inline float dtype_from_bf16(uint16_t h)
+DTYPE_FN float dtype_from_bf16(uint16_t h)
 {
 	return dtype_float((uint32_t)h << 16);
 }
 
-static inline uint16_t dtype_to_bf16(float f)
+DTYPE_FN uint16_t dtype_to_bf16(float f)
 {
 	uint32_t u = dtype_bits(f), nan = (u & 0x7fffffffu) > 0x7f800000u;
 	uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
@@ -71,7 +76,7 @@ static inline uint16_t dtype_to_bf16(float f)
 	return (uint16_t)(nan ? (u >> 16) | 0x40u : rounded);
 }
 
-static inline float dtype_from_f16(uint16_t h)
+DTYPE_FN float dtype_from_f16(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, man = h & 0x3ff;
 
@@ -87,7 +92,7 @@ static inline float dtype_from_f16(uint16_t h)
 	return dtype_float(sign | (exp + 112) << 23 | man << 13);
 }
 
-static inline uint16_t dtype_to_f16(float f)
+DTYPE_FN uint16_t dtype_to_f16(float f)
 {
 	uint32_t u = dtype_bits(f), sign = (u >> 16) & 0x8000, a = u & 0x7fffffffu;
 

@@ -3,13 +3,13 @@
  * and a few that trainers use, with the driver's rules. Streams are threads. Copies are late, by
  * amounts that come from a seed. Device memory is not readable by the host. Memory that is not
  * registered is copied synchronously. What the real driver leaves undefined, as memory that is
- * unregistered while it is copied, ends the process with a sentence. A test finds the library by
- * LD_LIBRARY_PATH and these functions by dlsym().
+ * unregistered while it is copied, ends the process with a sentence. Kernels run on the processor
+ * (fake_launch.c). A test finds the library by LD_LIBRARY_PATH and these functions by dlsym().
  *
  * Environment, when it is loaded: FAKE_CUDA_SEED, FAKE_CUDA_DELAY_US (the longest delay of one
  * operation; 300), FAKE_CUDA_DEVICES (1), FAKE_CUDA_READ_ONLY (1: read-only memory can be
- * registered), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
- * several are separated by commas). */
+ * registered), FAKE_CUDA_FTZ (0: an enum shim_ftz, for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1
+ * 2" (the first call of it fails with error 2; several are separated by commas). */
 #ifndef SHARD_TESTS_FAKE_CUDA_H
 #define SHARD_TESTS_FAKE_CUDA_H
 

@@ -6,6 +6,7 @@
 set -eu
 packages=(
 	build-essential pkg-config                                  # compiler, make, the installed library's test
+	g++                                                         # the kernels for GPUs, which tests run on the processor
 	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
 	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
 	libgnutls28-dev                                             # their TLS: whether a client's certificate is right

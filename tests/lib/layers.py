@@ -12,7 +12,7 @@ import sys
 # The lowest first. The order of folders on one line does not matter. "" are the files in daemon/
 # itself.
 ROOMS = {
-    "daemon": [["optim", "core"], ["config"], ["node", "store", "cluster"], ["warm"], ["link"], ["data"], ["model"],
+    "daemon": [["optim", "core"], ["config", "gpu"], ["node", "store", "cluster"], ["warm"], ["link"], ["data"], ["model"],
                ["control"], ["ckpt"], ["obs"], [""]],
     "proto": [["base"], ["wire"], ["net", "ckpt"]],
 }
@@ -24,7 +24,7 @@ CIRCLE_MAX = 4
 def sources(root, part):
     for folder, _, names in os.walk(os.path.join(root, part)):
         for name in sorted(names):
-            if name.endswith((".c", ".h")):
+            if name.endswith((".c", ".h", ".cu")):
                 yield os.path.relpath(os.path.join(folder, name), root)
 
 

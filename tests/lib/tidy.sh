@@ -9,7 +9,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 header_max=160 source_max=800 function_max=80 line_max=100
 wrong=0
-mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' | while read -r f; do [ -f "$f" ] && echo "$f"; done)
+mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' | while read -r f; do [ -f "$f" ] && echo "$f"; done)
 clang_format=$(command -v clang-format || ls /usr/bin/clang-format-[0-9]* 2>/dev/null | sort -V | tail -1)
 
 bad() { echo "tidy: $*"; wrong=$((wrong + 1)); }
