@@ -29,6 +29,10 @@ struct job {
 	bool ok;
 };
 
+static_assert(AWAY_TRAILER_BYTES == TRAILER_BYTES && TRAILER_BYTES == RING_ALIGN &&
+		      SUPER_BLOCK == RING_ALIGN,
+	      "what is behind a chunk, and what is before all of them, is whole blocks");
+static_assert(TURNS_MIN < AWAY_BUFFERS_MIN, "one buffer is left for a chunk that stays");
 static_assert(sizeof(struct job) <= EXEC_ARGS_BYTES, "a job travels by value");
 
 static void call_pinned(struct tier_pin *p);
