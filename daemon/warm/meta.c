@@ -418,13 +418,12 @@ uint64_t meta_packed_region(const void *packed, uint64_t bytes)
 	return at[AT_END];
 }
 
-/* The tiles of all chunks have the last record, and what codes have lost is not there. */
+/* No tile is being changed. What codes have lost is not there. */
 enum shard_status meta_unpack(const struct shm *region, const void *packed, uint64_t bytes,
 			      struct err *e)
 {
 	struct meta_head *h = region->base;
 	const uint64_t *at = h->at;
-	uint64_t *version, *end;
 	uint32_t now;
 
 	if (meta_packed_region(packed, bytes) != region->bytes)
@@ -435,11 +434,6 @@ enum shard_status meta_unpack(const struct shm *region, const void *packed, uint
 	if ((now = h->mark_now) > 1)
 		return err_set(e, SHARD_MISMATCH, "it does not say which step its tensors have");
 	h->mark[now].residual = (struct meta_residual){.step = 0};
-	version = (uint64_t *)(void *)((char *)h + at[AT_VERSIONS]);
-	end = (uint64_t *)(void *)((char *)h + at[AT_UNDO] / 64 * 64);
-	for (; version < end; version++)
-		*version = h->mark[now].stamp;
-	memset((char *)h + at[AT_UNDO], 0, at[AT_FIRST] - at[AT_UNDO]);
 	return SHARD_OK;
 }
 
