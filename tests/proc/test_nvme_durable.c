@@ -192,6 +192,7 @@ static void test_damaged(void **state)
 	warm_spawn(w, 1);
 	assert_int_equal(warm_logged(w, 0, "event=nvme_void model=m"), 1);
 	warm_wait_log(w, 0, "event=lost model=m", 1);
+	warm_finish(w);
 }
 
 static void refused(const char *settings, const char *why)
