@@ -242,13 +242,15 @@ static void pool_closed(void *arg)
 }
 
 /* Chunks of a decided step still wait for a place in the queue of the workers, for their state to
- * be in memory, or for the images that are being made again before. So may what counts weights. */
+ * be in memory or on a disk, or for the images that are being made again before. So may what counts
+ * weights. */
 static bool feeding(const struct server *s)
 {
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
 		if (feed_open(m) || m->img.feed.in_hand > 0 || seal_waits(m) ||
+		    m->memory.durable.busy ||
 		    (m->img.applying && m->memory.settle.on && !m->dropping))
 			return true;
 	}

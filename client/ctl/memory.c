@@ -168,8 +168,12 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 	if (held % m->chunk_elems != 0 && s->elems[1] % m->chunk_elems == 0)
 		elems -= m->chunk_elems - held % m->chunk_elems;
 	*buffers = cache * slot + up((away + cache) * 8, PAGE_BYTES);
-	out->disk = (away + NVME_SPARE) * slot;
-	out->disk_step = (away == cache ? 0 : away - (cache - turns)) * slot;
+	/* Without the superblocks, which are small. */
+	out->disk = (away * (m->nvme_durable ? 2 : 1) + NVME_SPARE) * slot;
+	out->disk_step = (m->nvme_durable ? away
+			  : away == cache ? 0
+					  : away - (cache - turns)) *
+			 slot;
 	return held - elems;
 }
 

@@ -20,6 +20,7 @@ struct memory_spec {
 	uint32_t staleness;   /* 0 or 1: the number of extra images and arena halves. */
 	uint32_t nvme_share;  /* Percent of a node's chunks on its disk. 0: tier = ram. */
 	uint32_t nvme_cache;  /* So many of those are in memory at a time. */
+	bool nvme_durable;    /* Each step outlives a loss of power. */
 	/* Of grad_codec and image_codec, with their other keys as they are by default. 0: none. */
 	uint32_t codec_bits, image_bits;
 };

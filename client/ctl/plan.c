@@ -33,7 +33,8 @@ enum {
 	CODEC,
 	IMAGE_CODEC,
 	NVME_SHARE,
-	NVME_CACHE
+	NVME_CACHE,
+	NVME_DURABLE
 };
 
 const struct argp_option ctl_plan_options[] = {
@@ -68,6 +69,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "tier = nvme: of a node's chunks, so many are on its disk (default: none)", 0},
 	{"nvme-cache", CTL_KEY + NVME_CACHE, "N", 0,
 	 "so many of them are in memory at a time (default: 64)", 0},
+	{"nvme-durable", CTL_KEY + NVME_DURABLE, "off|step", 0,
+	 "step: each step outlives a loss of power, and writes all of them (default: off)", 0},
 	{0},
 };
 
@@ -222,6 +225,18 @@ static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
 		return false;
 	m->nvme_share = (uint32_t)share;
 	m->nvme_cache = (uint32_t)cache;
+	m->nvme_durable =
+		o->value[NVME_DURABLE] != NULL && strcmp(o->value[NVME_DURABLE], "step") == 0;
+	if (o->value[NVME_DURABLE] != NULL && !m->nvme_durable &&
+	    strcmp(o->value[NVME_DURABLE], "off") != 0) {
+		ctl_fail(o, CTL_USAGE, "plan: --nvme-durable %s: choose off or step",
+			 o->value[NVME_DURABLE]);
+		return false;
+	}
+	if (m->nvme_durable && share < 100) {
+		ctl_fail(o, CTL_USAGE, "plan: --nvme-durable step takes --nvme-share 100");
+		return false;
+	}
 	if (cache >= 4)
 		return true;
 	ctl_fail(o, CTL_USAGE, "plan: --nvme-cache %s: choose a number from 4 to 16384",

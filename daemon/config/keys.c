@@ -35,6 +35,7 @@ static const char *const lost_words[] = {[false] = "fail", [true] = "reinitializ
 static const char *const codec_words[] = {
 	[QUANT_NONE] = "none", [QUANT_INT8] = "int8", [QUANT_INT4] = "int4", NULL};
 static const char *const tier_words[] = {[TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
+static const char *const durable_words[] = {[false] = "off", [true] = "step", NULL};
 static const char *const stragglers_words[] = {[false] = "wait", [true] = "drop", NULL};
 static const char *const warmup_words[] = {
 	[SCHEDULE_LOG] = "log", [SCHEDULE_LINEAR] = "linear", NULL};
@@ -211,6 +212,12 @@ static const struct table_row rows[] = {
 		.help = "tier = nvme: how many of the chunks on its disk a node has in memory at a "
 			"time, all but a few of which a step neither reads nor writes. Each takes "
 			"the memory of its master and moments."},
+	{.name = "nvme_durable", .role = SETTINGS_DURABLE, .type = TABLE_CHOICE,
+		.words = durable_words, FIELD(nvme_durable), .fallback = "off",
+		.help = "tier = nvme, on one node: with step, the disk has every step before the "
+			"next one is decided, so that a loss of power costs one step at most. Then "
+			"each step writes all chunks, to twice the room. It takes warm_restart, "
+			"nvme_share = 100 and max_staleness = 0."},
 	{.name = "nvme_share", .role = SETTINGS_TIER, .type = TABLE_COUNT, FIELD(nvme_share), .min = 1,
 		.max = 100, .fallback = "100",
 		.help = "tier = nvme: how many percent of its chunks a node keeps on its disk. The "

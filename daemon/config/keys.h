@@ -17,6 +17,7 @@ enum settings_role {
 	SETTINGS_CODEC,     /* As plain, and of no effect while there is no codec. */
 	SETTINGS_TIER,      /* The same, while the tier is memory. */
 	SETTINGS_STALENESS, /* The same, while max_staleness is 0. */
+	SETTINGS_DURABLE,   /* The same, while nothing outlives a loss of power. */
 	SETTINGS_HYPER,     /* A hyper-parameter: the row's index is its enum optim_hyper. */
 	SETTINGS_PARAM,     /* A parameter of the schedule: the index is its enum schedule_param. */
 	SETTINGS_OPTIMIZER, /* It decides which hyper-parameters there are. */

@@ -585,6 +585,10 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 		if (s->max_staleness == 0)
 			return;
 		break;
+	case SETTINGS_DURABLE:
+		if (s->tier == TIER_RAM || !s->nvme_durable)
+			return;
+		break;
 	case SETTINGS_PLAIN:
 		break;
 	}

@@ -71,6 +71,7 @@ struct model_settings {
 	bool error_feedback;
 	enum settings_tier tier;
 	uint32_t nvme_share, nvme_cache; /* In percent, and in chunks. Only with TIER_NVME. */
+	bool nvme_durable;               /* Each step outlives a loss of power. */
 	uint32_t max_staleness;
 	uint64_t staleness_after;  /* The last step that is not computed so. */
 	uint32_t mode;             /* Permissions, as of a file. */

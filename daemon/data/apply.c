@@ -17,6 +17,7 @@
 #include "data/feed.h"
 #include "data/catchup.h"
 #include "data/deltas.h"
+#include "data/durable.h"
 #include "data/images.h"
 #include "link/peer.h"
 #include "data/mr.h"
@@ -107,8 +108,8 @@ void apply_maybe_done(struct model *m)
  * or made, also by a seal. With weights that nobody wrote there is no vote. */
 static bool may_stage(const struct model *m)
 {
-	return m->img.sends == 0 && !m->memory.settle.on && !m->img.sealing &&
-	       m->sealed_without == 0 && !catchup_holds(m);
+	return m->img.sends == 0 && !m->memory.durable.busy && !m->memory.settle.on &&
+	       !m->img.sealing && m->sealed_without == 0 && !catchup_holds(m);
 }
 
 void apply_stage(struct model *m, uint32_t chunk)
@@ -253,6 +254,9 @@ static void settled(struct model *m)
 	}
 	if (!m->img.applying && learn_later(m))
 		return;
+	if (!m->img.applying)
+		durable_begin(
+			m, apply_stage_again); /* The process before may not have come to that. */
 	stage_later(m);
 	images_serve(m);
 	if (!m->img.applying || m->dropping)
@@ -274,6 +278,8 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 		feed_end(m); /* The chunks that follow are held elsewhere. */
 	}
 	m->sealed_without += missing;
+	if (what == FEED_SEAL && m->img.apply_left == 0 && m->sealed_without == 0)
+		durable_begin(m, apply_stage_again); /* Before anybody hears of it. */
 	if (what == FEED_SETTLE)
 		settle_done(m, chunk, missing);
 	else if (missing == 0)

@@ -14,6 +14,15 @@ struct model_settle { /* For a warm start: workers make the images again while t
 	bool apply;
 };
 
+struct model;
+
+struct model_durable { /* data/durable.c: nvme_durable = step. */
+	bool busy;     /* The disk is being told of a step. No vote leaves. */
+	void (*done)(struct model *m);
+	bool again;    /* Another one was whole meanwhile. */
+	uint64_t step; /* The last one that outlives a loss of power, since the start. */
+};
+
 struct model_memory {         /* The memory of one model on each node. */
 	uint64_t incarnation; /* Drawn at random when the memory is made. No other memory has it. */
 	char *why;            /* What became of the memory before this one. NULL: not known. */
@@ -26,8 +35,9 @@ struct model_memory {         /* The memory of one model on each node. */
 	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */
 	bool doubted;
 	uint32_t disk_jobs; /* Threads that work on a buffer of its tier. No step waits for them. */
-	bool disk_lost;     /* Its tier does nothing any more. */
-	bool unled;         /* This node leads, and not yet this model: see rooms_led(). */
+	struct model_durable durable;
+	bool disk_lost;      /* Its tier does nothing any more. */
+	bool unled;          /* This node leads, and not yet this model: see rooms_led(). */
 	char unled_why[512]; /* Why it cannot. Empty while it is only not ready yet. */
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "data/data.h"
+#include "model/lead.h"
 #include "model/model.h"
 #include "model/odd.h"
 #include "store/away.h"
@@ -41,19 +42,56 @@ static void prefix(const struct server *s, char out[48])
 		used += (size_t)snprintf(out + used, 48 - used, "%02x", uuid[i]);
 }
 
-enum shard_status disk_plan(struct disk *d, const struct model *m, bool there, struct err *e)
+static void name_of(char out[80], const struct server *s, uint32_t model, uint64_t id)
 {
-	const struct server *s = m->server;
 	char node[48];
 
-	*d = (struct disk){.dir = s->conf->nvme_dir, .there = there, .fence_ns = FENCE_NS};
+	prefix(s, node);
+	snprintf(out, 80, "%s-%08x-%016" PRIx64, node, model, id);
+}
+
+/* Of several nodes all would have to come up with the same step. */
+static enum shard_status may_be_durable(const struct model *m, struct err *e)
+{
+	const struct server *s = m->server;
+	const char *why = NULL;
+
+	if (!m->set.nvme_durable)
+		return SHARD_OK;
+	if (m->memory.nodes_nr > 1)
+		why = "is for models on one node: with replicas a loss of power of one node costs "
+		      "nothing anyway";
+	else if (lead_on(s))
+		why = "takes membership = static";
+	else if (m->set.nvme_share < 100)
+		why = "takes nvme_share = 100, because what is in memory alone is lost";
+	else if (m->set.max_staleness > 0 || m->set.image_codec != QUANT_NONE)
+		why = "takes max_staleness = 0 and image_codec = none, because the image is made "
+		      "of the masters again";
+	else if (s->warm == NULL)
+		why = "takes warm_restart = tmpfs or systemd, because it keeps a copy of what is "
+		      "there";
+	return why == NULL ? SHARD_OK
+			   : err_set(e, SHARD_UNSUPPORTED, "\"%s\": nvme_durable = step %s",
+				     m->name, why);
+}
+
+enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
+			    struct err *e)
+{
+	const struct server *s = m->server;
+
+	*d = (struct disk){.dir = s->conf->nvme_dir,
+			   .there = found != NULL,
+			   .recall = found != NULL && found->super != NULL,
+			   .fence_ns = FENCE_NS,
+			   .id = m->memory.incarnation};
 	if (disk_share(&m->set) == 0)
 		return SHARD_OK;
-	prefix(s, node);
-	snprintf(d->name, sizeof(d->name), "%s-%08x-%016" PRIx64, node, m->id,
-		 m->memory.incarnation);
+	name_of(d->name, s, m->id, d->id);
+	d->durable = m->set.nvme_durable;
 	if (d->dir[0] != 0)
-		return SHARD_OK;
+		return may_be_durable(m, e);
 	return err_set(e, SHARD_UNSUPPORTED,
 		       "\"%s\" has tier = nvme, and node %s has no folder for that: set [daemon] "
 		       "nvme_dir there",
@@ -63,20 +101,51 @@ enum shard_status disk_plan(struct disk *d, const struct model *m, bool there, s
 static enum shard_status open_ring(struct disk *d, const struct store *st, int fd, struct err *e)
 {
 	uint32_t nr = store_away_buffers(st);
-	struct iovec *iov = calloc(nr, sizeof(*iov));
-	struct ring_conf conf = {.fd = fd, .buffer = iov, .buffers_nr = nr, .entries = nr};
+	struct iovec *iov = calloc(nr + 1, sizeof(*iov));
+	struct ring_conf conf = {.fd = fd,
+				 .buffer = iov,
+				 .buffers_nr = nr + d->durable,
+				 .entries = nr + TIER_NVME_REQUESTS};
 	enum shard_status rc;
 
 	if (iov == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a table of %u buffers", nr);
 	for (uint32_t i = 0; i < nr; i++)
 		iov[i] = (struct iovec){store_away_buffer(st, i), store_away_slot(st)};
+	iov[nr] = (struct iovec){d->super, tier_nvme_super_bytes(st)};
 	rc = ring_open(&d->ring, &conf, e);
 	free(iov);
 	return rc;
 }
 
-enum shard_status disk_open(struct disk *d, const struct store *st, bool outlives, struct err *e)
+/* What the superblock that counts says. A process that was killed may have written it, and not have
+ * synced it: that is done now, before anything that only the one before names is written again. */
+static enum shard_status find_super(struct disk *d, struct store *st, int fd, struct err *e)
+{
+	uint64_t bytes = tier_nvme_super_bytes(st);
+	enum shard_status rc;
+	int dir;
+
+	if ((d->super = aligned_alloc(SUPER_BLOCK, bytes)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a superblock of %llu bytes",
+			       (unsigned long long)bytes);
+	memset(d->super, 0, bytes);
+	/* A file that is new has to have its name after a loss of power. */
+	dir = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	rc = fdatasync(fd) != 0 || dir < 0 || fsync(dir) != 0
+		     ? err_sys(e, errno, "%s: syncing it: %s", d->dir, strerror(errno))
+		     : SHARD_OK;
+	if (dir >= 0)
+		(void)close(dir);
+	if (rc != SHARD_OK || !d->there)
+		return rc;
+	rc = super_find(&d->found, fd, d->id, e);
+	if (d->recall)
+		return rc == SHARD_OK ? tier_nvme_recall(st, &d->found, e) : rc;
+	return rc == SHARD_NOT_FOUND ? SHARD_OK : rc; /* No step has got so far. */
+}
+
+enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e)
 {
 	struct ring_file file = {.dir = d->dir,
 				 .name = d->name,
@@ -95,6 +164,8 @@ enum shard_status disk_open(struct disk *d, const struct store *st, bool outlive
 	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
 	if (!outlives && unlink(path) != 0)
 		rc = err_sys(e, errno, "%s: %s", path, strerror(errno));
+	if (rc == SHARD_OK && d->durable)
+		rc = find_super(d, st, fd, e);
 	if (rc == SHARD_OK)
 		rc = open_ring(d, st, fd, e);
 	if (rc != SHARD_OK)
@@ -108,13 +179,37 @@ void disk_close(struct disk *d)
 {
 	char path[CONFIG_PATH_BYTES + 81];
 
-	if (d->ring == NULL)
-		return;
 	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
 	/* While the lock is held. It may have no name any more. */
-	if (!d->keep)
+	if (d->ring != NULL && !d->keep)
 		(void)unlink(path);
-	ring_close(&d->ring);
+	ring_close(&d->ring); /* What is under way may use the memory. */
+	super_free(&d->found);
+	free(d->super);
+	d->super = NULL;
+}
+
+enum shard_status disk_recall(struct super_found *out, const struct server *s, uint32_t model,
+			      uint64_t id, struct err *e)
+{
+	char name[80];
+	struct ring_file file = {
+		.dir = s->conf->nvme_dir, .name = name, .there = true, .fence_ns = FENCE_NS};
+	enum shard_status st;
+	struct err why;
+	int fd;
+
+	name_of(name, s, model, id);
+	if (file.dir[0] == 0)
+		return err_set(e, SHARD_NOT_FOUND, "there is no nvme_dir");
+	if ((st = ring_file_open(&fd, &file, e)) != SHARD_OK)
+		return st;
+	st = super_find(out, fd, id, &why);
+	(void)close(fd);
+	if (st == SHARD_OK)
+		return st;
+	return err_set(e, st == SHARD_NOT_FOUND ? SHARD_MISMATCH : st, "%.200s/%s: %.200s",
+		       file.dir, name, why.text);
 }
 
 /* --- the tier --- */
@@ -148,22 +243,28 @@ enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_c
 				      .hold = hold,
 				      .release = release,
 				      .lost = lost,
-				      .arg = m};
+				      .arg = m,
+				      .super = {.at = d->super}};
 	enum shard_status st;
 
 	if (d->ring == NULL)
 		return tier_ram_open(&m->tier, conf, e);
+	if (d->found.at != NULL)
+		nvme.super = (struct tier_nvme_super){
+			d->super, d->found.of.seq, super_cells(d->found.at), d->found.of.cells_nr};
 	if ((st = ring_start(d->ring, m->server->loop, e)) == SHARD_OK)
 		st = tier_nvme_open(&m->tier, conf, &nvme, e);
+	super_free(&d->found);
 	if (st != SHARD_OK)
 		ring_stop(d->ring);
 	else
 		log_line(m->server->log, LOG_LEVEL_INFO,
 			 "event=nvme model=%s file=%s/%s by=%s chunks=%u cached=%u disk_bytes=%lu "
-			 "step_bytes=%lu why=%s",
+			 "step_bytes=%lu durable=%s why=%s",
 			 m->name, d->dir, d->name, ring_kind(d->ring), store_away_nr(m->store),
 			 store_away_buffers(m->store), (unsigned long)tier_nvme_bytes(m->store),
-			 (unsigned long)tier_nvme_step_bytes(m->store), ring_why(d->ring));
+			 (unsigned long)tier_nvme_step_bytes(m->store), d->durable ? "step" : "off",
+			 ring_why(d->ring));
 	return st;
 }
 

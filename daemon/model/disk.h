@@ -6,6 +6,7 @@
 
 #include "config/settings.h"
 #include "store/tier.h"
+#include "warm/meta.h"
 
 struct model;
 struct ring;
@@ -18,16 +19,28 @@ struct disk {
 	char name[80];
 	bool there; /* An earlier process made it. */
 	bool keep;  /* A later process takes it over. */
-	uint64_t fence_ns;
+	uint64_t fence_ns, id;
 	struct ring *ring; /* NULL: there is no file. */
+	/* nvme_durable = step. super: memory for the next superblock. found: the one that counts.
+	 * recall: it is of a start before a loss of power, and the memory is new. */
+	bool durable, recall;
+	uint8_t *super;
+	struct super_found found;
 };
 
 uint32_t disk_share(const struct model_settings *set); /* Of chunks on the disk, in percent. */
-/* SHARD_UNSUPPORTED: this node has no nvme_dir, and needs one. */
-enum shard_status disk_plan(struct disk *d, const struct model *m, bool there, struct err *e);
+/* found: NULL, or what the memory is made of. SHARD_UNSUPPORTED: this node has no nvme_dir, and
+ * needs one, or cannot have nvme_durable = step. */
+enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
+			    struct err *e);
+/* What the file of a model of this node has for a start after a loss of power. id: of the memory
+ * that went with it. Blocks. SHARD_NOT_FOUND: there is no file. SHARD_MISMATCH: no superblock in it
+ * is whole. */
+enum shard_status disk_recall(struct super_found *out, const struct server *s, uint32_t model,
+			      uint64_t id, struct err *e);
 /* In a thread. SHARD_BUDGET: no room on the disk, with figures. The rest is as ring_file_open().
  * outlives: the memory outlives the process, so the file does, too. */
-enum shard_status disk_open(struct disk *d, const struct store *st, bool outlives, struct err *e);
+enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e);
 /* Fills m->tier, with main memory where no chunk is away. */
 enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_conf *conf,
 			    struct err *e);

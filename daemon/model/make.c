@@ -98,6 +98,12 @@ struct make { /* Lives as long as the model. */
 	struct err e;          /* SHARD_OK: it is there. */
 };
 
+/* Its memory is that of an earlier start. After a loss of power it is new. */
+static bool there(const struct make *k)
+{
+	return k->found != NULL && k->found->super == NULL;
+}
+
 static enum shard_status make_region(struct make *k, enum warm_region what, uint64_t bytes,
 				     uint64_t room, enum shm_huge huge, struct shm *m,
 				     struct err *e)
@@ -119,9 +125,8 @@ static enum shard_status map_region(void *arg, enum store_region what, uint64_t 
 						   [STORE_IMAGES] = WARM_IMAGES};
 	struct make *k = arg;
 
-	return k->found != NULL
-		       ? warm_map(k->place, k->id, regions[what], bytes, room, k->store.huge, m, e)
-		       : make_region(k, regions[what], bytes, room, k->store.huge, m, e);
+	return there(k) ? warm_map(k->place, k->id, regions[what], bytes, room, k->store.huge, m, e)
+			: make_region(k, regions[what], bytes, room, k->store.huge, m, e);
 }
 
 /* Bytes that the models that are being made will still take of the place of warm/warm.h. The bytes
@@ -166,19 +171,19 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 		.blobs_bytes =
 			blobs_memory_bytes(m->set.local_world, m->set.max_world, blobs_copied(m)),
 		.incarnation = m->memory.incarnation};
-	k->warm = (struct store_park){.map = map_region,
-				      .arg = k,
-				      .there = k->found != NULL,
-				      .meta = meta_bytes(&k->meta)};
+	k->warm = (struct store_park){
+		.map = map_region, .arg = k, .there = there(k), .meta = meta_bytes(&k->meta)};
 	k->store.warm = &k->warm;
+	if (m->set.nvme_durable && disk_share(&m->set) > 0)
+		k->store.durable_bytes = meta_packed_bytes(&k->meta);
 	budget_need(&need, &k->store);
 	bytes = need.parked + parked_soon(s);
-	if (k->found != NULL || (st = warm_room(s->warm, bytes, m->name, e)) == SHARD_OK)
+	if (there(k) || (st = warm_room(s->warm, bytes, m->name, e)) == SHARD_OK)
 		return SHARD_OK;
 	if (may_wait && leaving > 0 &&
 	    warm_room(s->warm, bytes > leaving ? bytes - leaving : 0, m->name, NULL) == SHARD_OK)
 		return SHARD_AGAIN; /* models that end give enough back */
-	if (s->conf->warm != CONFIG_WARM_AUTO)
+	if (s->conf->warm != CONFIG_WARM_AUTO || k->store.durable_bytes > 0)
 		return st;
 	log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", m->name,
 		 e->text);
@@ -252,8 +257,8 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 	else if (k->store.warm != NULL && k->found == NULL)
 		warm_forget(s->warm, m->id); /* what a start that died left of that name */
 	k->parked_bytes = m->need.parked;
-	k->may_void =
-		k->store.warm != NULL && k->found == NULL && s->conf->warm == CONFIG_WARM_AUTO;
+	k->may_void = k->store.warm != NULL && k->found == NULL &&
+		      s->conf->warm == CONFIG_WARM_AUTO && k->store.durable_bytes == 0;
 	return st;
 }
 
@@ -364,6 +369,7 @@ static enum shard_status make_layout(struct model *m, const struct core_view *vi
 static enum shard_status keep(struct model *m, struct err *e)
 {
 	struct meta_mark mark = {.cleared = m->generation};
+	bool anew = m->make->found == NULL;
 	const struct shm regions[WARM_REGIONS] = {
 		[WARM_META] = m->meta.shm,
 		[WARM_STATE] = *store_region(m->store, STORE_STATE),
@@ -371,7 +377,8 @@ static enum shard_status keep(struct model *m, struct err *e)
 		[WARM_SLOTS] = *store_region(m->store, STORE_SLOTS),
 		[WARM_IMAGES] = *store_region(m->store, STORE_IMAGES)};
 
-	meta_mark(&m->meta, &mark);
+	if (anew)
+		meta_mark(&m->meta, &mark);
 	return warm_keep(m->server->warm, m->id, regions, e);
 }
 
@@ -387,7 +394,7 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 		st = definition_plan(m, &k->definition, e);
 	if (st != SHARD_OK)
 		return st;
-	if ((st = disk_plan(&k->disk, m, k->found != NULL, e)) != SHARD_OK)
+	if ((st = disk_plan(&k->disk, m, k->found, e)) != SHARD_OK)
 		return st;
 	if ((k->core = model_core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
@@ -422,7 +429,7 @@ static enum shard_status make_end(struct make *k, const struct core_view *view, 
 		store_image_generation(m->store, m->generation);
 		st = make_core(m, k->core, view, k->found != NULL, e);
 	}
-	if (st == SHARD_OK && meta_persistent(&m->meta) && k->found == NULL)
+	if (st == SHARD_OK && meta_persistent(&m->meta) && !there(k))
 		st = keep(m, e);
 	/* The view on disk may give this node more than its memory was made for. */
 	if (st == SHARD_OK && view != NULL)

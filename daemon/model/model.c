@@ -18,6 +18,7 @@
 #include "data/blobs.h"
 #include "model/corewire.h"
 #include "data/data.h"
+#include "data/durable.h"
 #include "data/events.h"
 #include "model/lead.h"
 #include "model/lost.h"
@@ -617,6 +618,8 @@ void model_run(struct model *m, const struct core_event *ev)
 	core_handle(m->core, ev, m->server->clock.core_seen_ns, out);
 	if (meta_persistent(&m->meta))
 		save_core(m, out);
+	if (ev->type == CORE_EV_APPLIED)
+		durable_begin(m, apply_stage_again);
 	for (uint32_t i = 0; i < out->nr;) {
 		if (out->act[i].type == CORE_ACT_SEND) {
 			i = outgoing_send(m, out, i);

@@ -79,6 +79,11 @@ COUNT(diverged, m->record.diverged)
 ON_DISK(nvme_written, written_bytes)
 ON_DISK(nvme_read, read_bytes)
 ON_DISK(nvme_dirty, dirty)
+static void nvme_durable(FILE *f, const char *name, const struct model *m)
+{
+	if (m->set.nvme_durable)
+		metrics_count(f, name, MODEL(m), m->memory.durable.step);
+}
 NUMBER(loss_scale, m->record.scaler.scale)
 NUMBER(grad_norm, m->record.grad_norm)
 NUMBER(clip_factor, m->record.clip_factor)
@@ -463,6 +468,9 @@ static const struct family families[] = {
 	{"shardd_nvme_read_bytes_total", METRICS_COUNTER, "The same, read.", nvme_read},
 	{"shardd_nvme_dirty_chunks", METRICS_GAUGE,
 	 "Chunks whose newest state is in memory, and not on the disk.", nvme_dirty},
+	{"shardd_nvme_durable_step", METRICS_GAUGE,
+	 "With nvme_durable = step: the last step that a loss of power does not cost.",
+	 nvme_durable},
 	{"shardd_checkpoint_age_seconds", METRICS_GAUGE, "Since the newest checkpoint was written.",
 	 checkpoint_age},
 	{"shardd_checkpoint_last_step", METRICS_GAUGE, "Step of the newest checkpoint; 0: none.",

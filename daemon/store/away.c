@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "store/store_impl.h"
+#include "store/superblock.h"
 
 #include <stdlib.h>
 
@@ -96,6 +97,13 @@ uint32_t store_away_buffers(const struct store *st)
 uint64_t store_away_slot(const struct store *st)
 {
 	return st->sizes.away_slot;
+}
+
+uint64_t store_away_area(const struct store *st)
+{
+	uint64_t payload = st->conf.durable_bytes;
+
+	return payload > 0 ? super_area(super_room(st->sizes.away_nr, payload)) : 0;
 }
 
 uint8_t *store_away_buffer(const struct store *st, uint32_t i)

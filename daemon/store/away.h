@@ -24,6 +24,8 @@ uint32_t store_away_nr(const struct store *st);             /* How many chunks a
 uint32_t store_away_index(const struct store *st, uint32_t chunk); /* Its number among them. */
 uint32_t store_away_buffers(const struct store *st);
 uint64_t store_away_slot(const struct store *st); /* The bytes of a buffer. */
+/* What a file has before its slots. 0: nothing of it outlives a loss of power. */
+uint64_t store_away_area(const struct store *st);
 uint8_t *store_away_buffer(const struct store *st, uint32_t i);
 /* The bytes of the arrays of a chunk, without the trailer. */
 uint64_t store_away_bytes(const struct store *st, uint32_t chunk);

@@ -10,6 +10,7 @@
 #include "store/away.h"
 #include "store/codes.h"
 #include "store/sizes.h"
+#include "store/superblock.h"
 
 #include <stdio.h>
 
@@ -126,6 +127,8 @@ static uint64_t fixed_bytes(const struct store_conf *conf, bool copied)
 	uint64_t tables = (400ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
 			  l->chunks_nr * 192ull;
 
+	if (conf->durable_bytes > 0 && conf->away_share > 0)
+		tables += SUPER_BLOCK + super_room(l->chunks_nr, conf->durable_bytes);
 	if (conf->warm) /* The blobs are part of .meta. */
 		return tables + mapped(conf->warm->meta, conf->huge);
 	return tables +

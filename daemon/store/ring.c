@@ -128,7 +128,7 @@ static enum shard_status reserve(int fd, const struct ring_file *f, const char *
 			       "%s is not a file of uid %u: somebody else can write in that "
 			       "folder: choose one of this user alone",
 			       path, (unsigned)geteuid());
-	if (f->there && (uint64_t)s.st_size == f->bytes)
+	if (f->there && ((uint64_t)s.st_size == f->bytes || f->bytes == 0))
 		return SHARD_OK;
 	if (f->there)
 		return err_set(e, SHARD_MISMATCH, "%s has %llu bytes instead of %llu", path,
@@ -154,7 +154,7 @@ enum shard_status ring_file_open(int *out, const struct ring_file *f, struct err
 	int n = snprintf(path, sizeof(path), "%s/%s", f->dir, f->name), fd;
 	enum shard_status st;
 
-	CHECK(f->bytes > 0 && f->bytes % RING_ALIGN == 0);
+	CHECK((f->bytes > 0 || f->there) && f->bytes % RING_ALIGN == 0);
 	if (n < 0 || (size_t)n >= sizeof(path))
 		return err_set(e, SHARD_RANGE, "%.200s/%.100s: the path is too long", f->dir,
 			       f->name);

@@ -23,7 +23,7 @@ typedef void ring_done(void *owner, uint64_t tag, int64_t result);
 /* The file of a ring. */
 struct ring_file {
 	const char *dir, *name;
-	uint64_t bytes;
+	uint64_t bytes;    /* 0: any, if .there. */
 	bool there;        /* It has to exist, as a start before left it. Else it is made anew. */
 	uint64_t fence_ns; /* So long the start waits for the lock. */
 };

@@ -11,8 +11,7 @@
 
 #include <stdlib.h>
 
-#define SEQ_BITS 40 /* Of the word, below the slot + 1. */
-#define SEQ_MASK ((1ull << SEQ_BITS) - 1)
+#define SEQ_MASK ((1ull << SLOT_SEQ_BITS) - 1)
 
 static enum shard_status take_up(struct slots *s, uint8_t *used, struct err *e)
 {
@@ -60,14 +59,14 @@ void slots_close(struct slots *s)
 {
 	free(s->of);
 	free(s->free);
-	s->of = s->free = NULL;
+	free(s->kept);
+	free(s->next);
+	s->of = s->free = s->kept = s->next = NULL;
 }
 
 struct slot_at slots_at(const struct slots *s, uint32_t chunk)
 {
-	uint64_t word = atomic_load(store_away_cell(s->store, chunk));
-
-	return (struct slot_at){(uint32_t)(word >> SEQ_BITS) - 1, word & SEQ_MASK};
+	return slot_at_of(atomic_load(store_away_cell(s->store, chunk)));
 }
 
 struct slot_at slots_take(struct slots *s)
@@ -82,13 +81,88 @@ void slots_give(struct slots *s, uint32_t slot)
 	s->free[s->free_nr++] = slot;
 }
 
+static bool named(const struct slots *s, uint32_t chunk, uint32_t slot)
+{
+	return s->kept != NULL && (s->kept[chunk] == slot || s->next[chunk] == slot);
+}
+
 void slots_put(struct slots *s, uint32_t chunk, const struct slot_at *at)
 {
 	uint32_t was = s->of[chunk];
 
 	s->of[chunk] = at->slot;
 	atomic_store(store_away_cell(s->store, chunk),
-		     (uint64_t)(at->slot + 1) << SEQ_BITS | at->seq);
-	if (was != SLOT_NONE)
+		     (uint64_t)(at->slot + 1) << SLOT_SEQ_BITS | at->seq);
+	if (was != SLOT_NONE && !named(s, chunk, was))
 		slots_give(s, was);
+}
+
+/* --- superblocks --- */
+
+/* The slot may be that of the chunk now. Otherwise it is free so far. */
+static bool keep(struct slots *s, uint32_t chunk, uint32_t slot)
+{
+	uint32_t i = 0;
+
+	s->kept[chunk] = slot;
+	if (s->of[chunk] == slot)
+		return true;
+	while (i < s->free_nr && s->free[i] != slot)
+		i++;
+	if (i == s->free_nr)
+		return false;
+	s->free[i] = s->free[--s->free_nr];
+	return true;
+}
+
+enum shard_status slots_keep(struct slots *s, const struct super_cell *cell, uint32_t cells_nr,
+			     struct err *e)
+{
+	uint32_t chunks_nr = s->store->conf.layout->chunks_nr;
+
+	s->kept = malloc(chunks_nr * sizeof(*s->kept));
+	s->next = malloc(chunks_nr * sizeof(*s->next));
+	if (s->kept == NULL || s->next == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a table of %u slots", s->nr);
+	for (uint32_t c = 0; c < chunks_nr; c++)
+		s->kept[c] = s->next[c] = SLOT_NONE;
+	for (uint32_t i = 0; i < cells_nr; i++) {
+		uint32_t chunk = cell[i].chunk, slot = slot_at_of(cell[i].word).slot;
+
+		if (chunk >= chunks_nr || !store_is_away(s->store, chunk) ||
+		    s->kept[chunk] != SLOT_NONE || (slot != SLOT_NONE && !keep(s, chunk, slot)))
+			return err_set(e, SHARD_MISMATCH,
+				       "the superblock of its file says that chunk %u is in slot "
+				       "%u, which cannot be",
+				       chunk, slot);
+		if (slot != SLOT_NONE && slot_at_of(cell[i].word).seq > s->seq)
+			s->seq = slot_at_of(cell[i].word).seq;
+	}
+	return SHARD_OK;
+}
+
+void slots_name(struct slots *s, struct super_cell *cell)
+{
+	for (uint32_t c = 0; c < s->store->conf.layout->chunks_nr; c++) {
+		uint64_t word;
+
+		if (!store_is_away(s->store, c))
+			continue;
+		word = atomic_load(store_away_cell(s->store, c));
+		s->next[c] = slot_at_of(word).slot;
+		*cell++ = (struct super_cell){
+			word, c, (uint32_t)(store_away_bytes(s->store, c) / SUPER_BLOCK)};
+	}
+}
+
+void slots_kept(struct slots *s)
+{
+	for (uint32_t c = 0; c < s->store->conf.layout->chunks_nr; c++) {
+		uint32_t was = s->kept[c];
+
+		s->kept[c] = s->next[c];
+		s->next[c] = SLOT_NONE;
+		if (was != SLOT_NONE && was != s->kept[c] && was != s->of[c])
+			slots_give(s, was);
+	}
 }

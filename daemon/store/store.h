@@ -40,6 +40,9 @@ struct store_conf {
 	/* So many percent of the chunks that it is made with, the last ones, are away: their state
 	 * is in memory for a time only (away.h), of so many chunks at once. */
 	uint32_t away_share, away_cache;
+	/* What their file keeps of the model for a start after a loss of power. 0: it keeps nothing
+	 * for that. */
+	uint64_t durable_bytes;
 	uint32_t staleness; /* 0 or 1: so many more images, and more halves of each arena. */
 	uint32_t max_world; /* How many ranks may keep a blob. Only the budget uses it. */
 	enum shm_huge huge;

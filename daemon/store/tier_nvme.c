@@ -13,75 +13,14 @@
 
 #include "base/check.h"
 #include "store/away.h"
-#include "store/slots.h"
 #include "store/store_impl.h"
+#include "store/tier_nvme_impl.h"
 #include "store/trailer.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NONE       UINT32_MAX
-#define CALLS_MAX  64u
-#define WRITES_MAX 8u /* At a time. */
-#define TURNS_MIN  3u /* Buffers: for a step, for who writes, and for who reads. */
-#define BAD_MAX    3u /* Slots that could not be written. */
-#define SLOTS_MORE (WRITES_MAX + BAD_MAX)
-#define DIRTY      (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
-
-enum state {
-	FREE,
-	READING,
-	CHECKING, /* A thread compares what was read with its sum. */
-	WARM,
-	SUMMING, /* A thread makes the trailer. */
-	WRITING,
-};
-
-struct buffer {
-	struct list link; /* In .turns. */
-	enum state state;
-	bool dirty;
-	uint32_t chunk; /* NONE: it is free. */
-	/* Pins, those that are not of a call, and of those the ones that write. */
-	uint32_t users, outside, writers;
-	uint32_t voids;    /* store_away_voids() when the transfer began. */
-	struct slot_at to; /* Where it is being written to. */
-	uint32_t wanted;   /* The last search in which a waiting call wanted its chunk. */
-};
-
-struct call {
-	struct tier_pin pin;
-	struct nvme *of; /* NULL: it is free. */
-	bool make, waited;
-	struct tier_make what;
-	struct tier_call who;
-};
-
-struct nvme {
-	struct tier tier;
-	struct tier *ram; /* It computes. */
-	struct store *store;
-	struct exec exec;
-	struct tier_nvme_conf conf;
-	struct buffer *buffer; /* [buffers_nr] */
-	uint32_t *where;       /* [chunks_nr] The buffer that a chunk is in, or comes into. */
-	uint32_t chunks_nr, buffers_nr;
-	struct slots slots;
-	uint32_t writes, bad;      /* Slots being written, and those that cannot be. */
-	uint32_t outside, writers; /* Buffers with such pins. */
-	uint32_t staying;          /* So many chunks stay in memory once they are there. */
-	uint32_t next;             /* The chunk that the next call is most likely for. */
-	uint32_t search;           /* Numbers searches for a buffer. */
-	bool ahead;                /* A step is coming, and has not begun. */
-	bool serving, again;
-	bool lost, stopped; /* Nothing is begun any more. */
-	struct tier_nvme_count count;
-	struct list waiting; /* Pins. */
-	struct list turns;   /* Buffers that are free, or hold a chunk that does not stay. */
-	struct call call[CALLS_MAX];
-};
 
 struct job {
 	uint8_t *at;
@@ -90,15 +29,13 @@ struct job {
 	bool ok;
 };
 
+static_assert(AWAY_TRAILER_BYTES == TRAILER_BYTES && TRAILER_BYTES == RING_ALIGN &&
+		      SUPER_BLOCK == RING_ALIGN,
+	      "what is behind a chunk, and what is before all of them, is whole blocks");
+static_assert(TURNS_MIN < AWAY_BUFFERS_MIN, "one buffer is left for a chunk that stays");
 static_assert(sizeof(struct job) <= EXEC_ARGS_BYTES, "a job travels by value");
 
-static void serve(struct nvme *n);
 static void call_pinned(struct tier_pin *p);
-
-static bool over(const struct nvme *n)
-{
-	return n->lost || n->stopped;
-}
 
 static struct nvme *nvme_of(const struct tier *t)
 {
@@ -112,10 +49,10 @@ static uint64_t io_bytes(const struct nvme *n, uint32_t chunk)
 
 static uint64_t slot_at(const struct nvme *n, uint32_t slot)
 {
-	return slot * store_away_slot(n->store);
+	return store_away_area(n->store) + slot * store_away_slot(n->store);
 }
 
-static void lose(struct nvme *n, const char *what, uint32_t chunk, int64_t result)
+void nvme_lose(struct nvme *n, const char *what, uint32_t chunk, int64_t result)
 {
 	char why[256];
 
@@ -188,11 +125,6 @@ static uint32_t distance(const struct nvme *n, uint32_t chunk)
 	return chunk >= n->next ? chunk - n->next : chunk + n->chunks_nr - n->next;
 }
 
-static bool idle(const struct buffer *u)
-{
-	return u->state == WARM && u->users == 0;
-}
-
 /* The chunk in the buffer may be one that stays. */
 static void takes_turns(const struct nvme *n, struct buffer *u)
 {
@@ -218,7 +150,7 @@ static uint32_t last_again(struct nvme *n, bool dirty, uint32_t least)
 
 		if (u->state == FREE && !dirty)
 			return (uint32_t)(u - n->buffer);
-		if (!idle(u) || u->dirty != dirty || u->wanted == n->search ||
+		if (!nvme_idle(u) || u->dirty != dirty || u->wanted == n->search ||
 		    distance(n, u->chunk) < most)
 			continue;
 		best = (uint32_t)(u - n->buffer);
@@ -264,8 +196,8 @@ static void check_done(void *owner, void *args)
 	if (is_void || j->ok)
 		warm(n, j->buffer, is_void);
 	else
-		lose(n, "reading the state", u->chunk, 0);
-	serve(n);
+		nvme_lose(n, "reading the state", u->chunk, 0);
+	nvme_serve(n);
 	n->conf.release(n->conf.arg);
 }
 
@@ -276,7 +208,7 @@ static void read_done(void *owner, uint64_t tag, int64_t result)
 
 	CHECK(u->state == READING);
 	if (result < 0) {
-		lose(n, "reading the state", u->chunk, result);
+		nvme_lose(n, "reading the state", u->chunk, result);
 		return;
 	}
 	n->count.read_bytes += (uint64_t)result;
@@ -320,8 +252,8 @@ static void write_done(void *owner, uint64_t tag, int64_t result)
 	u->state = WARM;
 	if (result < 0) { /* This slot is not used again. */
 		if (++n->bad >= BAD_MAX)
-			lose(n, "writing the state", chunk, result);
-		serve(n);
+			nvme_lose(n, "writing the state", chunk, result);
+		nvme_serve(n);
 		return;
 	}
 	n->count.written_bytes += (uint64_t)result;
@@ -331,7 +263,7 @@ static void write_done(void *owner, uint64_t tag, int64_t result)
 		slots_put(&n->slots, chunk, &u->to);
 		set_dirty(n, (uint32_t)tag, false);
 	}
-	serve(n);
+	nvme_serve(n);
 }
 
 static void sum_done(void *owner, void *args)
@@ -353,7 +285,7 @@ static void sum_done(void *owner, void *args)
 	n->conf.release(n->conf.arg);
 }
 
-static void write_begin(struct nvme *n, uint32_t b)
+void nvme_write_begin(struct nvme *n, uint32_t b)
 {
 	struct buffer *u = &n->buffer[b];
 
@@ -373,7 +305,7 @@ static uint32_t spare(const struct nvme *n)
 	list_each(it, &n->turns) {
 		const struct buffer *u = list_of(it, struct buffer, link);
 
-		nr += u->state == FREE || (idle(u) && !u->dirty);
+		nr += u->state == FREE || (nvme_idle(u) && !u->dirty);
 	}
 	return nr;
 }
@@ -384,19 +316,20 @@ static void clean(struct nvme *n)
 {
 	uint32_t turns = n->buffers_nr - n->staying;
 
-	while (turns > 0 && !over(n) && n->writes < WRITES_MAX && spare(n) < turns) {
+	while (turns > 0 && !nvme_over(n) && !durable_pauses(n) && n->writes < WRITES_MAX &&
+	       spare(n) < turns) {
 		uint32_t b = last_again(n, true, 0);
 
 		if (b == NONE)
 			return;
-		write_begin(n, b);
+		nvme_write_begin(n, b);
 	}
 }
 
 /* Before a step: reads the first chunks that are not in memory, in place of later ones. */
 static void read_ahead(struct nvme *n)
 {
-	for (uint32_t c = 0; n->ahead && !over(n) && c < n->chunks_nr; c++) {
+	for (uint32_t c = 0; n->ahead && !nvme_over(n) && c < n->chunks_nr; c++) {
 		uint32_t b;
 
 		if (!store_is_away(n->store, c) || !store_holds(n->store, c) || n->where[c] != NONE)
@@ -477,7 +410,7 @@ static bool serve_one(struct nvme *n)
 
 /* After every change. What done() of a pin does comes here, too, and is seen to by the outer
  * call. */
-static void serve(struct nvme *n)
+void nvme_serve(struct nvme *n)
 {
 	if (n->serving) {
 		n->again = true;
@@ -486,9 +419,10 @@ static void serve(struct nvme *n)
 	n->serving = true;
 	do {
 		n->again = false;
-		while (!over(n) && serve_one(n))
+		while (!nvme_over(n) && serve_one(n))
 			;
 		clean(n);
+		durable_go(n);
 		read_ahead(n);
 	} while (n->again);
 	n->serving = false;
@@ -501,7 +435,7 @@ static bool nvme_pin(struct tier *t, struct tier_pin *p)
 
 	if (!store_is_away(n->store, p->chunk))
 		return true;
-	if (!over(n) && grant(n, p, &full)) { /* Those who wait could not have that buffer. */
+	if (!nvme_over(n) && grant(n, p, &full)) { /* Those who wait could not have that buffer. */
 		if (p->done == call_pinned)
 			n->next = p->chunk + 1 < n->chunks_nr ? p->chunk + 1 : 0;
 		return true;
@@ -530,7 +464,7 @@ static void nvme_unpin(struct tier *t, struct tier_pin *p, bool waited)
 		n->outside -= --u->outside == 0;
 		n->writers -= p->writes && --u->writers == 0;
 	}
-	serve(n);
+	nvme_serve(n);
 }
 
 /* --- calls --- */
@@ -584,6 +518,7 @@ static enum shard_status begin(struct tier *t, const struct tier_make *what, boo
 	if (i == CALLS_MAX)
 		return SHARD_AGAIN;
 	n->ahead = false;
+	n->commit.eager |= !make;
 	c = &n->call[i];
 	*c = (struct call){.pin = {.chunk = what->update.chunk,
 				   .writes = !make || what->finish,
@@ -649,7 +584,7 @@ static void nvme_ahead(struct tier *t)
 
 	n->ahead = true;
 	n->next = 0;
-	serve(n);
+	nvme_serve(n);
 }
 
 /* The loop ends, and after it the threads. What is dirty stays so, for the next process. */
@@ -667,6 +602,11 @@ static uint32_t nvme_lanes(const struct tier *t)
 }
 
 /* --- begin and end --- */
+
+static uint32_t slots_nr(const struct store *st)
+{
+	return store_away_nr(st) * (store_away_area(st) > 0 ? 2 : 1) + SLOTS_MORE;
+}
 
 static uint32_t staying(const struct store *st)
 {
@@ -769,9 +709,8 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 	for (uint32_t c = 0; c < chunks_nr; c++)
 		n->where[c] = NONE;
 	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||
-	    (st = slots_open(&n->slots, conf->store, store_away_nr(conf->store) + SLOTS_MORE, e)) !=
-		    SHARD_OK ||
-	    (st = take_buffers(n, e)) != SHARD_OK)
+	    (st = slots_open(&n->slots, conf->store, slots_nr(conf->store), e)) != SHARD_OK ||
+	    (st = take_buffers(n, e)) != SHARD_OK || (st = durable_open(n, e)) != SHARD_OK)
 		goto err_tier;
 	*out = &n->tier;
 	return SHARD_OK;
@@ -782,19 +721,25 @@ err_tier:
 
 uint64_t tier_nvme_bytes(const struct store *st)
 {
-	uint32_t nr = store_away_nr(st);
-
-	return nr > 0 ? (nr + SLOTS_MORE) * store_away_slot(st) : 0;
+	return store_away_nr(st) > 0 ? store_away_area(st) + slots_nr(st) * store_away_slot(st) : 0;
 }
 
 uint64_t tier_nvme_step_bytes(const struct store *st)
 {
-	return (store_away_nr(st) - staying(st)) * store_away_slot(st);
+	uint64_t area = store_away_area(st);
+
+	return area > 0 ? store_away_nr(st) * store_away_slot(st) + area / 2
+			: (store_away_nr(st) - staying(st)) * store_away_slot(st);
 }
 
 struct tier_nvme_count tier_nvme_count(const struct tier *t)
 {
 	static const struct tier_nvme_count none;
 
-	return t->row->close == nvme_close ? nvme_of(t)->count : none;
+	return tier_is_nvme(t) ? nvme_of(t)->count : none;
+}
+
+bool tier_is_nvme(const struct tier *t)
+{
+	return t->row->close == nvme_close;
 }

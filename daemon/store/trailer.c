@@ -52,3 +52,13 @@ bool trailer_fits(const struct trailer_of *of, const uint8_t *state)
 	make(&t, of, state);
 	return memcmp(state + of->bytes, &t, sizeof(t)) == 0;
 }
+
+bool trailer_named(const struct trailer_of *of, const uint8_t *block)
+{
+	struct trailer t;
+
+	memcpy(&t, block, sizeof(t));
+	return t.magic == MAGIC && t.version == VERSION && t.chunk == of->chunk && t.id == of->id &&
+	       t.seq == of->seq && t.bytes == of->bytes &&
+	       t.own == xxh_sum(&t, offsetof(struct trailer, own), 0);
+}

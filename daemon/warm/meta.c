@@ -21,6 +21,7 @@
 #define META_MAGIC 0x336174656d6473ull /* "sdmeta3" */
 #define PAGE       4096u
 #define SPEC_MAX   (64u << 20)
+#define REGION_MAX (1ull << 40)
 
 enum {
 	AT_SPEC,
@@ -236,6 +237,17 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 	return err_set(e, SHARD_MISMATCH, "the sum over its definition is wrong");
 }
 
+bool meta_found_mark(const struct meta_found *found, struct meta_mark *mark)
+{
+	const struct meta_head *h = found->shm.base;
+	uint32_t now = h->mark_now;
+
+	if (now > 1)
+		return false;
+	*mark = h->mark[now];
+	return true;
+}
+
 const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr)
 {
 	const struct meta_head *h = found->shm.base;
@@ -367,6 +379,62 @@ enum shard_status meta_found_tables(const struct meta_found *found, uint64_t sum
 	return err_set(e, SHARD_MISMATCH,
 		       "the tables of its placement, of the sum %016lx, are not there",
 		       (unsigned long)sum);
+}
+
+/* --- for a file --- */
+
+static uint64_t packed_bytes(const uint64_t at[AT_NR])
+{
+	return at[AT_VERSIONS] + at[AT_END] - at[AT_FIRST];
+}
+
+uint64_t meta_packed_bytes(const struct meta_conf *c)
+{
+	uint64_t at[AT_NR];
+
+	plan(c, at);
+	return packed_bytes(at);
+}
+
+void meta_pack(const struct meta *m, void *to)
+{
+	const uint64_t *at = m->head->at;
+
+	memcpy(to, m->shm.base, at[AT_VERSIONS]);
+	memcpy((char *)to + at[AT_VERSIONS], (const char *)m->shm.base + at[AT_FIRST],
+	       at[AT_END] - at[AT_FIRST]);
+}
+
+uint64_t meta_packed_region(const void *packed, uint64_t bytes)
+{
+	const struct meta_head *h = packed;
+	const uint64_t *at = h->at;
+
+	if (bytes < sizeof(*h) || h->magic != META_MAGIC || at[AT_VERSIONS] < sizeof(*h) ||
+	    at[AT_VERSIONS] > bytes || at[AT_VERSIONS] % 64 != 0 || at[AT_UNDO] < at[AT_VERSIONS] ||
+	    at[AT_FIRST] < at[AT_UNDO] || at[AT_END] < at[AT_FIRST] || at[AT_END] > REGION_MAX ||
+	    at[AT_END] % PAGE != 0 || packed_bytes(at) != bytes)
+		return 0;
+	return at[AT_END];
+}
+
+/* No tile is being changed. What codes have lost is not there. */
+enum shard_status meta_unpack(const struct shm *region, const void *packed, uint64_t bytes,
+			      struct err *e)
+{
+	struct meta_head *h = region->base;
+	const uint64_t *at = h->at;
+	uint32_t now;
+
+	if (meta_packed_region(packed, bytes) != region->bytes)
+		return err_set(e, SHARD_MISMATCH, "its parts are not where this release has them");
+	memcpy(h, packed, ((const struct meta_head *)packed)->at[AT_VERSIONS]);
+	memcpy((char *)h + at[AT_FIRST], (const char *)packed + at[AT_VERSIONS],
+	       at[AT_END] - at[AT_FIRST]);
+	if ((now = h->mark_now) > 1)
+		return err_set(e, SHARD_MISMATCH, "it does not say which step its tensors have");
+	h->mark[now].residual = (struct meta_residual){.step = 0};
+	return SHARD_OK;
 }
 
 /* --- what is switched --- */

@@ -12,6 +12,7 @@
 #include "net/shm.h"
 #include "optim/optim.h"
 #include "store/store.h"
+#include "store/superblock.h"
 #include "store/tile.h"
 
 #include <stdbool.h>
@@ -66,6 +67,9 @@ struct meta_found { /* What the start before left, before it is known whether it
 	uint8_t from[16];
 	const void *core; /* What the core saved last, inside shm. NULL: it lies outside. */
 	size_t core_bytes;
+	/* After a loss of power: what a file kept of it. All memory is new, and .shm is from there.
+	 * NULL: the memory is that of the start before. */
+	const struct super_found *super;
 };
 
 struct meta_head;
@@ -93,6 +97,17 @@ enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t 
  * model, with that memory in m->shm. SHARD_MISMATCH says what is wrong. */
 enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err *e);
 enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct err *e);
+/* What of the region has to outlive a loss of power, beside chunks that all have one step: all but
+ * what says which tiles of them have it. meta_pack() copies that at such a moment. For a start,
+ * meta_packed_region() says how large the region was, and meta_unpack() fills a new one with zeros
+ * in it. 0 and SHARD_MISMATCH: it cannot be. */
+uint64_t meta_packed_bytes(const struct meta_conf *c);
+void meta_pack(const struct meta *m, void *to);
+uint64_t meta_packed_region(const void *packed, uint64_t bytes);
+enum shard_status meta_unpack(const struct shm *region, const void *packed, uint64_t bytes,
+			      struct err *e);
+/* The mark that counts. False: what says which one that is cannot be. */
+bool meta_found_mark(const struct meta_found *found, struct meta_mark *mark);
 /* Which chunks the memory was made with, a bit for each, and for how many nodes (store_conf.first).
  * NULL: what says so lies outside. */
 const uint8_t *meta_first(const struct meta_found *found, uint32_t chunks_nr, uint16_t *nodes_nr);

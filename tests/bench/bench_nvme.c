@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* nvme_step, nvme_cached: one daemon, one trainer, and 64 Mi parameters with AdamW, whose state of
- * 768 MiB is on a disk. nvme_step has eight chunks in memory at a time, so that a step reads and
- * writes 60 of 64. It is the bytes of both over the time of some steps in a row, pushes and all.
- * The limit is fio's mixed reading and writing of a file of that size on the same file system, with
- * O_DIRECT, 1 MiB at a time and 16 in flight. A round does both, and rounds take turns in which one
- * is first. The figures are medians. nvme_cached has all chunks in memory, so that a step reads and
- * writes nothing. Its limit is the step of a model with tier = ram, in turn with it. The files lie
- * in the build folder, because /tmp may be memory. Without fio there is no limit and no figure.
+/* nvme_step, nvme_cached, nvme_durable: one daemon, one trainer, and 64 Mi parameters with AdamW,
+ * whose state of 768 MiB is on a disk. nvme_step has eight chunks in memory at a time, so that a
+ * step reads and writes 60 of 64. It is the bytes of both over the time of some steps in a row,
+ * pushes and all. The limit is fio's mixed reading and writing of a file of that size on the same
+ * file system, with O_DIRECT, 1 MiB at a time and 16 in flight. A round does both, and rounds take
+ * turns in which one is first. The figures are medians. nvme_cached has all chunks in memory, so
+ * that a step reads and writes nothing. Its limit is the step of a model with tier = ram, in turn
+ * with it. nvme_durable is a step with nvme_durable = step, of some in a row, and its limit is one
+ * without. The files lie in the build folder, because /tmp may be memory. Without fio there is no
+ * limit and no figure.
  * --quick: one round of 16 Mi parameters. */
 #include "base/check.h"
 #include "base/clock.h"
@@ -121,6 +123,41 @@ static void cached(struct bench *b, int steps)
 	printf("bench: nvme_cached %.2f ms limit %.2f ratio %.3f\n", o, l, o / l);
 }
 
+/* ms of a step, of some in a row. What the other model still writes is over after the first one. */
+static double in_a_row(struct fleet *f)
+{
+	struct fleet_times t;
+	uint64_t start;
+
+	fleet_step(f, &t);
+	start = clock_ns();
+	for (int i = 0; i < STEPS; i++)
+		fleet_step(f, &t);
+	return (double)(clock_ns() - start) * 1e-6 / STEPS;
+}
+
+static void durable(struct bench *b, int rounds)
+{
+	double ours[CACHED_STEPS], limit[CACHED_STEPS], o, l;
+	struct fleet *off = begin(b, "off", SETTINGS " tier=nvme nvme_cache=8"),
+		     *on = begin(b, "durable",
+				 SETTINGS " tier=nvme nvme_cache=8 nvme_durable=step");
+
+	for (int i = -1; i < rounds; i++)
+		for (int k = 0; k < 2; k++) {
+			bool mine = k == (i & 1);
+			double ms = in_a_row(mine ? on : off);
+
+			if (i >= 0)
+				(mine ? ours : limit)[i] = ms;
+		}
+	fleet_end(&off);
+	fleet_end(&on);
+	o = bench_median(ours, rounds);
+	l = bench_median(limit, rounds);
+	printf("bench: nvme_durable %.2f ms limit %.2f ratio %.3f\n", o, l, o / l);
+}
+
 int main(int argc, char **argv)
 {
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
@@ -139,6 +176,7 @@ int main(int argc, char **argv)
 	daemons_wait(&b->d, 0);
 	on_disk(b, quick ? 1 : ROUNDS);
 	cached(b, quick ? 3 : CACHED_STEPS);
+	durable(b, quick ? 1 : ROUNDS);
 	daemons_stop(&b->d);
 	snprintf(lines, sizeof(lines), "rm -rf %s", b->dir);
 	if (system(lines) != 0)

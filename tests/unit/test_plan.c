@@ -353,6 +353,10 @@ static void wear(void **state)
 	m.nvme_cache = 16384; /* All are in memory. */
 	memory_node(&m, &n);
 	assert_int_equal(n.disk_step, 0);
+	m.nvme_durable = true; /* They are written all the same, to twice the room. */
+	memory_node(&m, &n);
+	assert_true(fabs((double)n.disk_step - 12 * 7e9) < 0.02 * 12 * 7e9);
+	assert_true(fabs((double)n.disk - 24 * 7e9) < 0.02 * 24 * 7e9);
 }
 
 /* Some elements are fp32 in the image of a 16-bit model. */

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tells the disk of each step. apply.c and model.c call it between two steps. Happy path: what the
+ * core, the mark and the blobs are now is copied, the tier writes what is dirty and then a
+ * superblock with that copy, and the vote for the next step may leave. Trainers compute meanwhile.
+ * So a step is told to trainers when it is decided, and outlives a loss of power when the next one
+ * is decided. If the weights are lost meanwhile, the file counts as it was. If the disk fails, the
+ * tier says so. */
+#include "data/durable.h"
+
+#include "base/check.h"
+#include "data/model.h"
+#include "store/tier_nvme.h"
+
+static void committed(void *model, bool whole)
+{
+	struct model *m = model;
+	bool again = m->memory.durable.again;
+
+	CHECK(m->memory.durable.busy);
+	m->memory.durable.busy = m->memory.durable.again = false;
+	if (whole)
+		m->memory.durable.step = m->meta.mark.step;
+	if (again)
+		durable_begin(m, m->memory.durable.done);
+	m->memory.durable.done(m);
+}
+
+void durable_begin(struct model *m, void (*done)(struct model *m))
+{
+	uint8_t *to;
+
+	if (!m->set.nvme_durable || !m->sealed || m->dropping)
+		return;
+	if (m->memory.durable.busy) {
+		m->memory.durable.again = true;
+		return;
+	}
+	if ((to = tier_nvme_payload(m->tier)) == NULL)
+		return;
+	CHECK(!m->img.applying && m->img.apply_left == 0 && meta_persistent(&m->meta));
+	m->memory.durable.done = done;
+	meta_pack(&m->meta, to);
+	m->memory.durable.busy = true;
+	tier_nvme_commit(m->tier, m->meta.mark.step, committed, m);
+}
