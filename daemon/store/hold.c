@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies before the first change. A save begins the hold on the loop thread and reads chunks from
- * threads of its own, tier_ram.c calls hold_copy() on workers before an update, and whoever changes
- * a chunk otherwise breaks the hold. Happy path: a worker copies a chunk that was not read, waits
- * until those who read it where it lies are done, which is a copy of a few megabytes, and changes
- * it. From then on it is read from its place. A chunk of which all is read is left alone. The save
- * says that steps may go on when each chunk that was not read has a place, so that no change has to
- * wait for the disk. If one comes earlier, and there is no place, the hold is broken. */
+ * threads of its own, tier_ram.c calls hold_keep() on workers before an update, and whoever changes
+ * a chunk otherwise breaks the hold. Happy path: a worker finds a chunk that was not read, waits
+ * until those who read it where it lies are done, which is a copy of a few megabytes, and then
+ * copies each piece before it changes it. From then on the chunk is read from its place. A chunk of
+ * which all is read is left alone. The save says that steps may go on when each chunk that was not
+ * read has a place, so that no change has to wait for the disk. If one comes earlier, and there is
+ * no place, the hold is broken. */
 #include "store/hold.h"
 
 #include "base/check.h"
@@ -222,9 +223,8 @@ void hold_break(struct store *st, uint32_t chunk)
 	pthread_mutex_unlock(&h->lock);
 }
 
-void hold_copy(struct store *st, uint32_t chunk, float *const tensor[3])
+bool hold_keep(struct store *st, uint32_t chunk, float *place[3])
 {
-	uint64_t bytes = layout_chunk_elems(st->conf.layout, chunk) * sizeof(float);
 	struct hold *h = st->hold;
 	struct held *c = &h->chunk[chunk];
 	bool copies;
@@ -240,19 +240,25 @@ void hold_copy(struct store *st, uint32_t chunk, float *const tensor[3])
 		h->lying--;
 		h->copying++;
 	}
+	wait_readers(h, c);
 	pthread_mutex_unlock(&h->lock);
 	for (uint32_t i = 0; copies && i <= st->conf.optim->states_nr; i++)
-		if (tensor[i] != NULL)
-			memcpy(place_of_array(st, c, i), tensor[i], bytes);
+		place[i] = place_of_array(st, c, i);
+	return copies;
+}
+
+void hold_kept(struct store *st, uint32_t chunk)
+{
+	struct hold *h = st->hold;
+	struct held *c = &h->chunk[chunk];
+
 	pthread_mutex_lock(&h->lock);
-	if (copies) {
-		c->state = HOLD_COPIED;
-		h->copying--;
-		if (c->left == 0)
-			let_go(h, c);
-		pthread_cond_broadcast(&h->moved);
-	}
-	wait_readers(h, c);
+	CHECK(c->state == HOLD_COPYING);
+	c->state = HOLD_COPIED;
+	h->copying--;
+	if (c->left == 0)
+		let_go(h, c);
+	pthread_cond_broadcast(&h->moved);
 	pthread_mutex_unlock(&h->lock);
 }
 

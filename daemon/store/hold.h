@@ -31,9 +31,11 @@ bool hold_end(struct store *st);
 
 /* Loop thread. Something else than a step is to change the chunk, so it is not held any more. */
 void hold_break(struct store *st, uint32_t chunk);
-/* Any thread, before it changes the chunk. tensor: its master and moments, NULL where it has none.
- * They are in memory. */
-void hold_copy(struct store *st, uint32_t chunk, float *const tensor[3]);
+/* Any thread, before it changes the chunk, which is in memory. True: it copies its master and
+ * moments to place[] piece by piece, each piece before it changes, and then calls hold_kept().
+ * Until then nobody reads the chunk. */
+bool hold_keep(struct store *st, uint32_t chunk, float *place[3]);
+void hold_kept(struct store *st, uint32_t chunk);
 
 /* Reads from a chunk as it was. Several threads at a time may do that, not the loop. */
 struct hold_read {

@@ -243,13 +243,12 @@ static struct tile_update update_of(const struct ram *r, const struct tier_apply
 		.kernel_undo = r->kernel_undo[image]};
 }
 
-/* Updates a part of a segment in memory that ends with the process. at: from the segment's start.
+/* Updates a part of a segment in memory that ends with the process. from: an element of the chunk.
  */
-static uint64_t update_part(const struct tile_update *u, uint32_t segment, uint32_t at, uint32_t n,
-			    uint8_t *image)
+static uint64_t update_part(const struct tile_update *u, uint32_t segment, uint32_t from,
+			    uint32_t n, uint8_t *image)
 {
 	const struct segment *g = &u->layout->segment[segment];
-	uint32_t from = g->start + at;
 
 	return u->kernel(&u->args[g->group], n,
 			 u->zero[segment] ? NULL : u->grad + (size_t)from * u->grad_bytes,
@@ -257,31 +256,41 @@ static uint64_t update_part(const struct tile_update *u, uint32_t segment, uint3
 			 u->tensor[2] != NULL ? u->tensor[2] + from : NULL, image);
 }
 
-/* The kernels write an image in any case. Of one that is made later the bytes go nowhere. */
-static uint64_t update_segment(const struct tile_update *u, uint32_t segment)
+/* Updates what a segment has in [from, to) of its chunk. */
+static uint64_t update_within(const struct tile_update *u, uint32_t segment, uint32_t from,
+			      uint32_t to)
 {
 	const struct segment *g = &u->layout->segment[segment];
 	uint8_t nowhere[TILE_ELEMS * sizeof(float)];
-	uint64_t kept = 0;
 
-	if (u->image != NULL)
-		return update_part(u, segment, 0, g->n,
-				   u->image + (size_t)g->start * u->image_bytes);
-	for (uint32_t at = 0; at < g->n; at += TILE_ELEMS)
-		kept += update_part(u, segment, at, g->n - at < TILE_ELEMS ? g->n - at : TILE_ELEMS,
-				    nowhere);
-	return kept;
+	from = g->start > from ? g->start : from;
+	to = g->start + g->n < to ? g->start + g->n : to;
+	if (from >= to || layout_frozen(u->layout, segment))
+		return 0;
+	return update_part(u, segment, from, to - from,
+			   u->image != NULL ? u->image + (size_t)from * u->image_bytes : nowhere);
 }
 
+/* The kernels write an image in any case. Of one that is made later the bytes go nowhere, so the
+ * chunk is cut, as it is where a save keeps it. */
 static uint64_t update_plain(const struct tile_update *u)
 {
 	const struct layout *l = u->layout;
+	uint32_t elems = layout_chunk_elems(l, u->chunk), s = l->chunk_segment[u->chunk],
+		 piece = u->image != NULL && u->keep[0] == NULL ? elems : TILE_ELEMS;
 	uint64_t kept = 0;
 
 	CHECK(u->kernel != NULL && u->grad != NULL && u->tensor[0] != NULL);
-	for (uint32_t s = l->chunk_segment[u->chunk]; s < l->chunk_segment[u->chunk + 1]; s++)
-		if (!layout_frozen(l, s))
-			kept += update_segment(u, s);
+	for (uint32_t from = 0, to; from < elems; from = to) {
+		to = elems - from < piece ? elems : from + piece;
+		tile_keep(u, from, to);
+		while (s < l->chunk_segment[u->chunk + 1] &&
+		       l->segment[s].start + l->segment[s].n <= from)
+			s++;
+		for (uint32_t i = s; i < l->chunk_segment[u->chunk + 1] && l->segment[i].start < to;
+		     i++)
+			kept += update_within(u, i, from, to);
+	}
 	return kept;
 }
 
@@ -312,9 +321,12 @@ static void apply_run(void *args)
 {
 	struct apply_job *j = args;
 
-	hold_copy(j->store, j->update.chunk, j->update.tensor);
+	bool keeps = hold_keep(j->store, j->update.chunk, j->update.keep);
+
 	j->job.result.kept = j->tiles == NULL ? update_plain(&j->update)
 					      : tile_apply(j->tiles, j->stamp, &j->update);
+	if (keeps)
+		hold_kept(j->store, j->update.chunk);
 	if (j->image.codes != NULL)
 		code_image(&j->image);
 	store_image_keep(j->store, j->slot, j->half, j->update.chunk);

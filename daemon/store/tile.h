@@ -38,10 +38,15 @@ struct tile_update {
 	const uint8_t *zero;              /* [segments_nr] Nobody has a gradient for it. */
 	const uint8_t *grad;
 	float *tensor[3]; /* Master and moments. NULL: the chunk has no such tensor. */
+	float *keep[3];   /* Where they are kept as they were, for a save. All NULL: nowhere. */
 	uint8_t *image;   /* NULL: it is made from the master later. */
 	optim_apply *kernel;
 	optim_apply_undo *kernel_undo;
 };
+
+/* Any thread. Copies the elements [from, to) of the chunk to where they are kept. from: where a
+ * tile begins. */
+void tile_keep(const struct tile_update *u, uint32_t from, uint32_t to);
 
 /* How many tiles a chunk has. */
 uint32_t tile_count(const struct layout *l, uint32_t chunk);

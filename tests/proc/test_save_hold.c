@@ -31,6 +31,8 @@ struct held {
 	struct yard y;
 	char folder[4096]; /* Of the files of the tier on disks: not in /tmp. */
 	uint64_t memory_kib;
+	uint32_t chunk_elems;
+	bool warm; /* Memory outlives the daemons, and steps go through it tile by tile. */
 	struct yard_save save;
 	struct trap trap;
 };
@@ -44,6 +46,7 @@ static int setup(void **state)
 	CHECK(realpath(name, h->folder) != NULL);
 	keep_init(&h->y.keep);
 	h->memory_kib = 256 << 10;
+	h->chunk_elems = 1024;
 	*state = h;
 	return 0;
 }
@@ -74,11 +77,17 @@ static void more(struct held *h, uint64_t steps)
 static struct cluster *start(const struct held *h, int nodes, uint32_t replicas)
 {
 	char extra[5000], model[64];
+	struct cluster *c;
 
 	snprintf(extra, sizeof(extra), BEAT "[daemon]\nnvme_dir = %s\nmemory = %luKiB\n", h->folder,
 		 (unsigned long)h->memory_kib);
-	snprintf(model, sizeof(model), "replicas = %u\nchunk_elems = 1024\n", replicas);
-	return cluster_start(nodes, model, extra);
+	snprintf(model, sizeof(model), "replicas = %u\nchunk_elems = %u\n", replicas,
+		 h->chunk_elems);
+	c = cluster_make(nodes, model, extra);
+	if (h->warm)
+		cluster_warm(c, CLUSTER_TMPFS);
+	cluster_up(c);
+	return c;
 }
 
 static void begin(struct held *h, uint32_t replicas, const char *settings)
@@ -179,6 +188,32 @@ static void image_codes(void **state)
 static void on_disks(void **state)
 {
 	steps_go_on(*state, 2, "tier=nvme nvme_cache=4");
+}
+
+static void kept_memory(void **state)
+{
+	struct held *h = *state;
+
+	h->warm = true;
+	steps_go_on(h, 1, NULL);
+}
+
+/* Chunks of several tiles, of which the last one is short. */
+static void large_chunks(void **state)
+{
+	struct held *h = *state;
+
+	h->chunk_elems = 32768;
+	steps_go_on(h, 2, NULL);
+}
+
+static void large_chunks_kept(void **state)
+{
+	struct held *h = *state;
+
+	h->chunk_elems = 32768;
+	h->warm = true;
+	steps_go_on(h, 2, "image_codec=int8");
 }
 
 static void second_save(void **state)
@@ -386,9 +421,10 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(in_memory),   TEST(copies),    TEST(image_codes),    TEST(on_disks),
-		TEST(second_save), TEST(node_dies), TEST(chunks_move),    TEST(dropped),
-		TEST(no_memory),   TEST(lost),      TEST(memory_is_kept),
+		TEST(in_memory),   TEST(copies),         TEST(image_codes),       TEST(on_disks),
+		TEST(kept_memory), TEST(large_chunks),   TEST(large_chunks_kept), TEST(second_save),
+		TEST(node_dies),   TEST(chunks_move),    TEST(dropped),           TEST(no_memory),
+		TEST(lost),        TEST(memory_is_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
