@@ -247,8 +247,10 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 
 	budget_need(&m->need, &k->store);
 	st = budget_reserve(&s->budget, &m->need, m->name, members_name(s, s->self), e);
-	if (st != SHARD_OK && spare_drop(s))
+	if (st != SHARD_OK && spare_drop(s)) {
+		s->budget.refused_ns = 0; /* It was not, if there is room now. */
 		st = budget_reserve(&s->budget, &m->need, m->name, members_name(s, s->self), e);
+	}
 	if (st != SHARD_OK && may_wait &&
 	    budget_soon(&s->budget, &m->need, resume_unconfirmed(s).total))
 		st = SHARD_AGAIN;

@@ -12,6 +12,7 @@
 #include "store/budget.h"
 #include "store/hold.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -21,16 +22,33 @@ struct unmapping {
 	uint64_t bytes;
 };
 
+/* What the machine has without taking it from others. 0: it does not say. */
+static uint64_t available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	unsigned long kib = 0;
+	char line[128];
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL &&
+	       sscanf(line, "MemAvailable: %lu", &kib) != 1)
+		;
+	if (f != NULL)
+		fclose(f);
+	return (uint64_t)kib << 10;
+}
+
+/* Places are ordinary pages that come when they are used, so the budget alone could promise more
+ * than there is: reserved huge pages count in it, and what trainers use does not. */
 void spare_begin(struct model *m, const uint64_t *bytes)
 {
 	struct budget *b = &m->server->budget;
 	uint64_t each = hold_place_bytes(m->store), has = hold_places(m->store) * each, more = 0,
-		 nr = 0;
+		 wants = hold_wants(m->store, bytes) * each, half;
 
-	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr += bytes[c] > 0;
-	if (nr * each > has)
-		more = budget_lend(b, nr * each - has, each);
+	if (wants > has) {
+		half = available() / 2;
+		more = budget_lend(b, wants - has < half ? wants - has : half / each * each, each);
+	}
 	hold_begin(m->store, bytes, (uint32_t)(more / each));
 	/* There may be no such memory, whatever the budget says. */
 	budget_back(b, has + more - hold_places(m->store) * each);

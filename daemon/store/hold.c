@@ -29,6 +29,7 @@ struct held {
 	uint32_t place;
 	uint16_t readers; /* Where it lies. */
 	uint8_t state;
+	bool still; /* It is frozen, and no step changes it. */
 };
 
 struct hold {
@@ -36,7 +37,8 @@ struct hold {
 	pthread_mutex_t lock;
 	pthread_cond_t moved; /* A state, or a count of readers. */
 	bool on, broken;
-	uint32_t unread, lying, copying; /* Chunks that are to be read, and those in such states. */
+	/* Chunks that are to be read, and of those that change the ones in such states. */
+	uint32_t unread, lying, copying;
 	uint32_t places_nr, idle_nr;
 	uint8_t *places;
 	uint32_t *idle; /* [chunks_nr] The numbers of places that have no chunk. */
@@ -110,6 +112,24 @@ uint64_t hold_detach(struct store *st, void **at)
 	return bytes;
 }
 
+static bool still(const struct layout *l, uint32_t chunk)
+{
+	uint32_t s = l->chunk_segment[chunk], end = l->chunk_segment[chunk + 1];
+
+	while (s < end && layout_frozen(l, s))
+		s++;
+	return s == end;
+}
+
+uint32_t hold_wants(const struct store *st, const uint64_t *bytes)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		nr += bytes[c] > 0 && !still(st->conf.layout, c);
+	return nr;
+}
+
 /* The new places get their pages when they are used. The others keep theirs. */
 static void add_places(const struct store *st, uint32_t more)
 {
@@ -141,10 +161,11 @@ void hold_begin(struct store *st, const uint64_t *bytes, uint32_t more)
 	h->unread = 0;
 	for (uint32_t c = 0; c < nr; c++) {
 		h->chunk[c] = (struct held){.left = bytes[c],
-					    .state = bytes[c] > 0 ? HOLD_LIES : HOLD_FREE};
+					    .state = bytes[c] > 0 ? HOLD_LIES : HOLD_FREE,
+					    .still = still(st->conf.layout, c)};
 		h->unread += bytes[c] > 0;
 	}
-	h->lying = h->unread;
+	h->lying = hold_wants(st, bytes);
 	add_places(st, more);
 	for (h->idle_nr = 0; h->idle_nr < h->places_nr; h->idle_nr++)
 		h->idle[h->idle_nr] = h->places_nr - 1 - h->idle_nr; /* The first one goes first. */
@@ -200,7 +221,7 @@ static void let_go(struct hold *h, struct held *c)
 {
 	if (c->state == HOLD_COPIED)
 		h->idle[h->idle_nr++] = c->place;
-	h->lying -= c->state == HOLD_LIES;
+	h->lying -= c->state == HOLD_LIES && !c->still;
 	c->state = HOLD_FREE;
 }
 
@@ -231,16 +252,18 @@ bool hold_keep(struct store *st, uint32_t chunk, float *place[3])
 
 	pthread_mutex_lock(&h->lock);
 	CHECK(c->state != HOLD_COPYING);
-	if (h->on && c->state == HOLD_LIES && h->idle_nr == 0)
+	copies = h->on && c->state == HOLD_LIES && !c->still;
+	if (copies && h->idle_nr == 0)
 		h->broken = true;
-	copies = h->on && c->state == HOLD_LIES && !h->broken;
+	copies = copies && !h->broken;
 	if (copies) {
 		c->place = h->idle[--h->idle_nr];
 		c->state = HOLD_COPYING;
 		h->lying--;
 		h->copying++;
 	}
-	wait_readers(h, c);
+	if (!c->still)
+		wait_readers(h, c);
 	pthread_mutex_unlock(&h->lock);
 	for (uint32_t i = 0; copies && i <= st->conf.optim->states_nr; i++)
 		place[i] = place_of_array(st, c, i);

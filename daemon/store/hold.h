@@ -17,6 +17,8 @@ void hold_deinit(struct store *st);
 /* Loop thread. A place has room for one chunk. They stay between two holds. */
 uint64_t hold_place_bytes(const struct store *st);
 uint32_t hold_places(const struct store *st); /* How many there are. */
+/* bytes: as of hold_begin(). How many chunks may need a place: steps change them. */
+uint32_t hold_wants(const struct store *st, const uint64_t *bytes);
 /* Loop thread, while no hold is on: there are no places any more. The caller unmaps so many bytes,
  * which may be 0. */
 uint64_t hold_detach(struct store *st, void **at);

@@ -57,18 +57,8 @@ struct head {
 	uint8_t from[16];
 	uint32_t first_nodes, reserved, core_now, mark_now;
 };
-enum {
-	AT_SPEC,
-	AT_CORE,
-	AT_TABLES,
-	AT_FACTS_ID,
-	AT_FACTS,
-	AT_ZERO,
-	AT_VERSIONS,
-	AT_UNDO,
-	AT_FIRST,
-	AT_BLOBS
-};
+enum { AT_SPEC, AT_CORE, AT_TABLES, AT_FACTS_ID, AT_FACTS, AT_ZERO };
+enum { AT_VERSIONS = AT_ZERO + 1, AT_UNDO, AT_FIRST, AT_BLOBS, AT_END };
 
 struct node {
 	struct config conf;
@@ -636,6 +626,35 @@ static void sign(struct found *f, bool spec, bool core)
 		(void)warm_sign(c, was->core_bytes);
 }
 
+/* The region as a start without memory makes it, of what a superblock has. Its bytes are those of
+ * the region, where the original head says. False: that start finds nothing. */
+static bool unpack(struct found *f)
+{
+	const struct head *was = (const struct head *)(const void *)f->l->at[1];
+	size_t first = was->at[AT_VERSIONS], rest = was->at[AT_END] - was->at[AT_FIRST];
+	char *packed = malloc(first + rest);
+	struct shm region = {.bytes = 0};
+	struct err e;
+	bool ok;
+
+	CHECK(packed && was->at[AT_END] <= f->l->bytes[1]);
+	memcpy(packed, f->at[1], first);
+	memcpy(packed + first, f->at[1] + was->at[AT_FIRST], rest);
+	region.bytes = meta_packed_region(packed, first + rest);
+	if (region.bytes > 0 && region.bytes <= FILE_BYTES_MAX)
+		region.base = calloc(1, region.bytes);
+	ok = region.base != NULL && meta_unpack(&region, packed, first + rest, &e) == SHARD_OK;
+	free(packed);
+	if (!ok) {
+		free(region.base);
+		return false;
+	}
+	free(f->at[1]);
+	f->at[1] = region.base;
+	f->bytes[1] = region.bytes;
+	return true;
+}
+
 static void keep_model_file(const struct found *f)
 {
 	struct node *n = f->l->node;
@@ -766,11 +785,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		at += 4 + nr;
 	}
 	sign(&f, !(data[0] & 64), !(data[0] & 128));
-	lay_down(&f);
+	if (data[0] % 64 / lefts_nr != 2 || unpack(&f)) {
+		lay_down(&f);
+		start(f.l->node, bytes == 1 && data[0] % 64 < lefts_nr ? f.l : NULL);
+	}
 	for (int i = 0; i < FILES; i++)
 		free(f.at[i]);
 	if (f.file != NULL)
 		shard__model_file__free_unpacked(f.file, NULL);
-	start(f.l->node, bytes == 1 ? f.l : NULL);
 	return 0;
 }

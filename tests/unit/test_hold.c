@@ -6,6 +6,7 @@
  * the next. */
 #include "base/check.h"
 #include "store/hold.h"
+#include "store/store_impl.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -243,6 +244,52 @@ static void is_broken(void **state)
 	assert_true(hold_end(y->store));
 }
 
+/* What is frozen needs no place, and is read where it lies whatever steps do. */
+static void frozen_chunks(void **state)
+{
+	static const struct shard_tensor some[] = {
+		{.name = "a", .ndim = 1, .shape = {CE}},
+		{.name = "b", .ndim = 1, .shape = {2 * CE}, .flags = SHARD_FROZEN},
+	};
+	const uint64_t bytes[] = {CE * 4, CE * 4, CE * 4};
+	struct yard *y = *state;
+	struct layout *whole = y->layout;
+	float *place[3] = {NULL, NULL, NULL};
+	struct err e = {.text = ""};
+	struct store_conf conf = y->store->conf;
+	struct store *st;
+
+	if (layout_init(&y->layout, some, 2, 1, SHARD_F32, CE, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_int_equal(y->layout->chunks_nr, 3);
+	conf.layout = y->layout;
+	conf.place = place_of(y->owner, NULL, 3);
+	if (store_init(&st, &conf, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_int_equal(hold_wants(st, bytes), 1);
+	hold_begin(st, bytes, 1);
+	assert_true(hold_covered(st));
+	for (uint32_t c = 1; c < 3; c++) {
+		assert_false(hold_keep(st, c, place));
+		assert_false(hold_copied(st, c));
+	}
+	assert_true(hold_keep(st, 0, place));
+	hold_kept(st, 0);
+	assert_true(hold_copied(st, 0));
+	for (uint32_t c = 0; c < 3; c++) {
+		struct copy got = {y->got[0][c], 0, false};
+		struct hold_read r = {
+			.chunk = c, .array = 0, .bytes = CE * 4, .with = copy, .ctx = &got};
+
+		hold_read(st, &r, store_master(st, c));
+		assert_true(got.called);
+	}
+	assert_true(hold_end(st));
+	store_free(&st);
+	layout_free(&y->layout);
+	y->layout = whole;
+}
+
 static void *reads(void *arg)
 {
 	struct yard *y = arg;
@@ -295,6 +342,7 @@ int main(void)
 		TEST(copies_before_the_first_change),
 		TEST(is_covered),
 		TEST(is_broken),
+		TEST(frozen_chunks),
 		TEST(many_threads),
 	};
 
