@@ -23,8 +23,6 @@ $(SHIM_A): $(SHIM_CU) $(call objs,tests/cuda/shim_run.c tests/cuda/shim_kernels.
 SHIM_TESTS := $(filter $(B)/tests/unit/test_cuda%,$(UNIT))
 $(SHIM_TESTS): $(SHIM_A)
 $(SHIM_TESTS): TEST_L = $(SHIM_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
-# What the sums are compared with.
-$(B)/tests/unit/test_cuda_sums: $(call objs,tests/ref/refmath.c tests/ref/refschedule.c tests/ref/refsettings.c)
 # It asks a real GPU (tests/gpu/lease.sh), on a machine that may have few libraries. A test gives it
 # the driver library for tests.
 $(B)/tests/gpu/lease: $(call objs,tests/gpu/lease.c tests/cuda/border.c client/cuda/driver.c) $(DAEMON_A) $(PROTO_A) $(FAKE_CUDA)

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { CE = 16384, CHUNKS = 12, ARRAYS = 3, PIECES = 4, PIECE = CE / PIECES, ROUNDS = 100 };
+enum { CE = 16384, CHUNKS = 12, ARRAYS = 3, PIECES = 4, PIECE = CE / PIECES, ROUNDS = 30 };
 
 static const struct shard_tensor tensors[] = {
 	{.name = "a", .ndim = 1, .shape = {CHUNKS * CE}},
