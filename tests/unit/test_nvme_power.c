@@ -612,6 +612,27 @@ static void other_slots(void **state)
 	super_free(&f);
 }
 
+/* Nobody knows what is in a file that cannot be read, so that is no file without superblocks. */
+static void reads_that_fail(void **state)
+{
+	struct super_found f;
+	struct err e;
+	char path[64];
+	int fd;
+
+	(void)state;
+	two();
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", pd.platter);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(super_find(&f, fd, ID, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, strerror(EBADF)));
+	assert_null(f.at);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(ftruncate(pd.platter, 4096), 0);
+	assert_int_equal(found(), UINT64_MAX);
+}
+
 /* Whoever wrote it knew how to make sums. */
 static void forged(void **state)
 {
@@ -762,6 +783,7 @@ int main(void)
 		cmocka_unit_test(flipped_bits),    cmocka_unit_test(other_slots),
 		cmocka_unit_test(forged),          cmocka_unit_test(other_cells),
 		cmocka_unit_test(void_meanwhile),  cmocka_unit_test(syncs_that_fail),
+		cmocka_unit_test(reads_that_fail),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
