@@ -51,13 +51,14 @@ static void name_of(char out[80], const struct server *s, uint32_t model, uint64
 	snprintf(out, 80, "%s-%08x-%016" PRIx64, node, model, id);
 }
 
-/* Of several nodes all would have to come up with the same step. */
-static enum shard_status may_be_durable(const struct model *m, struct err *e)
+/* Of several nodes all would have to come up with the same step. What was defined before stays as
+ * it is, whatever has become of the cluster since. */
+static enum shard_status may_be_durable(const struct model *m, bool anew, struct err *e)
 {
 	const struct server *s = m->server;
 	const char *why = NULL;
 
-	if (!m->set.nvme_durable)
+	if (!m->set.nvme_durable || (!anew && s->warm != NULL))
 		return SHARD_OK;
 	if (m->memory.nodes_nr > 1)
 		why = "is for models on one node: with replicas a loss of power of one node costs "
@@ -78,7 +79,7 @@ static enum shard_status may_be_durable(const struct model *m, struct err *e)
 }
 
 enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
-			    struct err *e)
+			    bool anew, struct err *e)
 {
 	const struct server *s = m->server;
 
@@ -92,7 +93,7 @@ enum shard_status disk_plan(struct disk *d, const struct model *m, const struct 
 	name_of(d->name, s, m->id, d->id);
 	d->durable = m->set.nvme_durable;
 	if (d->dir[0] != 0)
-		return may_be_durable(m, e);
+		return may_be_durable(m, anew, e);
 	return err_set(e, SHARD_UNSUPPORTED,
 		       "\"%s\" has tier = nvme, and node %s has no folder for that: set [daemon] "
 		       "nvme_dir there",

@@ -29,10 +29,11 @@ struct disk {
 };
 
 uint32_t disk_share(const struct model_settings *set); /* Of chunks on the disk, in percent. */
-/* found: NULL, or what the memory is made of. SHARD_UNSUPPORTED: this node has no nvme_dir, and
- * needs one, or cannot have nvme_durable = step. */
+/* found: NULL, or what the memory is made of. anew: it is being defined, and not of an earlier
+ * start. SHARD_UNSUPPORTED: this node has no nvme_dir, and needs one, or cannot have nvme_durable =
+ * step. */
 enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
-			    struct err *e);
+			    bool anew, struct err *e);
 struct disk_of {
 	const char *name; /* Of the model. */
 	uint32_t model;

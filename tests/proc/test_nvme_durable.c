@@ -344,6 +344,26 @@ static void test_behind(void **state)
 	assert_int_equal(unlink(kept), 0);
 }
 
+/* A node that would join is refused, and the model starts again. */
+static void test_joined(void **state)
+{
+	int node;
+
+	(void)state;
+	begin(DURABLE, 1);
+	warm_all(w);
+	warm_train(w, 3);
+	node = cluster_joiner(w->cluster, 0, NULL);
+	cluster_spawn(w->cluster, node);
+	assert_int_not_equal(cluster_wait(w->cluster, node, pace_ms(60000)), 0);
+	assert_int_equal(warm_logged(w, node, "event=start_failed status=SHARD_UNSUPPORTED"), 1);
+	assert_true(warm_logged(w, node, "is for models on one node") > 0);
+	lose_power();
+	warm_spawn(w, 1);
+	assert_in_range(warm_back(w, 1), 3, 4);
+	warm_finish(w);
+}
+
 /* A model that was dropped does not come back, and its file is gone. */
 static void test_dropped(void **state)
 {
@@ -377,6 +397,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_missing, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_damaged, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_joined, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_dropped, setup, teardown),
 	};
