@@ -5,8 +5,8 @@
  * heads are read, the newer one that fits is taken with its body, and each slot that it names has
  * the trailer of that write. Otherwise the older one is tried. A disk that fails a read, or memory
  * that lacks, says nothing of what is in the file, and ends the search. All of it may be anybody's
- * bytes, so each number is compared with the size of the file before it is used. The format is
- * frozen and little-endian. */
+ * bytes, so each number is compared with the size of the file before it is used, and a count of
+ * writes leaves room for more than there will ever be. The format is frozen and little-endian. */
 #include "store/superblock.h"
 
 #include "base/check.h"
@@ -132,8 +132,9 @@ static enum shard_status get(int fd, void *to, uint64_t bytes, uint64_t at, stru
 static bool head_fits(const struct head *h, uint32_t i, uint64_t id, uint64_t file_bytes)
 {
 	return h->magic == MAGIC && h->version == VERSION && h->id == id && h->seq > 0 &&
-	       h->seq % 2 == i && h->own == xxh_sum(h, offsetof(struct head, own), 0) &&
-	       h->cells_nr > 0 && h->cells_nr <= CELLS_MAX && h->payload_bytes <= PAYLOAD_MAX &&
+	       h->seq <= UINT64_MAX / 2 && h->seq % 2 == i &&
+	       h->own == xxh_sum(h, offsetof(struct head, own), 0) && h->cells_nr > 0 &&
+	       h->cells_nr <= CELLS_MAX && h->payload_bytes <= PAYLOAD_MAX &&
 	       h->room % SUPER_BLOCK == 0 && h->room <= file_bytes / 2 &&
 	       super_area(h->room) <= file_bytes &&
 	       blocks(used(h->cells_nr, h->payload_bytes)) <= h->room &&
@@ -169,7 +170,8 @@ static enum shard_status trailers_fit(int fd, const struct super_of *of, uint8_t
 
 		if (where.slot == SLOT_NONE)
 			continue;
-		if (where.slot >= slots || t.bytes > of->slot_bytes - TRAILER_BYTES)
+		if (where.slot >= slots || where.seq > SLOT_SEQ_FOUND_MAX ||
+		    t.bytes > of->slot_bytes - TRAILER_BYTES)
 			return err_set(e, SHARD_NOT_FOUND, "it names a slot that cannot be");
 		st = get(fd, block, TRAILER_BYTES, area + where.slot * of->slot_bytes + t.bytes, e);
 		if (st == SHARD_OK && !trailer_named(&t, block))
