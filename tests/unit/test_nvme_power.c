@@ -711,6 +711,24 @@ static void void_meanwhile(void **state)
 	}
 }
 
+/* While the superblock is being written. It counts then, but nobody is told of that step. */
+static void void_late(void **state)
+{
+	struct life *l = fourth(given_up);
+
+	(void)state;
+	for (uint32_t syncs = pd.syncs; pd.syncs == syncs;)
+		assert_true(something(l));
+	for (uint32_t c = 0; c < CHUNKS; c++)
+		store_void_set(l->store, c);
+	while (!l->committed)
+		assert_true(something(l));
+	assert_int_equal(l->lost, 0);
+	pd_flush(pd.cached_nr);
+	assert_int_equal(found(), 4);
+	end(l);
+}
+
 static void syncs_that_fail(void **state)
 {
 	struct life *l = fourth(committed);
@@ -734,6 +752,7 @@ int main(void)
 		cmocka_unit_test(flipped_bits),    cmocka_unit_test(other_slots),
 		cmocka_unit_test(other_cells),     cmocka_unit_test(void_meanwhile),
 		cmocka_unit_test(syncs_that_fail), cmocka_unit_test(reads_that_fail),
+		cmocka_unit_test(void_late),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
