@@ -65,12 +65,35 @@ static void kept(void *arg, const struct err *e)
 	added(s, a, e);
 }
 
+static const struct model *durable_of(const struct list *models)
+{
+	list_each(it, (struct list *)(uintptr_t)models)
+		if (list_of(it, struct model, link)->set.nvme_durable)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+/* A model of one node, which has to stay one. NULL: there is none. */
+static const struct model *durable(const struct server *s)
+{
+	const struct model *m = durable_of(&s->models);
+
+	return m != NULL ? m : durable_of(&s->makings);
+}
+
 static enum shard_status may_add(const struct server *s, struct err *e)
 {
 	const char *why;
 	const struct config_node *next = nodes_next(s, &why);
 	const struct peer *older = peer_older(s, WIRE_JOINS);
+	const struct model *alone = durable(s);
 
+	if (alone != NULL)
+		return err_set(e, SHARD_UNSUPPORTED,
+			       "\"%s\" has nvme_durable = step, which is for models on one node: "
+			       "save and drop it before a node joins, and define it without that "
+			       "afterwards",
+			       alone->name);
 	if (s->nodes_nr == 1 && (strcmp(s->node[0].address.host, "0.0.0.0") == 0 ||
 				 strcmp(s->node[0].address.host, "::") == 0))
 		return err_set(e, SHARD_BAD_STATE,

@@ -94,6 +94,7 @@ struct core_warm_view {
 	uint64_t place; /* placement.sum: the tables that core_conf.place must have. */
 };
 bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v);
+bool core_warm_record(const void *from, size_t bytes, struct record *r); /* False: none. */
 uint64_t core_deadline(
 	const struct core *c); /* The time at which CORE_EV_TICK is due. UINT64_MAX: never. */
 

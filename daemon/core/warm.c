@@ -304,6 +304,17 @@ bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
 	return true;
 }
 
+bool core_warm_record(const void *from, size_t bytes, struct record *r)
+{
+	struct warm w;
+	uint64_t sum;
+
+	if (!warm_find(&w, from, bytes, &sum) || w.sum != sum || !(w.flags & WARM_RECORD))
+		return false;
+	*r = w.record;
+	return true;
+}
+
 static struct placement warm_place(const struct core *c, const struct warm *w)
 {
 	struct placement p = c->conf.place;

@@ -19,7 +19,7 @@ static void committed(void *model, bool whole)
 	CHECK(m->memory.durable.busy);
 	m->memory.durable.busy = m->memory.durable.again = false;
 	if (whole)
-		m->memory.durable.step = m->meta.mark.step;
+		m->memory.durable.step = m->memory.durable.at;
 	if (again)
 		durable_begin(m, m->memory.durable.done);
 	m->memory.durable.done(m);
@@ -35,11 +35,21 @@ void durable_begin(struct model *m, void (*done)(struct model *m))
 		m->memory.durable.again = true;
 		return;
 	}
+	/* After LOST there may be other weights by now. They come here when they are whole. */
+	if (m->img.applying || m->img.apply_left > 0)
+		return;
 	if ((to = tier_nvme_payload(m->tier)) == NULL)
 		return;
-	CHECK(!m->img.applying && m->img.apply_left == 0 && meta_persistent(&m->meta));
+	CHECK(meta_persistent(&m->meta));
 	m->memory.durable.done = done;
 	meta_pack(&m->meta, to);
 	m->memory.durable.busy = true;
+	m->memory.durable.at = m->meta.mark.step;
 	tier_nvme_commit(m->tier, m->meta.mark.step, committed, m);
+}
+
+void durable_lost(struct model *m)
+{
+	m->memory.durable.again = false;
+	m->memory.durable.at = m->memory.durable.step = 0;
 }

@@ -10,5 +10,8 @@ struct model;
  * until the disk has all of it, which done() tells, on this turn of the loop or a later one.
  * Nothing happens with another setting. */
 void durable_begin(struct model *m, void (*done)(struct model *m));
+/* The weights are lost. What the disk is being told of ends, and is no step of those that follow.
+ */
+void durable_lost(struct model *m);
 
 #endif

@@ -20,7 +20,8 @@ struct model_durable { /* data/durable.c: nvme_durable = step. */
 	bool busy;     /* The disk is being told of a step. No vote leaves. */
 	void (*done)(struct model *m);
 	bool again;    /* Another one was whole meanwhile. */
-	uint64_t step; /* The last one that outlives a loss of power, since the start. */
+	uint64_t at;   /* The step that the disk is being told of. */
+	uint64_t step; /* The last one that outlives a loss of power, since the start. 0: none. */
 };
 
 struct model_memory {         /* The memory of one model on each node. */

@@ -3,9 +3,9 @@
  * the file, a thread makes it, reserves its bytes, takes its lock and registers the buffers, and
  * disk_tier() puts the tier over it. The name has this node, the model and its memory, so no two
  * memories ever share a file. Where the memory does not outlive the process, the file has no name
- * as soon as it is open, so that a killed daemon leaves nothing. A start removes what others left.
- * It fails where there is no folder, no room or no O_DIRECT. If the disk fails later, this node's
- * copy of the model is lost, and the process ends (odd_lost()). */
+ * as soon as it is open, so that a killed daemon leaves nothing. A start removes what others left,
+ * unless it has weights. It fails where there is no folder, no room or no O_DIRECT. If the disk
+ * fails later, this node's copy of the model is lost, and the process ends (odd_lost()). */
 #include "model/disk.h"
 
 #include "base/check.h"
@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define AWAY     ".void"            /* Follows the name of a file that no start uses or removes. */
 #define FENCE_NS (120 * NS_PER_SEC) /* A disk that has stalled finishes in that time, or never. */
 
 uint32_t disk_share(const struct model_settings *set)
@@ -50,13 +51,14 @@ static void name_of(char out[80], const struct server *s, uint32_t model, uint64
 	snprintf(out, 80, "%s-%08x-%016" PRIx64, node, model, id);
 }
 
-/* Of several nodes all would have to come up with the same step. */
-static enum shard_status may_be_durable(const struct model *m, struct err *e)
+/* Of several nodes all would have to come up with the same step. What was defined before stays as
+ * it is, whatever has become of the cluster since. */
+static enum shard_status may_be_durable(const struct model *m, bool anew, struct err *e)
 {
 	const struct server *s = m->server;
 	const char *why = NULL;
 
-	if (!m->set.nvme_durable)
+	if (!m->set.nvme_durable || (!anew && s->warm != NULL))
 		return SHARD_OK;
 	if (m->memory.nodes_nr > 1)
 		why = "is for models on one node: with replicas a loss of power of one node costs "
@@ -77,7 +79,7 @@ static enum shard_status may_be_durable(const struct model *m, struct err *e)
 }
 
 enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
-			    struct err *e)
+			    bool anew, struct err *e)
 {
 	const struct server *s = m->server;
 
@@ -91,7 +93,7 @@ enum shard_status disk_plan(struct disk *d, const struct model *m, const struct 
 	name_of(d->name, s, m->id, d->id);
 	d->durable = m->set.nvme_durable;
 	if (d->dir[0] != 0)
-		return may_be_durable(m, e);
+		return may_be_durable(m, anew, e);
 	return err_set(e, SHARD_UNSUPPORTED,
 		       "\"%s\" has tier = nvme, and node %s has no folder for that: set [daemon] "
 		       "nvme_dir there",
@@ -124,6 +126,7 @@ static enum shard_status find_super(struct disk *d, struct store *st, int fd, st
 {
 	uint64_t bytes = tier_nvme_super_bytes(st);
 	enum shard_status rc;
+	struct err why;
 	int dir;
 
 	if ((d->super = aligned_alloc(SUPER_BLOCK, bytes)) == NULL)
@@ -139,10 +142,12 @@ static enum shard_status find_super(struct disk *d, struct store *st, int fd, st
 		(void)close(dir);
 	if (rc != SHARD_OK || !d->there)
 		return rc;
-	rc = super_find(&d->found, fd, d->id, e);
-	if (d->recall)
-		return rc == SHARD_OK ? tier_nvme_recall(st, &d->found, e) : rc;
-	return rc == SHARD_NOT_FOUND ? SHARD_OK : rc; /* No step has got so far. */
+	rc = super_find(&d->found, fd, d->id, &why);
+	if (rc == SHARD_NOT_FOUND && !d->recall)
+		return SHARD_OK; /* No step has got so far. */
+	if (rc != SHARD_OK)
+		return err_wrap(e, &why, "%.200s/%s: %.200s", d->dir, d->name, why.text);
+	return d->recall ? tier_nvme_recall(st, &d->found, e) : SHARD_OK;
 }
 
 enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e)
@@ -189,27 +194,59 @@ void disk_close(struct disk *d)
 	d->super = NULL;
 }
 
-enum shard_status disk_recall(struct super_found *out, const struct server *s, uint32_t model,
-			      uint64_t id, struct err *e)
+/* Nothing is lost so far, so an operator decides. */
+static enum shard_status stays(const struct server *s, const struct disk_of *of,
+			       enum shard_status st, const char *why, struct err *e)
+{
+	return err_set(
+		e, st,
+		"the weights of \"%.64s\" are on the disk alone, and %.180s: see that nvme_dir is "
+		"mounted and can be read, and start again. To give them up: rename "
+		"model-%08x in %.90s to left-model-%08x, start, restore",
+		of->name, why, of->model, s->conf->state, of->model);
+}
+
+/* It is not there. */
+static enum shard_status missing(const struct server *s, const struct disk_of *of, const char *name,
+				 struct err *e)
+{
+	char path[CONFIG_PATH_BYTES + 90], why[180];
+
+	snprintf(path, sizeof(path), "%s/%s" AWAY, s->conf->nvme_dir, name);
+	if (!of->sealed)
+		return err_set(e, SHARD_MISMATCH, "no file of this node has it");
+	if (access(path, F_OK) == 0)
+		return err_set(e, SHARD_MISMATCH, "an earlier start could not use %.300s", path);
+	if (s->conf->nvme_dir[0] == 0)
+		snprintf(why, sizeof(why), "there is no [daemon] nvme_dir");
+	else
+		snprintf(why, sizeof(why), "%.75s is not in %.60s", name, s->conf->nvme_dir);
+	return stays(s, of, SHARD_BAD_STATE, why, e);
+}
+
+enum shard_status disk_recall(struct super_found *out, const struct server *s,
+			      const struct disk_of *of, struct err *e)
 {
 	char name[80];
 	struct ring_file file = {
 		.dir = s->conf->nvme_dir, .name = name, .there = true, .fence_ns = FENCE_NS};
-	enum shard_status st;
+	enum shard_status st = SHARD_NOT_FOUND;
 	struct err why;
 	int fd;
 
-	name_of(name, s, model, id);
-	if (file.dir[0] == 0)
-		return err_set(e, SHARD_NOT_FOUND, "there is no nvme_dir");
-	if ((st = ring_file_open(&fd, &file, e)) != SHARD_OK)
-		return st;
-	st = super_find(out, fd, id, &why);
-	(void)close(fd);
-	if (st == SHARD_OK)
-		return st;
-	return err_set(e, st == SHARD_NOT_FOUND ? SHARD_MISMATCH : st, "%.200s/%s: %.200s",
-		       file.dir, name, why.text);
+	*out = (struct super_found){.at = NULL};
+	name_of(name, s, of->model, of->id);
+	if (file.dir[0] != 0)
+		st = ring_file_open(&fd, &file, &why);
+	if (st == SHARD_NOT_FOUND)
+		return missing(s, of, name, e);
+	if (st == SHARD_OK) {
+		st = super_find(out, fd, of->id, &why);
+		(void)close(fd);
+	}
+	if (st == SHARD_NOT_FOUND || st == SHARD_MISMATCH)
+		return err_set(e, SHARD_MISMATCH, "%.200s/%s: %.200s", file.dir, name, why.text);
+	return st == SHARD_OK ? st : stays(s, of, st, why.text, e);
 }
 
 /* --- the tier --- */
@@ -283,6 +320,41 @@ static bool has_file(const struct server *s, const char *name)
 	return false;
 }
 
+/* May it have weights? A file without nvme_durable has no superblock. */
+static bool has_weights(int dir, const char *name)
+{
+	const char *id = strrchr(name, '-');
+	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct super_found f = {.at = NULL};
+	enum shard_status st = SHARD_SYSTEM;
+	struct err e;
+
+	if (fd < 0)
+		return errno != ELOOP && errno != ENOENT;
+	st = super_find(&f, fd, id != NULL ? strtoull(id + 1, NULL, 16) : 0, &e);
+	super_free(&f);
+	(void)close(fd);
+	return st != SHARD_NOT_FOUND;
+}
+
+static void sweep_one(const struct server *s, int dir, const char *name)
+{
+	size_t bytes = strlen(name), away = strlen(AWAY);
+	char to[300];
+
+	if (bytes > away && strcmp(name + bytes - away, AWAY) == 0)
+		return;
+	snprintf(to, sizeof(to), "%.280s" AWAY, name);
+	if (has_weights(dir, name)) {
+		if (renameat(dir, name, dir, to) == 0)
+			log_line(s->log, LOG_LEVEL_WARN, "event=nvme_set_aside file=%s/%s",
+				 s->conf->nvme_dir, to);
+	} else if (unlinkat(dir, name, 0) == 0) {
+		log_line(s->log, LOG_LEVEL_INFO, "event=nvme_removed file=%s/%s", s->conf->nvme_dir,
+			 name);
+	}
+}
+
 void disk_sweep(struct server *s)
 {
 	DIR *dir = s->conf->nvme_dir[0] != 0 ? opendir(s->conf->nvme_dir) : NULL;
@@ -296,11 +368,8 @@ void disk_sweep(struct server *s)
 		return;
 	prefix(s, mine);
 	while ((d = readdir(dir)) != NULL) {
-		if (strncmp(d->d_name, mine, strlen(mine)) != 0 || has_file(s, d->d_name))
-			continue;
-		if (unlinkat(dirfd(dir), d->d_name, 0) == 0)
-			log_line(s->log, LOG_LEVEL_INFO, "event=nvme_removed file=%s/%s",
-				 s->conf->nvme_dir, d->d_name);
+		if (strncmp(d->d_name, mine, strlen(mine)) == 0 && !has_file(s, d->d_name))
+			sweep_one(s, dirfd(dir), d->d_name);
 	}
 	(void)closedir(dir);
 }

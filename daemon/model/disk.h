@@ -29,15 +29,23 @@ struct disk {
 };
 
 uint32_t disk_share(const struct model_settings *set); /* Of chunks on the disk, in percent. */
-/* found: NULL, or what the memory is made of. SHARD_UNSUPPORTED: this node has no nvme_dir, and
- * needs one, or cannot have nvme_durable = step. */
+/* found: NULL, or what the memory is made of. anew: it is being defined, and not of an earlier
+ * start. SHARD_UNSUPPORTED: this node has no nvme_dir, and needs one, or cannot have nvme_durable =
+ * step. */
 enum shard_status disk_plan(struct disk *d, const struct model *m, const struct meta_found *found,
-			    struct err *e);
-/* What the file of a model of this node has for a start after a loss of power. id: of the memory
- * that went with it. Blocks. SHARD_NOT_FOUND: there is no file. SHARD_MISMATCH: no superblock in it
- * is whole. */
-enum shard_status disk_recall(struct super_found *out, const struct server *s, uint32_t model,
-			      uint64_t id, struct err *e);
+			    bool anew, struct err *e);
+struct disk_of {
+	const char *name; /* Of the model. */
+	uint32_t model;
+	uint64_t id; /* Of the memory that went with the file. */
+	bool sealed; /* There were weights, and only that file has them. */
+};
+/* What the file of a model of this node has for a start after a loss of power. Blocks.
+ * SHARD_MISMATCH: there are no such weights, or no superblock is whole. Every other failure says
+ * nothing of the weights, so it ends the start, and e says what an operator can do.
+ * SHARD_BAD_STATE: there were weights, and the file is not there. */
+enum shard_status disk_recall(struct super_found *out, const struct server *s,
+			      const struct disk_of *of, struct err *e);
 /* In a thread. SHARD_BUDGET: no room on the disk, with figures. The rest is as ring_file_open().
  * outlives: the memory outlives the process, so the file does, too. */
 enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e);
@@ -46,7 +54,8 @@ enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_c
 			    struct err *e);
 /* In a thread, before the store is freed. Removes the file, unless .keep. Harmless twice. */
 void disk_close(struct disk *d);
-/* After a start has taken up its models: removes the files of this node that no model has. */
+/* After a start has taken up its models: removes the files of this node that no model has. One that
+ * may have weights (a superblock is whole, or nobody can tell) gets a name that is left alone. */
 void disk_sweep(struct server *s);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "data/blobs.h"
 #include "data/catchup.h"
+#include "data/durable.h"
 #include "data/images.h"
 #include "link/session.h"
 #include "model/join.h"
@@ -155,6 +156,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	landing_end(&m->img.landing);
 	images_reset(m);
 	catchup_lost(m);
+	durable_lost(m);
 	blobs_reset(m);
 	WATCH_TELL(m->server, voided, m);
 	store_image_generation(m->store, m->generation);

@@ -396,7 +396,8 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 		st = definition_plan(m, &k->definition, e);
 	if (st != SHARD_OK)
 		return st;
-	if ((st = disk_plan(&k->disk, m, k->found, e)) != SHARD_OK)
+	st = disk_plan(&k->disk, m, k->found, k->found == NULL && view == NULL, e);
+	if (st != SHARD_OK)
 		return st;
 	if ((k->core = model_core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");

@@ -23,6 +23,7 @@
 #include "model/disk.h"
 #include "model/tablewire.h"
 #include "model/lost.h"
+#include "model/recall.h"
 #include "warm/warm.h"
 #include "link/peer.h"
 #include "link/session.h"
@@ -396,101 +397,43 @@ static enum shard_status make_found(struct server *s, const Shard__Model *spec, 
 }
 
 static enum shard_status make_warm(struct server *s, const Shard__Model *spec, uint32_t id,
-				   const struct core_view *view, struct model **m, struct err *e)
+				   const struct core_view *view, struct model **m, bool *odd,
+				   struct err *e)
 {
 	struct meta_found found;
 	enum shard_status st = take(s, id, &found, e);
 
+	*odd = found.odd;
 	return st == SHARD_OK ? make_found(s, spec, id, view, &found, m, e) : st;
 }
 
-/* New memory of the model, with what its file kept of it. */
-static enum shard_status unpack(struct server *s, uint32_t id, const struct super_found *super,
-				struct meta_found *found, struct err *e)
-{
-	const void *packed = super_payload(super->at, super->of.cells_nr);
-	uint64_t bytes = meta_packed_region(packed, super->of.payload_bytes);
-	enum shard_status st;
-
-	*found = (struct meta_found){.super = super};
-	if (bytes == 0)
-		return err_set(e, SHARD_MISMATCH,
-			       "what it has of the model is not of this release");
-	warm_forget(s->warm, id);
-	if ((st = warm_make(s->warm, id, WARM_META, bytes, 0, SHM_HUGE_NO, &found->shm, e)) !=
-	    SHARD_OK)
-		return st;
-	if ((st = meta_unpack(&found->shm, packed, super->of.payload_bytes, e)) == SHARD_OK)
-		st = meta_peek(found, id, e);
-	if (st != SHARD_OK)
-		shm_unmap(&found->shm);
-	return st;
-}
-
-static enum shard_status make_of_file(struct server *s, const Shard__Model *spec, uint32_t id,
-				      const struct core_view *view, const struct super_found *super,
-				      struct model **m, struct err *e)
-{
-	struct meta_found found;
-	enum shard_status st = unpack(s, id, super, &found, e);
-	struct meta_mark mark;
-
-	if (st != SHARD_OK)
-		return st;
-	/* A view names a step of these weights or an earlier one. One of other weights, or of a
-	 * step that a killed daemon had not come to write, makes the file void. */
-	if (!meta_found_mark(&found, &mark) || !view->sealed ||
-	    view->generation != mark.id.generation || view->record.id.step > mark.step)
-		st = err_set(e, SHARD_MISMATCH,
-			     "its superblock has step %lu, and %s knows of other or later weights",
-			     (unsigned long)super->of.step, s->conf->state);
-	if (st == SHARD_OK)
-		return make_found(s, spec, id, view, &found, m, e);
-	free(found.spec);
-	shm_unmap(&found.shm);
-	return st;
-}
-
-/* After a loss of power: the model as its file has it (nvme_durable = step). SHARD_MISMATCH: there
- * is none that counts, as where other nodes have a part in it, which may know of later steps. */
+/* After a loss of power: the model as its file has it. */
 static enum shard_status make_durable(struct server *s, const Shard__Model *spec, uint32_t id,
-				      const struct core_view *view, struct model **m, struct err *e)
+				      struct core_view *view, struct model **m, struct err *e)
 {
 	struct super_found super;
-	enum shard_status st;
+	struct meta_found found;
+	enum shard_status st = recall(&found, &super, s, spec, view, e);
 
-	/* The settings are the canonical ones. */
-	if (s->warm == NULL || view == NULL || spec->spec->settings == NULL ||
-	    strstr(spec->spec->settings, " nvme_durable=step") == NULL ||
-	    view->members.nodes != 1ull << s->self)
-		return err_set(e, SHARD_MISMATCH, "no file of this node has all of it");
-	st = disk_recall(&super, s, id, view->members.node[s->self].incarnation, e);
-	if (st == SHARD_NOT_FOUND)
-		return err_set(e, SHARD_MISMATCH, "no file of this node has it");
-	if (st == SHARD_OK)
-		st = make_of_file(s, spec, id, view, &super, m, e);
-	if (st == SHARD_OK)
-		log_line(s->log, LOG_LEVEL_INFO,
-			 "event=nvme_recalled model=%s generation=%u step=%lu superblock=%lu",
-			 (*m)->name, (*m)->generation, (unsigned long)super.of.step,
-			 (unsigned long)super.of.seq);
-	else
-		log_line(s->log, LOG_LEVEL_WARN, "event=nvme_void model=%s why=%s",
-			 spec->spec->name, e->text);
-	super_free(&super);
+	if (st != SHARD_OK)
+		return st;
+	st = make_found(s, spec, id, view, &found, m, e);
+	recall_made(&super, s, spec->spec->name, st == SHARD_OK ? *m : NULL, e);
 	return st;
 }
 
 static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, uint32_t id,
-				     const struct core_view *view, struct model **m, struct err *e)
+				     struct core_view *view, struct model **m, struct err *e)
 {
 	Shard__Model *spec = file->model;
 	enum shard_status st = SHARD_MISMATCH;
+	bool odd = false;
 
-	if (!warm_has(s->warm, id))
-		st = make_durable(s, spec, id, view, m, e);
-	else if (warm_here(s->warm) && (st = make_warm(s, spec, id, view, m, e)) == SHARD_MISMATCH)
+	if (warm_has(s->warm, id) && warm_here(s->warm) &&
+	    (st = make_warm(s, spec, id, view, m, &odd, e)) == SHARD_MISMATCH)
 		void_model(s, id, spec->spec->name, e);
+	if (st == SHARD_MISMATCH && !odd)
+		st = make_durable(s, spec, id, view, m, e);
 	if (st != SHARD_MISMATCH)
 		return st;
 	file->model = NULL;

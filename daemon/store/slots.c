@@ -23,6 +23,11 @@ static enum shard_status take_up(struct slots *s, uint8_t *used, struct err *e)
 			at = slots_at(s, c);
 		if (at.slot == SLOT_NONE)
 			continue;
+		if (at.seq > SLOT_SEQ_FOUND_MAX)
+			return err_set(
+				e, SHARD_MISMATCH,
+				"chunk %u was brought to its file by write %llu, which cannot be",
+				c, (unsigned long long)at.seq);
 		if (at.slot >= s->nr || used[at.slot])
 			return err_set(e, SHARD_MISMATCH,
 				       "chunk %u is in slot %u of its file, which has %u, or so is "

@@ -10,6 +10,8 @@
 
 #define SLOT_NONE     UINT32_MAX
 #define SLOT_SEQ_BITS 40 /* Of the word of a chunk, below the slot + 1. */
+/* What a start may find. Whoever counts on from there does not come to the end. */
+#define SLOT_SEQ_FOUND_MAX (1ull << (SLOT_SEQ_BITS - 1))
 
 struct slots {
 	const struct store *store;

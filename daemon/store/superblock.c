@@ -3,9 +3,10 @@
  * fixed places, so that a start needs to know nothing. A head has a sum of its own and one over its
  * body, so a loss of power in the middle leaves one that does not fit. Happy path of a start: both
  * heads are read, the newer one that fits is taken with its body, and each slot that it names has
- * the trailer of that write. Otherwise the older one is tried. All of it may be anybody's bytes, so
- * each number is compared with the size of the file before it is used. The format is frozen and
- * little-endian. */
+ * the trailer of that write. Otherwise the older one is tried. A disk that fails a read, or memory
+ * that lacks, says nothing of what is in the file, and ends the search. All of it may be anybody's
+ * bytes, so each number is compared with the size of the file before it is used, and a count of
+ * writes leaves room for more than there will ever be. The format is frozen and little-endian. */
 #include "store/superblock.h"
 
 #include "base/check.h"
@@ -106,7 +107,8 @@ void super_seal(const struct super_of *of, uint8_t *at)
 
 /* --- a start --- */
 
-static bool get(int fd, void *to, uint64_t bytes, uint64_t at)
+/* SHARD_NOT_FOUND: the file ends before that. SHARD_SYSTEM: the disk fails. */
+static enum shard_status get(int fd, void *to, uint64_t bytes, uint64_t at, struct err *e)
 {
 	uint64_t done = 0;
 
@@ -115,19 +117,24 @@ static bool get(int fd, void *to, uint64_t bytes, uint64_t at)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0)
-			return false;
+		if (n < 0)
+			return err_sys(e, errno, "reading %llu bytes at %llu: %s",
+				       (unsigned long long)bytes, (unsigned long long)at,
+				       strerror(errno));
+		if (n == 0)
+			return err_set(e, SHARD_NOT_FOUND, "it ends too early");
 		done += (uint64_t)n;
 	}
-	return true;
+	return SHARD_OK;
 }
 
 /* Does the head, whose place is the i-th one, say what can be? */
 static bool head_fits(const struct head *h, uint32_t i, uint64_t id, uint64_t file_bytes)
 {
 	return h->magic == MAGIC && h->version == VERSION && h->id == id && h->seq > 0 &&
-	       h->seq % 2 == i && h->own == xxh_sum(h, offsetof(struct head, own), 0) &&
-	       h->cells_nr > 0 && h->cells_nr <= CELLS_MAX && h->payload_bytes <= PAYLOAD_MAX &&
+	       h->seq <= UINT64_MAX / 2 && h->seq % 2 == i &&
+	       h->own == xxh_sum(h, offsetof(struct head, own), 0) && h->cells_nr > 0 &&
+	       h->cells_nr <= CELLS_MAX && h->payload_bytes <= PAYLOAD_MAX &&
 	       h->room % SUPER_BLOCK == 0 && h->room <= file_bytes / 2 &&
 	       super_area(h->room) <= file_bytes &&
 	       blocks(used(h->cells_nr, h->payload_bytes)) <= h->room &&
@@ -146,14 +153,15 @@ static struct super_of of_head(const struct head *h)
 				 .cells_nr = h->cells_nr};
 }
 
-/* Has the slot of each cell the trailer of that write? */
-static bool trailers_fit(int fd, const struct super_of *of, uint8_t *at, uint64_t file_bytes,
-			 uint8_t *block)
+/* Has the slot of each cell the trailer of that write? SHARD_NOT_FOUND: no. */
+static enum shard_status trailers_fit(int fd, const struct super_of *of, uint8_t *at,
+				      uint64_t file_bytes, uint8_t *block, struct err *e)
 {
 	uint64_t area = super_area(of->room), slots = (file_bytes - area) / of->slot_bytes;
 	const struct super_cell *cell = super_cells(at);
+	enum shard_status st = SHARD_OK;
 
-	for (uint32_t i = 0; i < of->cells_nr; i++) {
+	for (uint32_t i = 0; i < of->cells_nr && st == SHARD_OK; i++) {
 		struct slot_at where = slot_at_of(cell[i].word);
 		struct trailer_of t = {.id = of->id,
 				       .seq = where.seq,
@@ -162,69 +170,83 @@ static bool trailers_fit(int fd, const struct super_of *of, uint8_t *at, uint64_
 
 		if (where.slot == SLOT_NONE)
 			continue;
-		if (where.slot >= slots || t.bytes > of->slot_bytes - TRAILER_BYTES ||
-		    !get(fd, block, TRAILER_BYTES, area + where.slot * of->slot_bytes + t.bytes) ||
-		    !trailer_named(&t, block))
-			return false;
+		if (where.slot >= slots || where.seq > SLOT_SEQ_FOUND_MAX ||
+		    t.bytes > of->slot_bytes - TRAILER_BYTES)
+			return err_set(e, SHARD_NOT_FOUND, "it names a slot that cannot be");
+		st = get(fd, block, TRAILER_BYTES, area + where.slot * of->slot_bytes + t.bytes, e);
+		if (st == SHARD_OK && !trailer_named(&t, block))
+			st = err_set(e, SHARD_NOT_FOUND, "a slot has not what it names");
 	}
-	return true;
+	return st;
 }
 
-/* NULL: it is whole, and *out has it. Otherwise what is wrong. */
-static const char *take(struct super_found *out, int fd, const struct head *h, uint64_t file_bytes)
+/* SHARD_NOT_FOUND: it is not whole. */
+static enum shard_status take(struct super_found *out, int fd, const struct head *h,
+			      uint64_t file_bytes, struct err *e)
 {
 	struct super_of of = of_head(h);
 	uint64_t bytes = super_body_bytes(&of);
 	uint8_t *at = aligned_alloc(SUPER_BLOCK, 2ull * SUPER_BLOCK + bytes);
-	const char *wrong = NULL;
+	enum shard_status st;
 
 	if (at == NULL)
-		return "there is no memory for it";
+		return err_set(e, SHARD_SYSTEM, "no memory for a superblock of %llu bytes",
+			       (unsigned long long)bytes);
 	memcpy(at, h, SUPER_BLOCK);
-	if (!get(fd, at + SUPER_BLOCK, bytes, super_body_at(&of)))
-		wrong = "it cannot be read";
-	else if (xxh_sum(at + SUPER_BLOCK, used(of.cells_nr, of.payload_bytes), of.seq) != h->sum)
-		wrong = "the sum over it is wrong";
-	else if (!trailers_fit(fd, &of, at, file_bytes, at + SUPER_BLOCK + bytes))
-		wrong = "a slot has not what it names";
-	if (wrong != NULL) {
+	st = get(fd, at + SUPER_BLOCK, bytes, super_body_at(&of), e);
+	if (st == SHARD_OK &&
+	    xxh_sum(at + SUPER_BLOCK, used(of.cells_nr, of.payload_bytes), of.seq) != h->sum)
+		st = err_set(e, SHARD_NOT_FOUND, "the sum over it is wrong");
+	if (st == SHARD_OK)
+		st = trailers_fit(fd, &of, at, file_bytes, at + SUPER_BLOCK + bytes, e);
+	if (st == SHARD_OK)
+		*out = (struct super_found){of, at};
+	else
 		free(at);
-		return wrong;
+	return st;
+}
+
+/* The newer one of these that is whole. e is of the first one that is not. */
+static enum shard_status take_newer(struct super_found *out, int fd, const struct head h[2],
+				    uint64_t id, uint64_t bytes, struct err *e)
+{
+	enum shard_status st = SHARD_NOT_FOUND;
+	bool fits[2], newer;
+	struct err why;
+
+	for (uint32_t i = 0; i < 2; i++)
+		fits[i] = head_fits(&h[i], i, id, bytes);
+	(void)err_set(e, SHARD_NOT_FOUND, "it has none");
+	newer = fits[1] && (!fits[0] || h[1].seq > h[0].seq);
+	for (uint32_t i = 0; i < 2 && st == SHARD_NOT_FOUND; i++) {
+		uint32_t k = newer ^ i;
+		bool first = i == 0 || !fits[newer];
+
+		if (fits[k] && (st = take(out, fd, &h[k], bytes, &why)) != SHARD_OK &&
+		    (first || st != SHARD_NOT_FOUND))
+			*e = why;
 	}
-	*out = (struct super_found){of, at};
-	return NULL;
+	return st;
 }
 
 enum shard_status super_find(struct super_found *out, int fd, uint64_t id, struct err *e)
 {
 	struct head *h = aligned_alloc(SUPER_BLOCK, 2ull * SUPER_BLOCK);
-	const char *wrong = "it has none", *first = NULL;
-	uint64_t bytes;
+	enum shard_status st;
+	struct err why;
 	struct stat s;
-	uint32_t newer;
-	bool fits[2];
 
 	*out = (struct super_found){.at = NULL};
 	if (h == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a superblock");
-	if (fstat(fd, &s) != 0 || !get(fd, h, 2ull * SUPER_BLOCK, 0)) {
-		free(h);
-		return err_set(e, SHARD_NOT_FOUND, "it cannot be read");
-	}
-	bytes = (uint64_t)s.st_size;
-	for (uint32_t i = 0; i < 2; i++)
-		fits[i] = head_fits(&h[i], i, id, bytes);
-	newer = fits[1] && (!fits[0] || h[1].seq > h[0].seq);
-	for (uint32_t i = 0; i < 2 && wrong != NULL; i++) {
-		uint32_t k = newer ^ i;
-
-		if (fits[k] && (wrong = take(out, fd, &h[k], bytes)) != NULL && first == NULL)
-			first = wrong;
-	}
+	if (fstat(fd, &s) != 0)
+		st = err_sys(&why, errno, "%s", strerror(errno));
+	else if ((st = get(fd, h, 2ull * SUPER_BLOCK, 0, &why)) == SHARD_OK)
+		st = take_newer(out, fd, h, id, (uint64_t)s.st_size, &why);
 	free(h);
-	return wrong == NULL ? SHARD_OK
-			     : err_set(e, SHARD_NOT_FOUND, "no superblock of it is whole: %s",
-				       first != NULL ? first : wrong);
+	if (st == SHARD_NOT_FOUND)
+		return err_set(e, st, "no superblock of it is whole: %.200s", why.text);
+	return st == SHARD_OK ? st : err_set(e, st, "%.300s", why.text);
 }
 
 void super_free(struct super_found *f)

@@ -50,7 +50,8 @@ struct super_found {
 
 /* Reads the newest superblock of the file that is whole, with all trailers that its cells name.
  * What chunks contain is checked when they are read. SHARD_NOT_FOUND: there is none, and e says
- * what is wrong with the newer one. Blocks. */
+ * what is wrong with the newer one. SHARD_SYSTEM: the disk failed a read, or memory lacks, so that
+ * nobody knows what is there. Blocks. */
 enum shard_status super_find(struct super_found *out, int fd, uint64_t id, struct err *e);
 void super_free(struct super_found *f); /* Harmless twice. */
 

@@ -105,7 +105,8 @@ static void end(struct nvme *n, bool whole)
 	nvme_serve(n); /* What waits for a write may go on. */
 }
 
-/* The weights are lost: the file counts as it is until there are others. */
+/* The weights are lost: the file counts as it is until there are others, and what is being written
+ * is no step of those. */
 static bool gives_up(struct nvme *n)
 {
 	if (voids(n) == n->commit.voids)
@@ -125,7 +126,8 @@ static void after_done(void *owner, uint64_t tag, int64_t result)
 		return;
 	}
 	slots_kept(&n->slots);
-	end(n, true);
+	if (!gives_up(n))
+		end(n, true);
 }
 
 static void super_done(void *owner, uint64_t tag, int64_t result)

@@ -210,7 +210,8 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 
 	if (room < sizeof(*h) || h->magic != META_MAGIC || h->model != model)
 		return err_set(e, SHARD_MISMATCH, "its head is not one of this model");
-	if (h->odd != 0)
+	found->odd = h->odd != 0;
+	if (found->odd)
 		return err_set(e, SHARD_MISMATCH,
 			       "its votes differed from those of the other copies: the memory or a "
 			       "processor of this node is bad");

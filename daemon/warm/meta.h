@@ -64,6 +64,7 @@ struct meta_found { /* What the start before left, before it is known whether it
 	size_t spec_bytes;
 	uint64_t incarnation; /* The name that the memory got when it was made. */
 	uint32_t undo_nr;
+	bool odd; /* meta_void() was called for it. */
 	uint8_t from[16];
 	const void *core; /* What the core saved last, inside shm. NULL: it lies outside. */
 	size_t core_bytes;

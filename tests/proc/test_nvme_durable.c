@@ -3,8 +3,9 @@
  * again: it is killed at many moments of a step, and what would have outlived it is removed, as a
  * loss of power does. (What a disk forgets then is tested by unit/test_nvme_power.) The model is
  * there with the last step that was told or the one before, whole, and goes on. A file that is
- * damaged, or a state folder that is older, gives no wrong weights. What cannot be durable is
- * refused, by name. */
+ * damaged, or a state folder that is older, gives no wrong weights. While the file is not there,
+ * nothing starts, and no start removes a file that has weights. What cannot be durable is refused,
+ * by name. */
 #include "base/check.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -241,6 +243,134 @@ static void test_refused(void **state)
 	assert_string_equal(path, "");
 }
 
+static void starts_not(const char *why)
+{
+	uint32_t told = warm_logged(w, 0, why);
+
+	cluster_spawn(w->cluster, 0);
+	assert_int_not_equal(cluster_wait(w->cluster, 0, pace_ms(20000)), 0);
+	assert_int_equal(warm_logged(w, 0, why), told + 1);
+}
+
+/* The disk is not mounted yet: no start, and so nothing is lost. */
+static void test_missing(void **state)
+{
+	char path[5000], other[5100];
+
+	(void)state;
+	begin(DURABLE, 1);
+	warm_all(w);
+	warm_train(w, 6);
+	file(path);
+	snprintf(other, sizeof(other), "%s.elsewhere", folder);
+	lose_power();
+	assert_int_equal(rename(folder, other), 0); /* The folder, too. */
+	starts_not("mounted");
+	assert_int_equal(mkdir(folder, 0700), 0);
+	starts_not("left-model-");
+	assert_int_equal(rmdir(folder), 0);
+	assert_int_equal(rename(other, folder), 0);
+	(void)again(5, 6);
+	lose_power();
+	/* The way out that the error names. The file is there, but no model has it any more. */
+	snprintf(path, sizeof(path), "%s/model-00000001", w->cluster->node[0].state);
+	snprintf(other, sizeof(other), "%s/left-model-00000001", w->cluster->node[0].state);
+	assert_int_equal(rename(path, other), 0);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_logged(w, 0, "event=nvme_set_aside"), 1);
+	warm_finish(w);
+}
+
+/* What is in memory is damaged, and the file has all of it. */
+static void test_memory_damaged(void **state)
+{
+	char words[4200];
+
+	(void)state;
+	begin(DURABLE, 1);
+	warm_all(w);
+	warm_train(w, 6);
+	warm_kill(w, 1);
+	snprintf(words, sizeof(words),
+		 "for f in $(find '%.4000s' -name '*-meta'); do printf x | dd of=$f conv=notrunc "
+		 "status=none; done",
+		 w->cluster->warm_dir);
+	assert_int_equal(system(words), 0);
+	(void)again(5, 6);
+	assert_int_equal(warm_logged(w, 0, "event=model_void model=m"), 1);
+	assert_int_equal(warm_logged(w, 0, "event=nvme_recalled model=m"), 1);
+	warm_train(w, 8);
+	warm_finish(w);
+}
+
+static void copy(const char *from, const char *to)
+{
+	char words[11000];
+
+	snprintf(words, sizeof(words), "cp '%s' '%s'", from, to);
+	assert_int_equal(system(words), 0);
+}
+
+/* The state folder is ahead of the file, as when power is lost before the disk has a step whose
+ * record the folder has. One step is given up. With two it is another file, which stays. */
+static void test_behind(void **state)
+{
+	char path[5000], kept[5100], aside[5100];
+
+	(void)state;
+	snprintf(kept, sizeof(kept), "%s.copy", folder);
+	for (uint64_t ahead = 1; ahead <= 2; ahead++) {
+		begin(DURABLE, 1);
+		warm_all(w);
+		warm_train(w, 6);
+		file(path);
+		stop_and_forget();
+		copy(path, kept);
+		assert_int_equal(again(6, 6), 6);
+		warm_train(w, 6 + ahead);
+		warm_kill(w, 1);
+		(void)again(6 + ahead, 6 + ahead); /* Its first view names that record. */
+		lose_power();
+		copy(kept, path);
+		if (ahead == 1) {
+			assert_int_equal(again(6, 6), 6);
+			warm_train(w, 8);
+			lose_power();
+			(void)again(7, 8);
+		} else {
+			warm_spawn(w, 1);
+			assert_int_equal(warm_logged(w, 0, "event=nvme_void model=m"), 1);
+			warm_wait_log(w, 0, "event=lost model=m", 1);
+			assert_int_equal(warm_logged(w, 0, "event=nvme_set_aside"), 1);
+			snprintf(aside, sizeof(aside), "%s.void", path);
+			assert_int_equal(access(aside, F_OK), 0);
+		}
+		warm_finish(w);
+		empty(folder);
+	}
+	assert_int_equal(unlink(kept), 0);
+}
+
+/* A node that would join is refused, and the model starts again. */
+static void test_joined(void **state)
+{
+	int node;
+
+	(void)state;
+	begin(DURABLE, 1);
+	warm_all(w);
+	warm_train(w, 3);
+	node = cluster_joiner(w->cluster, 0, NULL);
+	cluster_spawn(w->cluster, node);
+	assert_int_not_equal(cluster_wait(w->cluster, node, pace_ms(60000)), 0);
+	assert_int_equal(warm_logged(w, node, "event=start_failed status=SHARD_UNSUPPORTED"), 1);
+	assert_true(warm_logged(w, node, "is for models on one node") > 0);
+	lose_power();
+	warm_spawn(w, 1);
+	assert_in_range(warm_back(w, 1), 3, 4);
+	warm_finish(w);
+}
+
 /* A model that was dropped does not come back, and its file is gone. */
 static void test_dropped(void **state)
 {
@@ -271,6 +401,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_losses, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_missing, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_damaged, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_joined, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_dropped, setup, teardown),
 	};

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recall.h: what a file of this node has of a model after a loss of power (nvme_durable = step).
+ * resume.c makes the model of it. */
+#ifndef SHARD_MODEL_RECALL_H
+#define SHARD_MODEL_RECALL_H
+
+#include "model/model.h"
+#include "warm/meta.h"
+
+/* Fills *found with new memory and *super with the superblock that it points to. If the view is a
+ * step ahead of the file, it gets the record of the file. SHARD_MISMATCH: no file of this node has
+ * such weights, as where other nodes have a part in the model, which may know of later steps. Any
+ * other failure ends the start. Blocks. */
+enum shard_status recall(struct meta_found *found, struct super_found *super, struct server *s,
+			 const Shard__Model *spec, struct core_view *view, struct err *e);
+/* After recall() has succeeded: logs what became of it. m: the model that was made of it. NULL: e
+ * says why there is none. */
+void recall_made(struct super_found *super, const struct server *s, const char *name,
+		 const struct model *m, const struct err *e);
+
+#endif
