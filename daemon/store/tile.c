@@ -12,9 +12,6 @@
 
 #include <sched.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 uint32_t tile_count(const struct layout *l, uint32_t chunk)
 {
@@ -31,30 +28,6 @@ static uint32_t tile_end(const struct tile_update *u, uint32_t first)
 static _Atomic uint64_t *version(const struct tiles *t, uint32_t chunk, uint32_t first)
 {
 	return &t->version[t->first[chunk] + first / TILE_ELEMS];
-}
-
-/* Nobody reads it soon. So it goes past the cache, and takes half of the bandwidth. */
-static void copy_past_cache(char *to, const char *from, size_t bytes)
-{
-	size_t at = 0;
-
-#ifdef __SSE2__
-	CHECK((uintptr_t)to % sizeof(__m128i) == 0);
-	for (; at + sizeof(__m128i) <= bytes; at += sizeof(__m128i))
-		_mm_stream_si128((void *)(to + at), _mm_loadu_si128((const void *)(from + at)));
-	_mm_sfence(); /* It is there before anybody is told of it. */
-#endif
-	memcpy(to + at, from + at, bytes - at);
-}
-
-/* The tile is then in the cache, so the update does not read it from memory again. */
-void tile_keep(const struct tile_update *u, uint32_t from, uint32_t to)
-{
-	for (size_t i = 0; i < NR(u->keep); i++)
-		if (u->keep[i] != NULL && u->tensor[i] != NULL)
-			copy_past_cache((char *)(u->keep[i] + from),
-					(const char *)(u->tensor[i] + from),
-					(to - from) * sizeof(float));
 }
 
 /* Applies the record to the part of a segment that is in [from, to) of its chunk. */
