@@ -149,7 +149,7 @@ enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h,
 enum shard_status ckpt_verify_part(struct peer *p, const struct wire_head *h,
 				   const ProtobufCMessage *msg, struct err *e);
 void ckpt_part_cancel(struct peer *p, const struct wire_head *h);
-void ckpt_progress(struct model *m, uint32_t tag, uint64_t done, uint64_t total);
+void ckpt_progress(struct model *m, uint32_t tag, const Shard__Progress *said);
 void ckpt_node_gone(struct server *s, uint16_t node);
 void ckpt_node_up(struct model *m, uint16_t node); /* On the coordinator, after MODEL was sent. */
 /* The result of this node's count for a restore. load: tag of the LOAD_PART whose weights were

@@ -46,7 +46,7 @@ struct ckpt_part {
 	struct ckpt_view view;    /* The same. */
 	struct part_run *runs;
 	struct arrays arrays;
-	bool covered; /* Of a save: the coordinator was told. */
+	bool covered; /* Of a save: as the coordinator was told. */
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
 	uint32_t runs_nr, blobs_nr;
@@ -544,20 +544,25 @@ static void begin_hash(struct ckpt_part *p)
 	hash_go(&p->hash); /* If the queue is full, tick() goes on. */
 }
 
-/* The coordinator lets steps go on when all nodes have said this. */
-static void tell_covered(struct ckpt_part *p)
+/* The coordinator lets steps go on when all nodes have said that their saves are covered. */
+static void tell_progress(struct ckpt_part *p)
 {
+	uint64_t done = atomic_load(&p->progress.done_bytes), now = clock_ns();
+	bool covered = p->op == OP_SAVE_PART && hold_covered(p->m->store);
 	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id};
 	Shard__Progress body = SHARD__PROGRESS__INIT;
 
-	if (p->op != OP_SAVE_PART || p->covered || !hold_covered(p->m->store))
+	if (covered == p->covered &&
+	    (now - p->told_ns < CKPT_PROGRESS_NS || (p->told_ns != 0 && done == p->told_bytes)))
 		return;
-	p->covered = true;
-	body.done_bytes = atomic_load(&p->progress.done_bytes);
+	p->told_ns = now;
+	p->told_bytes = done;
+	p->covered = covered;
+	body.done_bytes = done;
 	body.total_bytes = p->total_bytes;
-	body.covered = true;
+	body.covered = covered;
 	if (for_self(p))
-		ckpt_share_covered(p->m, p->who.tag);
+		ckpt_progress(p->m, p->who.tag, &body);
 	else
 		caller_progress(p->server, &p->who, &h, &body.base);
 }
@@ -588,25 +593,7 @@ static void try_begin(struct ckpt_part *p)
 	p->running = true;
 	job_begin(&p->job, p->server, JOB_FILES, p->op == OP_SAVE_PART ? run_save : run_load,
 		  after);
-	tell_covered(p); /* It may begin a step. */
-}
-
-static void tell_progress(struct ckpt_part *p)
-{
-	uint64_t done = atomic_load(&p->progress.done_bytes), now = clock_ns();
-	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id};
-	Shard__Progress body = SHARD__PROGRESS__INIT;
-
-	if (now - p->told_ns < CKPT_PROGRESS_NS || (p->told_ns != 0 && done == p->told_bytes))
-		return;
-	p->told_ns = now;
-	p->told_bytes = done;
-	body.done_bytes = done;
-	body.total_bytes = p->total_bytes;
-	if (for_self(p))
-		ckpt_progress(p->m, p->who.tag, done, p->total_bytes);
-	else
-		caller_progress(p->server, &p->who, &h, &body.base);
+	tell_progress(p); /* It may begin a step. */
 }
 
 static void tick(uv_timer_t *timer)
@@ -618,7 +605,6 @@ static void tick(uv_timer_t *timer)
 		return;
 	}
 	tell_progress(p);
-	tell_covered(p);
 	if (p->op == OP_VERIFY_PART && p->hash.flying == 0)
 		hash_back(&p->hash);
 }

@@ -52,8 +52,6 @@ void ckpt_share_file(struct model *m, uint32_t tag, const struct ckpt_view *by,
 /* The digests that this node has made in its own share with that tag: verify.h. */
 void ckpt_share_digests(struct model *m, uint32_t tag, uint64_t term, uint32_t seq,
 			const uint64_t *digest, uint64_t nr);
-/* Of a save: steps may go on, because the own share with that tag keeps what it has to write. */
-void ckpt_share_covered(struct model *m, uint32_t tag);
 /* The own share with that tag has ended. e NULL: it succeeded. bad: a file was at fault. */
 void ckpt_share_done(struct model *m, uint32_t tag, bool bad, const struct err *e);
 

@@ -270,37 +270,27 @@ void ckpt_share_done(struct model *m, uint32_t tag, bool bad, const struct err *
 		share_done(op, m->server->self, bad, e);
 }
 
-static void progress(struct ckpt_op *op, uint16_t node, uint64_t done, uint64_t total)
+static void progress(struct ckpt_op *op, uint16_t node, const Shard__Progress *said)
 {
+	struct ckpt_share *share = &op->share[node];
+
 	CHECK(node < op->server->nodes_nr);
-	if (done != op->share[node].done)
+	if (said->done_bytes != share->done)
 		op->moved_ns = clock_ns();
-	op->done_bytes += done - op->share[node].done;
-	op->share[node].done = done;
-	op->share[node].total = total;
+	op->done_bytes += said->done_bytes - share->done;
+	share->done = said->done_bytes;
+	share->total = said->total_bytes;
+	share->covered |= said->covered;
 	ckpt_op_tell(op);
-}
-
-void ckpt_progress(struct model *m, uint32_t tag, uint64_t done, uint64_t total)
-{
-	struct ckpt_op *op = own_share(m, tag);
-
-	if (op != NULL)
-		progress(op, m->server->self, done, total);
-}
-
-static void covered(struct ckpt_op *op, uint16_t node)
-{
-	op->share[node].covered = true;
 	may_go_on(op);
 }
 
-void ckpt_share_covered(struct model *m, uint32_t tag)
+void ckpt_progress(struct model *m, uint32_t tag, const Shard__Progress *said)
 {
 	struct ckpt_op *op = own_share(m, tag);
 
 	if (op != NULL)
-		covered(op, m->server->self);
+		progress(op, m->server->self, said);
 }
 
 static void share_file(struct ckpt_op *op, uint16_t node, struct part_file *file,
@@ -449,12 +439,8 @@ void ckpt_node_gone(struct server *s, uint16_t node)
 static void share_progress(struct round *r, struct server *s, const struct call *c,
 			   const Shard__Progress *body)
 {
-	struct ckpt_op *op = list_of(r, struct ckpt_op, shares);
-
 	(void)s;
-	progress(op, c->node, body->done_bytes, body->total_bytes);
-	if (body->covered)
-		covered(op, c->node);
+	progress(list_of(r, struct ckpt_op, shares), c->node, body);
 }
 
 static const struct round_ops shares = {.answered = share_answered, .progress = share_progress};

@@ -159,13 +159,14 @@ void hold_begin(struct store *st, const uint64_t *bytes, uint32_t more)
 	h->on = true;
 	h->broken = false;
 	h->unread = 0;
+	h->lying = 0;
 	for (uint32_t c = 0; c < nr; c++) {
 		h->chunk[c] = (struct held){.left = bytes[c],
 					    .state = bytes[c] > 0 ? HOLD_LIES : HOLD_FREE,
 					    .still = still(st->conf.layout, c)};
 		h->unread += bytes[c] > 0;
+		h->lying += bytes[c] > 0 && !h->chunk[c].still;
 	}
-	h->lying = hold_wants(st, bytes);
 	add_places(st, more);
 	for (h->idle_nr = 0; h->idle_nr < h->places_nr; h->idle_nr++)
 		h->idle[h->idle_nr] = h->places_nr - 1 - h->idle_nr; /* The first one goes first. */
