@@ -4,14 +4,13 @@
  * is dropped. A model is dropped while a node catches up, and waits for a chunk of a node that
  * stands still. No daemon may end, keep a pin or a file. */
 #include "base/check.h"
-#include "lib/crew.h"
+#include "lib/ondisk.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/rmtree.h"
 #include "lib/tool.h"
 #include "lib/trap.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,61 +26,20 @@
 enum { NODES = 3, READERS = 6, ELEMS = 5000 /* Of several chunks. */ };
 #define TIER "replicas=2 chunk_elems=1024 tier=nvme nvme_cache=4"
 
-static struct cluster *cluster;
-static struct crew *crew;
-static char folder[4096]; /* Of the files: not in /tmp, which may have no O_DIRECT. */
+static struct ondisk on;
 
 static int setup(void **state)
 {
-	char name[] = "build/nvme-test-XXXXXX";
-
 	(void)state;
-	CHECK(mkdtemp(name) != NULL);
-	CHECK(realpath(name, folder) != NULL);
+	ondisk_make(&on);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	cluster_put_away(&cluster);
-	free(crew);
-	crew = NULL;
-	rmtree(folder);
+	ondisk_put_away(&on);
 	return 0;
-}
-
-static uint32_t files(void)
-{
-	DIR *dir = opendir(folder);
-	struct dirent *d;
-	uint32_t nr = 0;
-
-	assert_non_null(dir);
-	while ((d = readdir(dir)) != NULL)
-		nr += d->d_name[0] != '.';
-	(void)closedir(dir);
-	return nr;
-}
-
-static void begin(void)
-{
-	char extra[4200];
-
-	snprintf(extra, sizeof(extra), "[daemon]\nnvme_dir = %.4000s\n", folder);
-	crew = calloc(1, sizeof(*crew));
-	CHECK(crew != NULL);
-	crew_init(crew, "m");
-	crew_larger(crew, CREW_SCALE_MAX);
-	crew->extra = TIER;
-	crew->pause_us = 1000;
-	cluster = cluster_make(NODES, NULL, extra);
-	cluster_warm(cluster, CLUSTER_TMPFS);
-	cluster_up(cluster);
-	for (int i = 0; i < 2; i++)
-		crew_add(crew, cluster->node[0].unix_address, 0)->reconnects = true;
-	crew_start(crew, UINT64_MAX);
-	crew_wait_step(crew, 3);
 }
 
 /* Nobody has the model any more, and every daemon is there. */
@@ -89,13 +47,13 @@ static void gone(void)
 {
 	char words[400];
 
-	assert_int_equal(files(), 0);
+	assert_int_equal(ondisk_files(&on), 0);
 	for (int n = 0; n < NODES; n++) {
 		snprintf(words, sizeof(words), "status --address %s",
-			 cluster->node[n].unix_address);
+			 on.cluster->node[n].unix_address);
 		tool_expect(0, "", "shardctl", words);
 	}
-	cluster_done(&cluster);
+	cluster_done(&on.cluster);
 }
 
 /* --- reads --- */
@@ -135,9 +93,9 @@ static void test_reads(void **state)
 	char words[400];
 
 	(void)state;
-	begin();
+	ondisk_begin(&on, NODES, TIER);
 	for (int i = 0; i < READERS; i++) {
-		reader[i] = (struct reader){.address = cluster->node[i % NODES].unix_address,
+		reader[i] = (struct reader){.address = on.cluster->node[i % NODES].unix_address,
 					    .kind = i % 2 ? SHARD_MASTER : SHARD_EXP_AVG};
 		CHECK(pthread_create(&reader[i].thread, NULL, read_on, &reader[i]) == 0);
 	}
@@ -145,10 +103,11 @@ static void test_reads(void **state)
 		uint32_t had = reader[i].reads;
 
 		while (reader[i].reads < had + 2)
-			crew_wait_step(crew, crew_step(crew) + 1);
+			crew_wait_step(on.crew, crew_step(on.crew) + 1);
 	}
-	(void)crew_finish(crew);
-	snprintf(words, sizeof(words), "model drop m --address %s", cluster->node[0].unix_address);
+	(void)crew_finish(on.crew);
+	snprintf(words, sizeof(words), "model drop m --address %s",
+		 on.cluster->node[0].unix_address);
 	tool_expect(0, "", "shardctl", words);
 	for (int i = 0; i < READERS; i++) {
 		CHECK(pthread_join(reader[i].thread, NULL) == 0);
@@ -166,15 +125,15 @@ static void without_memory(void)
 	FILE *in;
 
 	snprintf(line, sizeof(line), "grep -o 'place=[^ ]*' %.200s | head -n 1 | cut -c 7-",
-		 cluster->node[2].log);
+		 on.cluster->node[2].log);
 	in = popen(line, "r");
 	assert_non_null(in);
 	assert_non_null(fgets(place, sizeof(place), in));
 	place[strcspn(place, "\n")] = 0;
 	(void)pclose(in);
-	cluster_kill(cluster, 2);
+	cluster_kill(on.cluster, 2);
 	rmtree(place);
-	cluster_spawn(cluster, 2);
+	cluster_spawn(on.cluster, 2);
 }
 
 static void test_catches_up(void **state)
@@ -187,23 +146,23 @@ static void test_catches_up(void **state)
 	(void)state;
 	if (!trap_here())
 		skip();
-	begin();
-	(void)crew_finish(crew);
-	trap_set(&t, cluster->node[1].pid, &asked);
+	ondisk_begin(&on, NODES, TIER);
+	(void)crew_finish(on.crew);
+	trap_set(&t, on.cluster->node[1].pid, &asked);
 	without_memory();
 	assert_true(trap_wait(&t, 20000)); /* Node c waits for b, with pins. */
 	snprintf(line, sizeof(line), "build/shardctl model drop m --address %s 2>&1",
-		 cluster->node[0].unix_address);
+		 on.cluster->node[0].unix_address);
 	drop = popen(line, "r");
 	assert_non_null(drop);
-	cluster_wait_log(cluster, 0, "event=drop model=m", 1);
-	cluster_wait_log(cluster, 2, "event=drop model=m", 1);
+	cluster_wait_log(on.cluster, 0, "event=drop model=m", 1);
+	cluster_wait_log(on.cluster, 2, "event=drop model=m", 1);
 	trap_end(&t);
 	while (fgets(out, sizeof(out), drop) != NULL)
 		print_message("%s", out);
 	assert_int_equal(pclose(drop), 0);
 	for (int n = 0; n < NODES; n++)
-		cluster_wait_log(cluster, n, "event=dropped model=m", 1);
+		cluster_wait_log(on.cluster, n, "event=dropped model=m", 1);
 	gone();
 }
 
