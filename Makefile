@@ -70,7 +70,7 @@ ETCD_C   := $(filter-out daemon/cluster/source_etcd_none.c,$(wildcard daemon/clu
 URING ?= $(shell echo '\#include <liburing.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo found)
 HAVE_URING := $(filter-out 0,$(URING))
 NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
-PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
+PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/cuda/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c daemon/store/ring_uring$(if $(HAVE_URING),_none).c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 # libshard has TLS in a library of its own, which it loads when a trainer asks for TLS.
@@ -88,7 +88,7 @@ FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
 CUDA ?= found
 HAVE_CUDA := $(filter-out 0,$(CUDA))
 CUDA_C   := $(wildcard client/cuda/*.c)
-UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out tests/unit/test_cuda% tests/proc/test_cuda%,$(UNIT_C)))
+UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/unit/test_$k% tests/proc/test_$k%),$(UNIT_C)))
 # The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's.
 # Nothing that is built needs it.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -242,7 +242,7 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
 
 # The one with CUDA takes the functions of shard.h from libshard.a or libshard.so.
-$(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/base/status.c proto/base/check.c)
+$(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/cuda/driver.c proto/base/status.c proto/base/check.c)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
@@ -265,12 +265,16 @@ $(FAKED): $(FAKE_A)
 $(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
-# test_cuda* load a driver library of their own, as programs of a user load the real one.
-CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda%,$(UNIT))
+# These load a driver library of their own, as programs of a user load the real one.
+CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda% $(B)/tests/unit/test_gpu% $(B)/tests/proc/test_gpu%,$(UNIT))
 FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
+OLD_CUDA   := $(B)/tests/cuda/old/libcuda.so.1
 $(CUDA_TESTS): $(FAKE_CUDA)
-$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
-	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^ -lm
+$(B)/tests/unit/test_gpu_misuse: $(OLD_CUDA)
+$(OLD_CUDA): tests/cuda/old.map
+$(FAKE_CUDA) $(OLD_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
+	@mkdir -p $(@D)
+	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) $(filter-out %.map,$^) -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u

@@ -25,5 +25,5 @@ $(SHIM_TESTS): $(SHIM_A)
 $(SHIM_TESTS): TEST_L = $(SHIM_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 # It asks a real GPU (tests/gpu/lease.sh), on a machine that may have few libraries. A test gives it
 # the driver library for tests.
-$(B)/tests/gpu/lease: $(call objs,tests/gpu/lease.c tests/cuda/border.c client/cuda/driver.c) $(DAEMON_A) $(PROTO_A) $(FAKE_CUDA)
+$(B)/tests/gpu/lease: $(call objs,tests/gpu/lease.c tests/cuda/border.c) $(DAEMON_A) $(PROTO_A) $(FAKE_CUDA)
 	$(link) $(filter %.o %.a,$^) -ldl -lm
