@@ -54,7 +54,7 @@ LIBS_PROTO  := -lprotobuf-c
 # A program that does not use the source etcd does not load libcurl.
 CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
 URING_L    = $(if $(HAVE_URING),-Wl$(comma)--push-state$(comma)--as-needed -luring -Wl$(comma)--pop-state)
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(URING_L) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(URING_L) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -ldl -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -84,13 +84,15 @@ UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test
 UNIT_C   := $(if $(HAVE_RDMA),$(UNIT_C),$(filter-out tests/unit/test_rdma% tests/proc/test_rdma%,$(UNIT_C)))
 UNIT_C   := $(if $(HAVE_ETCD),$(UNIT_C),$(filter-out tests/unit/test_etcd% tests/proc/test_source_etcd% tests/proc/test_elected_etcd%,$(UNIT_C)))
 FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
-# libcuda.so.1 is loaded when a trainer asks for it, so building needs nothing of CUDA.
+# libcuda.so.1 is loaded when a trainer asks for it, or the option gpu, so building needs nothing of
+# CUDA.
 CUDA ?= found
 HAVE_CUDA := $(filter-out 0,$(CUDA))
 CUDA_C   := $(wildcard client/cuda/*.c)
 UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/unit/test_$k% tests/proc/test_$k%),$(UNIT_C)))
-# The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's.
-# Nothing that is built needs it.
+# The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's. A
+# daemon that was built without it takes no GPU. Sanitizer builds never have the kernels: their tests
+# use a driver without a GPU.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
 LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease) # For a real GPU.
@@ -119,7 +121,7 @@ parts:
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
-	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so no kernels of GPUs are compiled,CUDA=0)))'
+	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so the daemon takes no GPU,CUDA=0)))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -170,6 +172,11 @@ $(B)/%.ptx: %.cu $(B)/with-nvcc
 	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
+ifneq ($(and $(HAVE_NVCC),$(if $(SAN),,plain)),)
+$(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(FATBIN)"'
+$(B)/daemon/gpu/fatbin.o: $(FATBIN) # .incbin: no compiler sees this
+endif
+$(B)/daemon/gpu/fatbin.o: $(B)/with-nvcc
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
