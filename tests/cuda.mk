@@ -16,7 +16,7 @@ SHIM_A  := $(B)/libshim.a
 $(B)/shim/%.o: %.cu tests/cuda/shim.h
 	@mkdir -p $(@D)
 	$(call say,c++,$<)
-	$(Q)$(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(SANF) $(INC) -Idaemon -Itests \
+	$(Q)$(CXX) -std=c++17 -fPIC -ffp-contract=off -fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(SANF) $(INC) -Idaemon -Itests \
 	  $(if $(SAN),-O1,-O2) -g1 -include tests/cuda/shim.h -MMD -MP -c -x c++ $< -o $@
 $(SHIM_A): $(SHIM_CU) $(call objs,tests/cuda/shim_run.c tests/cuda/shim_kernels.c tests/cuda/border.c)
 	$(ar)

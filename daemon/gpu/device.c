@@ -213,8 +213,11 @@ static void give_back(struct gpu *g)
 	g->module = NULL;
 }
 
+/* The last one who has it gives the context back and frees it. */
 static void free_memory(struct gpu *g)
 {
+	if (g->ctx != NULL && !g->given_up)
+		(void)g->d.primary_release(g->device);
 	pthread_cond_destroy(&g->work);
 	pthread_mutex_destroy(&g->lock);
 	pthread_mutex_destroy(&g->memory_lock);
@@ -228,13 +231,30 @@ static void free_memory(struct gpu *g)
 	free(g);
 }
 
+void gpu_less(struct gpu *g)
+{
+	bool last;
+
+	pthread_mutex_lock(&g->lock);
+	last = --g->users == 0;
+	pthread_mutex_unlock(&g->lock);
+	if (last)
+		free_memory(g);
+}
+
+void gpu_more(struct gpu *g)
+{
+	pthread_mutex_lock(&g->lock);
+	g->users++;
+	pthread_mutex_unlock(&g->lock);
+}
+
 static void *thread_main(void *arg)
 {
 	struct gpu *g = arg;
 	cu_context was;
 	cu_result rc;
 	char name[16];
-	bool last;
 
 	snprintf(name, sizeof(name), "shardd-gpu%d", (int)g->device);
 	pthread_setname_np(pthread_self(), name);
@@ -256,15 +276,12 @@ static void *thread_main(void *arg)
 		give_back(g);
 		if (rc == CU_SUCCESS)
 			(void)DRIVE(g, g->d.ctx_pop(&was));
-		(void)DRIVE(g, g->d.primary_release(g->device));
 		pthread_mutex_lock(&g->lock);
 	}
 	g->gone = true;
-	last = --g->users == 0;
 	wake(g);
 	pthread_mutex_unlock(&g->lock);
-	if (last)
-		free_memory(g);
+	gpu_less(g);
 	return NULL;
 }
 
@@ -275,15 +292,10 @@ static void on_closed(uv_handle_t *h)
 	struct gpu *g = h->data;
 	void (*closed)(void *) = g->closed;
 	void *arg = g->closed_arg;
-	bool last;
 
 	if (--g->handles_nr > 0)
 		return;
-	pthread_mutex_lock(&g->lock);
-	last = --g->users == 0;
-	pthread_mutex_unlock(&g->lock);
-	if (last)
-		free_memory(g);
+	gpu_less(g);
 	if (closed)
 		closed(arg);
 }
@@ -675,6 +687,22 @@ static struct gpu *new_gpu(const struct gpu_conf *conf)
 	return g;
 }
 
+enum shard_status gpu_count(uint32_t *nr, struct err *e)
+{
+	struct driver d;
+	enum shard_status st;
+	cu_result rc;
+	int count = 0;
+
+	*nr = 0;
+	if ((st = driver_open(&d, DRIVER_DAEMON, e)) != SHARD_OK)
+		return st;
+	if ((rc = d.device_count(&count)) != CU_SUCCESS)
+		return driver_fail(&d, e, rc, "cuDeviceGetCount", "");
+	*nr = count > 0 ? (uint32_t)count : 0;
+	return SHARD_OK;
+}
+
 enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loop_t *loop,
 			   struct err *e)
 {
@@ -696,12 +724,13 @@ enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loo
 	    (st = make_memory(g, e)) != SHARD_OK)
 		goto err_memory;
 	if ((rc = g->d.primary_retain(&g->ctx, g->device)) != CU_SUCCESS) {
+		g->ctx = NULL;
 		st = gpu_fail(g, e, rc, "cuDevicePrimaryCtxRetain", "");
 		goto err_memory;
 	}
 	if ((rc = g->d.ctx_push(g->ctx)) != CU_SUCCESS) {
 		st = gpu_fail(g, e, rc, "cuCtxPushCurrent", "");
-		goto err_context;
+		goto err_memory;
 	}
 	st = take_device(g, conf->bytes, e);
 	if (st == SHARD_OK)
@@ -713,10 +742,6 @@ enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loo
 		*out = g;
 		return SHARD_OK;
 	}
-	if (g->gone)
-		goto err_memory;
-err_context:
-	(void)g->d.primary_release(g->device);
 err_memory:
 	free_memory(g);
 	return st;
@@ -727,7 +752,7 @@ void gpu_close(struct gpu **gp, void (*closed)(void *arg), void *arg)
 	struct gpu *g = *gp;
 
 	*gp = NULL;
-	CHECK(g != NULL && !g->closing && g->mapped_bytes == 0);
+	CHECK(g != NULL && !g->closing);
 	g->closing = true;
 	g->closed = closed;
 	g->closed_arg = arg;

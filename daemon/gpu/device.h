@@ -14,8 +14,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#define GPU_DEVICES_MAX 16
-#define GPU_COPIES_MAX  8
+#define GPU_COPIES_MAX 8
 
 struct gpu; /* One device. */
 
@@ -34,8 +33,12 @@ struct gpu_conf {
 enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loop_t *loop,
 			   struct err *e);
 /* Finishes the jobs, calls done() for each, ends the thread, and calls closed(arg) from the loop.
- * Nothing of its memory may be mapped. */
+ * Memory that is mapped stays so, and gpu_unmap() takes it later, also when the loop has ended: as
+ * long as there is any, gpu_unpin() is harmless. */
 void gpu_close(struct gpu **g, void (*closed)(void *arg), void *arg);
+
+/* How many the driver shows to this process. SHARD_UNSUPPORTED: there is no driver. */
+enum shard_status gpu_count(uint32_t *nr, struct err *e);
 
 struct gpu_about {
 	uint8_t uuid[GPU_UUID_BYTES];

@@ -64,7 +64,7 @@ struct gpu {
 	/* Numbers of lanes: those that are under way, the one that began its piece first in front,
 	 * and those that are not. */
 	uint32_t busy[GPU_LANES], busy_nr, idle[GPU_LANES], idle_nr;
-	uint32_t users;             /* The loop and the thread. The last one frees all of it. */
+	uint32_t users; /* The loop, the thread, and each gpu_mem. The last one frees it. */
 	bool stop, gone, loop_gone; /* The thread shall end; has ended. The loop has closed it. */
 	bool given_up;    /* The thread came back from no call in time, and touches nothing more. */
 	uint64_t call_ns; /* Since when the thread is in a call of the driver. 0: it is not. */
@@ -93,6 +93,10 @@ void gpu_lose(struct gpu *g, cu_result rc, const char *call);
 /* As driver_fail(). An error that ends the context ends the device. */
 enum shard_status gpu_fail(struct gpu *g, struct err *e, cu_result rc, const char *call,
 			   const char *what);
+
+/* One who has it more, or less. The last one frees it. */
+void gpu_more(struct gpu *g);
+void gpu_less(struct gpu *g);
 
 /* --- memory.c --- */
 

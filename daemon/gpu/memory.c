@@ -167,6 +167,7 @@ enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gp
 	if (st == SHARD_OK) {
 		m->gpu = g;
 		g->mapped_bytes += m->bytes;
+		gpu_more(g);
 	} else {
 		*m = (struct gpu_mem){.fd = -1};
 	}
@@ -253,6 +254,7 @@ enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_me
 	if (st == SHARD_OK) {
 		m->gpu = g;
 		g->mapped_bytes += m->bytes;
+		gpu_more(g);
 	} else {
 		close(m->fd);
 		*m = (struct gpu_mem){.fd = -1};
@@ -277,6 +279,7 @@ void gpu_unmap(struct gpu_mem *m)
 	if (m->fd >= 0)
 		close(m->fd);
 	*m = (struct gpu_mem){.fd = -1};
+	gpu_less(g);
 }
 
 /* --- memory of the host --- */

@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GPU_UUID_BYTES 16
-#define GPU_UUID_TEXT  41 /* With its end. */
+#define GPU_DEVICES_MAX 16 /* Of one node. */
+#define GPU_UUID_BYTES  16
+#define GPU_UUID_TEXT   41 /* With its end. */
 
 const char *gpu_uuid_text(const uint8_t uuid[GPU_UUID_BYTES], char text[GPU_UUID_TEXT]);
 /* text has n characters. "GPU-" and "MIG-" may be left out. False: it is none. */

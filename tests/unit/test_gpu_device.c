@@ -142,6 +142,31 @@ static void copies(void **state)
 	free(to);
 }
 
+/* Memory may be unmapped when the device is closed and its loop has ended. */
+static void closes_first(void **state)
+{
+	struct fake_cuda_left before;
+	struct gpu_mem m[2];
+	struct gpu *g;
+	static uint8_t host[4096];
+	struct err e = {0};
+	uint32_t nr = 0;
+
+	(void)state;
+	assert_int_equal(gpu_count(&nr, &e), SHARD_OK);
+	assert_int_equal(nr, 2);
+	jobs.fake.fake_cuda_left(&before);
+	g = gpujobs_open(0);
+	for (int i = 0; i < 2; i++)
+		m[i] = gpujobs_map(g, MIB, i);
+	assert_int_equal(gpu_pin(g, host, sizeof(host), &e), SHARD_OK);
+	gpujobs_close(&g);
+	gpu_unpin(m[0].gpu, host);
+	gpu_unmap(&m[0]);
+	gpu_unmap(&m[1]);
+	gpujobs_nothing_left(&before, "closed before it was unmapped");
+}
+
 /* Memory that another device has pinned is pinned. */
 static void both_pin(void **state)
 {
@@ -570,11 +595,12 @@ static void large_updates(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(opens),    cmocka_unit_test(no_kernels),
-		cmocka_unit_test(copies),   cmocka_unit_test(both_pin),
-		cmocka_unit_test(limit),    cmocka_unit_test(full),
-		cmocka_unit_test(outlives), cmocka_unit_test(hostile),
-		cmocka_unit_test(updates),  cmocka_unit_test(large_updates),
+		cmocka_unit_test(opens),         cmocka_unit_test(no_kernels),
+		cmocka_unit_test(copies),        cmocka_unit_test(closes_first),
+		cmocka_unit_test(both_pin),      cmocka_unit_test(limit),
+		cmocka_unit_test(full),          cmocka_unit_test(outlives),
+		cmocka_unit_test(hostile),       cmocka_unit_test(updates),
+		cmocka_unit_test(large_updates),
 	};
 	int rc;
 
