@@ -260,7 +260,7 @@ TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 CRYPTO    = -Wl$(comma)--push-state$(comma)--as-needed -lcrypto -Wl$(comma)--pop-state
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT) $(CRYPTO)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
-	$(link) $(filter-out %/shardd,$^) $(TEST_L)
+	$(link) $(filter-out %/shardd %/libcuda.so.1,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
 # are for a real device.
 FAKE_A   := $(B)/libfakeverbs.a
