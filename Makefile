@@ -260,7 +260,7 @@ TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 CRYPTO    = -Wl$(comma)--push-state$(comma)--as-needed -lcrypto -Wl$(comma)--pop-state
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT) $(CRYPTO)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
-	$(link) $(filter-out %/shardd %/libcuda.so.1,$^) $(TEST_L)
+	$(link) $(filter %.o,$^) $(filter %.a,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
 # are for a real device.
 FAKE_A   := $(B)/libfakeverbs.a
@@ -361,7 +361,7 @@ format:
 help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
-	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme or mixed' \
+	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme, mixed or gpu' \
 	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \

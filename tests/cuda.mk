@@ -27,3 +27,6 @@ $(SHIM_TESTS): TEST_L = $(SHIM_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 # the driver library for tests.
 $(B)/tests/gpu/lease: $(call objs,tests/gpu/lease.c tests/cuda/border.c) $(DAEMON_A) $(PROTO_A) $(FAKE_CUDA)
 	$(link) $(filter %.o %.a,$^) -ldl -lm
+# Devices that a test moves by hand, in place of gpu/device.c.
+HAND_GPU := $(filter $(B)/tests/unit/test_tier_gpu%,$(UNIT))
+$(HAND_GPU): $(B)/tests/cuda/hand_gpu.o

@@ -91,8 +91,8 @@ struct gpu_update {
 	const struct optim_row *optim;
 	enum shard_dtype grad_dtype, image_dtype;
 	const struct optim_args *args; /* [groups] At most SETTINGS_GROUPS_MAX. */
-	const uint8_t *zero;           /* [segments_nr] Nobody has a gradient for it. */
-	const uint8_t *grad;           /* Of the host. */
+	const uint8_t *zero; /* [segments_nr] of the layout. Nobody has a gradient for it. */
+	const uint8_t *grad; /* Of the host. */
 	/* Of the host: elements of segments that are not frozen are written, and no others. */
 	uint8_t *image;
 	/* Master and moments, before and after. 0: the chunk has no such array. All bytes of the

@@ -305,7 +305,6 @@ static struct plan plan_make(const struct gpu_lane *l, const struct gpu_update *
 {
 	struct tables *t = (struct tables *)(void *)(l->host + HOST_TABLES);
 	const struct layout *layout = u->layout;
-	const uint32_t before = layout->chunk_segment[u->chunk];
 	struct plan p = {.span = {piece.end, piece.first}};
 
 	t->kept = 0;
@@ -317,7 +316,8 @@ static struct plan plan_make(const struct gpu_lane *l, const struct gpu_update *
 				      state_at(u->to[2], piece.first),
 				      (const void *)(uintptr_t)(l->device + DEVICE_GRAD),
 				      (void *)(uintptr_t)(l->device + DEVICE_IMAGE)};
-	for (uint32_t i = before; i < layout->chunk_segment[u->chunk + 1]; i++) {
+	for (uint32_t i = layout->chunk_segment[u->chunk]; i < layout->chunk_segment[u->chunk + 1];
+	     i++) {
 		const struct segment *s = &layout->segment[i];
 		uint32_t from = s->start > piece.first ? s->start : piece.first;
 		uint32_t to = s->start + s->n < piece.end ? s->start + s->n : piece.end;
@@ -329,13 +329,13 @@ static struct plan plan_make(const struct gpu_lane *l, const struct gpu_update *
 								   .n = to - from,
 								   .block = p.blocks_nr,
 								   .group = s->group,
-								   .zero = u->zero[i - before]};
+								   .zero = u->zero[i]};
 		p.blocks_nr += (to - from + REDUCE_BLOCK - 1) / REDUCE_BLOCK;
 		t->args[s->group] = u->args[s->group];
 		p.groups_nr = s->group >= p.groups_nr ? s->group + 1 : p.groups_nr;
 		p.span.first = from < p.span.first ? from : p.span.first;
 		p.span.end = to > p.span.end ? to : p.span.end;
-		p.gradient = p.gradient || !u->zero[i - before];
+		p.gradient = p.gradient || !u->zero[i];
 	}
 	return p;
 }

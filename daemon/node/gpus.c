@@ -13,7 +13,9 @@
 #include <string.h>
 
 /* Of one device, that are given and not done. */
-#define JOBS_MAX 256
+/* Of as many models as outlive a process (warm/warm.h), each with 8 updates and 8 copies
+ * (store/tier_gpu.c). */
+#define JOBS_MAX (16u * 1024)
 
 static void log_gpu(const struct server *s, const struct gpu *g)
 {

@@ -425,8 +425,7 @@ static float any_number(struct rng *r, bool positive)
 static void update_make(struct update *u, struct rng *r, struct gpu *g)
 {
 	const uint64_t bytes = ((uint64_t)u->n * 4 + 4095) / 4096 * 4096;
-	uint32_t segments_nr =
-		u->layout->chunk_segment[u->chunk + 1] - u->layout->chunk_segment[u->chunk];
+	uint32_t segments_nr = u->layout->segments_nr;
 	double h[HYPER_NR];
 
 	u->zero = calloc(segments_nr + 1, 1);
@@ -486,12 +485,11 @@ static void update_expect(struct update *u)
 		for (uint32_t t = 0; t <= u->row->states_nr; t++)
 			at[t] = u->want[t] + s->start;
 		if (!layout_frozen(u->layout, i))
-			u->kept += apply(&u->args[s->group], s->n,
-					 u->zero[i - first]
-						 ? NULL
-						 : u->grad + s->start * dtype_bytes(u->grad_dtype),
-					 at[0], at[1], at[2],
-					 u->want_image + s->start * dtype_bytes(u->image_dtype));
+			u->kept += apply(
+				&u->args[s->group], s->n,
+				u->zero[i] ? NULL : u->grad + s->start * dtype_bytes(u->grad_dtype),
+				at[0], at[1], at[2],
+				u->want_image + s->start * dtype_bytes(u->image_dtype));
 	}
 	ftz_restore(before);
 }
