@@ -54,7 +54,7 @@ LIBS_PROTO  := -lprotobuf-c
 # A program that does not use the source etcd does not load libcurl.
 CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
 URING_L    = $(if $(HAVE_URING),-Wl$(comma)--push-state$(comma)--as-needed -luring -Wl$(comma)--pop-state)
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(URING_L) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd -lgnutls $(CURL) $(URING_L) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -ldl -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -70,7 +70,7 @@ ETCD_C   := $(filter-out daemon/cluster/source_etcd_none.c,$(wildcard daemon/clu
 URING ?= $(shell echo '\#include <liburing.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo found)
 HAVE_URING := $(filter-out 0,$(URING))
 NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
-PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
+PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/cuda/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c daemon/store/ring_uring$(if $(HAVE_URING),_none).c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 # libshard has TLS in a library of its own, which it loads when a trainer asks for TLS.
@@ -84,13 +84,15 @@ UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test
 UNIT_C   := $(if $(HAVE_RDMA),$(UNIT_C),$(filter-out tests/unit/test_rdma% tests/proc/test_rdma%,$(UNIT_C)))
 UNIT_C   := $(if $(HAVE_ETCD),$(UNIT_C),$(filter-out tests/unit/test_etcd% tests/proc/test_source_etcd% tests/proc/test_elected_etcd%,$(UNIT_C)))
 FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
-# libcuda.so.1 is loaded when a trainer asks for it, so building needs nothing of CUDA.
+# libcuda.so.1 is loaded when a trainer asks for it, or the option gpu, so building needs nothing of
+# CUDA.
 CUDA ?= found
 HAVE_CUDA := $(filter-out 0,$(CUDA))
 CUDA_C   := $(wildcard client/cuda/*.c)
-UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out tests/unit/test_cuda% tests/proc/test_cuda%,$(UNIT_C)))
-# The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's.
-# Nothing that is built needs it.
+UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/unit/test_$k% tests/proc/test_$k%),$(UNIT_C)))
+# The kernels of GPUs are compiled where nvcc is: one that make nvcc has fetched, or the toolkit's. A
+# daemon that was built without it takes no GPU. Sanitizer builds never have the kernels: their tests
+# use a driver without a GPU.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
 LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease) # For a real GPU.
@@ -119,7 +121,7 @@ parts:
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
-	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so no kernels of GPUs are compiled,CUDA=0)))'
+	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so the daemon takes no GPU,CUDA=0)))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -170,6 +172,11 @@ $(B)/%.ptx: %.cu $(B)/with-nvcc
 	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
+ifneq ($(and $(HAVE_NVCC),$(if $(SAN),,plain)),)
+$(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(FATBIN)"'
+$(B)/daemon/gpu/fatbin.o: $(FATBIN) # .incbin: no compiler sees this
+endif
+$(B)/daemon/gpu/fatbin.o: $(B)/with-nvcc
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
 
@@ -242,7 +249,7 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
 
 # The one with CUDA takes the functions of shard.h from libshard.a or libshard.so.
-$(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/base/status.c proto/base/check.c)
+$(B)/libshard-cuda-whole.a: $(call objs,$(CUDA_C) proto/cuda/driver.c proto/base/status.c proto/base/check.c)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
@@ -253,7 +260,7 @@ TEST_LIBS := $(TEST_A) $(GPT_A) $(CUDA_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 CRYPTO    = -Wl$(comma)--push-state$(comma)--as-needed -lcrypto -Wl$(comma)--pop-state
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT) $(CRYPTO)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
-	$(link) $(filter-out %/shardd,$^) $(TEST_L)
+	$(link) $(filter %.o,$^) $(filter %.a,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
 # are for a real device.
 FAKE_A   := $(B)/libfakeverbs.a
@@ -265,12 +272,16 @@ $(FAKED): $(FAKE_A)
 $(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
-# test_cuda* load a driver library of their own, as programs of a user load the real one.
-CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda%,$(UNIT))
+# These load a driver library of their own, as programs of a user load the real one.
+CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda% $(B)/tests/unit/test_gpu% $(B)/tests/proc/test_gpu%,$(UNIT))
 FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
+OLD_CUDA   := $(B)/tests/cuda/old/libcuda.so.1
 $(CUDA_TESTS): $(FAKE_CUDA)
-$(FAKE_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
-	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $^ -lm
+$(B)/tests/unit/test_gpu_misuse: $(OLD_CUDA)
+$(OLD_CUDA): tests/cuda/old.map
+$(FAKE_CUDA) $(OLD_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libshim.a $(PROTO_A)
+	@mkdir -p $(@D)
+	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) $(filter-out %.map,$^) -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
@@ -350,7 +361,7 @@ format:
 help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
-	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme or mixed' \
+	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme, mixed or gpu' \
 	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \

@@ -38,6 +38,7 @@
 #include "model/watch.h"
 #include "model/resume.h"
 #include "model/view_file.h"
+#include "node/gpus.h"
 #include "control/seal.h"
 #include "link/secret.h"
 #include "link/session.h"
@@ -121,6 +122,7 @@ static void on_beat(struct server *s, uint64_t now)
 	define_beat(s, now);
 	manage_beat(s, now);
 	ckpt_beat(s, now);
+	gpus_beat(s);
 	health_beat(s);
 	drop_beat(s, now);
 	give_back(s);
@@ -231,6 +233,8 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	if ((st = worker_init(&s->pool, &workers, s->loop, e)) != SHARD_OK)
 		return st;
+	if ((st = gpus_open(s, e)) != SHARD_OK)
+		return st;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self && (st = peer_init(s, n, e)) != SHARD_OK)
 			return st;
@@ -299,6 +303,7 @@ static void start_failed(struct server *s)
 	unmake_socket_folder(s);
 	if (s->http != NULL)
 		http_close(&s->http, NULL, NULL);
+	gpus_close(s, NULL, NULL);
 	release(s);
 	if (pool != NULL)
 		worker_close(&pool, failed_pool_closed, s);

@@ -17,6 +17,7 @@
 #include "link/accept.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "node/gpus.h"
 #include "obs/history.h"
 #include "obs/http.h"
 #include "warm/warm.h"
@@ -241,6 +242,15 @@ static void pool_closed(void *arg)
 	check_stopped(s);
 }
 
+static void gpu_closed(void *arg)
+{
+	struct server *s = arg;
+
+	CHECK(s->stop.gpus_closing > 0);
+	s->stop.gpus_closing--;
+	check_stopped(s);
+}
+
 /* Chunks of a decided step still wait for a place in the queue of the workers, for their state to
  * be in memory or on a disk, or for the images that are being made again before. So may what counts
  * weights. */
@@ -299,6 +309,12 @@ static void check_stopped(struct server *s)
 		return;
 	}
 	if (s->stop.pool_open || s->stop.http_closing)
+		return;
+	if (s->gpus_nr > 0) {
+		s->stop.gpus_closing = s->gpus_nr;
+		gpus_close(s, gpu_closed, s);
+	}
+	if (s->stop.gpus_closing > 0)
 		return;
 	if (!s->stop.all) {
 		s->stop.all = true;

@@ -2,7 +2,7 @@
 # The service. It is a part of `make install` and `make uninstall`. What systemd reads lies below
 # PREFIX/lib, which it knows for /usr and /usr/local. For /usr, units lie where pkg-config says.
 UNITDIR ?= $(or $(if $(filter /usr,$(PREFIX)),$(shell env -u PKG_CONFIG_SYSROOT_DIR pkg-config --variable=systemdsystemunitdir systemd 2>/dev/null)),$(PREFIX)/lib/systemd/system)
-SERVICE_FILES = $(UNITDIR)/shardd.service $(PREFIX)/lib/sysusers.d/shardd.conf $(PREFIX)/lib/sysctl.d/90-shardd.conf $(PREFIX)/share/shardd/limits.conf
+SERVICE_FILES = $(UNITDIR)/shardd.service $(PREFIX)/lib/sysusers.d/shardd.conf $(PREFIX)/lib/sysctl.d/90-shardd.conf $(PREFIX)/share/shardd/limits.conf $(PREFIX)/share/shardd/gpu.conf
 install: install-service
 install-service:
 	install -d $(sort $(dir $(addprefix $(DESTDIR),$(SERVICE_FILES))))
@@ -11,6 +11,7 @@ install-service:
 	install -m 644 deploy/shardd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/shardd.conf
 	install -m 644 deploy/90-shardd.sysctl.conf $(DESTDIR)$(PREFIX)/lib/sysctl.d/90-shardd.conf
 	install -m 644 deploy/shardd.limits.conf $(DESTDIR)$(PREFIX)/share/shardd/limits.conf
+	install -m 644 deploy/shardd.gpu.conf $(DESTDIR)$(PREFIX)/share/shardd/gpu.conf
 # Before that of the main Makefile, which removes the folder if it is empty.
 uninstall: uninstall-service
 uninstall-service:

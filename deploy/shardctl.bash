@@ -39,7 +39,7 @@ _shardctl()
 	--sort) words="wait rank node rate chunks" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --filter | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --grad-codec | --image-codec | --nvme-share | --nvme-cache | --nvme-durable | --steps | \
+	--timeout | --set | --interval | --filter | --why | --params | --fp32-params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --grad-codec | --image-codec | --nvme-share | --nvme-cache | --nvme-durable | --gpu-share | --steps | \
 		--name | --model | --settings | --step | --max-shard-size | --to) return ;;
 	--node) words="all $(_shardctl_nodes)" ;;
 	*)
@@ -47,7 +47,7 @@ _shardctl()
 		"") words="$commands $common" ;;
 		status) words="--all --color $common" ;;
 		top) words="--once --all --interval --sort --reverse --filter --color $common" ;;
-		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --image-codec --nvme-share --nvme-cache --nvme-durable
+		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --image-codec --nvme-share --nvme-cache --nvme-durable --gpu-share
 			--huge-pages $common" ;;
 		doctor) words="--config --color $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;

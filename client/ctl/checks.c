@@ -350,7 +350,7 @@ const struct doctor_check doctor_checks[] = {
 	{"rdma", doctor_rdma, true},         {"verbs", doctor_verbs, true},
 	{"unit", doctor_unit, false},        {"watchdog", doctor_watchdog, false},
 	{"fd_store", doctor_fd_store, true}, {"kept", doctor_kept, true},
-	{"nvme", doctor_nvme, true},
+	{"nvme", doctor_nvme, true},         {"gpu", doctor_gpu, true},
 };
 
 const size_t doctor_checks_nr = NR(doctor_checks);

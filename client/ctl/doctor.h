@@ -38,11 +38,12 @@ struct doctor_check {
 	bool needs_config;
 };
 
-/* checks.c, checks_disk.c, checks_kept.c, checks_net.c, checks_nodes.c, checks_rdma.c,
- * checks_unit.c */
+/* checks.c, checks_disk.c, checks_gpu.c, checks_kept.c, checks_net.c, checks_nodes.c,
+ * checks_rdma.c, checks_unit.c */
 extern const struct doctor_check doctor_checks[];
 extern const size_t doctor_checks_nr;
 void doctor_nvme(const struct doctor *d, struct finding *f);
+void doctor_gpu(const struct doctor *d, struct finding *f);
 void doctor_kept(const struct doctor *d, struct finding *f);
 void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);

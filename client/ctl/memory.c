@@ -17,6 +17,10 @@
  * chunk. */
 #define NVME_TURNS 8u
 #define NVME_SPARE 11u
+/* As store/tier_gpu.c has them: buffers of the host, and slots of a device beside one for each
+ * chunk. */
+#define GPU_BUFFERS 8u
+#define GPU_SPARE   16u
 
 /* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit
  * parameters. Adam takes 12. */
@@ -154,8 +158,9 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 			 struct memory_node *out, uint64_t *buffers)
 {
 	uint64_t chunks = (out->chunks * m->replicas + m->nodes - 1) / m->nodes,
-		 away = chunks * m->nvme_share / 100,
-		 cache = away < m->nvme_cache ? away : m->nvme_cache,
+		 away = chunks * (m->nvme_share + m->gpu_share) / 100,
+		 most = m->gpu_share > 0 ? GPU_BUFFERS : m->nvme_cache,
+		 cache = away < most ? away : most,
 		 slot = (1 + m->states) * up(m->chunk_elems * 4ull, PAGE_BYTES) + PAGE_BYTES,
 		 turns = cache / 2 < NVME_TURNS ? cache / 2 : NVME_TURNS, elems;
 
@@ -168,6 +173,11 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 	if (held % m->chunk_elems != 0 && s->elems[1] % m->chunk_elems == 0)
 		elems -= m->chunk_elems - held % m->chunk_elems;
 	*buffers = cache * slot + up((away + cache) * 8, PAGE_BYTES);
+	if (m->gpu_share > 0) {
+		out->device = (away + GPU_SPARE) * slot;
+		out->device_more = GPU_SPARE * slot;
+		return held - elems;
+	}
 	/* Without the superblocks, which are small. */
 	out->disk = (away * (m->nvme_durable ? 2 : 1) + NVME_SPARE) * slot;
 	out->disk_step = (m->nvme_durable ? away

@@ -21,6 +21,7 @@ struct memory_spec {
 	uint32_t nvme_share;  /* Percent of a node's chunks on its disk. 0: tier = ram. */
 	uint32_t nvme_cache;  /* So many of those are in memory at a time. */
 	bool nvme_durable;    /* Each step outlives a loss of power. */
+	uint32_t gpu_share;   /* Percent of a node's chunks on its GPUs. Not beside nvme_share. */
 	/* Of grad_codec and image_codec, with their other keys as they are by default. 0: none. */
 	uint32_t codec_bits, image_bits;
 };
@@ -56,8 +57,11 @@ struct memory_node {
 	uint64_t bytes[MEMORY_ITEMS], total;
 	uint64_t chunks, held_elems;
 	uint64_t stale; /* The part of total that staleness costs. */
-	/* On the node's disk, and what a step writes there. 0: tier = ram. */
+	/* On the node's disk, and what a step writes there. 0: tier is not nvme. */
 	uint64_t disk, disk_step;
+	/* On its GPU, and what each further one takes beside its part of that. 0: tier is not
+	 * gpu. */
+	uint64_t device, device_more;
 };
 
 const char *memory_item_name(enum memory_item item);

@@ -34,7 +34,8 @@ enum {
 	IMAGE_CODEC,
 	NVME_SHARE,
 	NVME_CACHE,
-	NVME_DURABLE
+	NVME_DURABLE,
+	GPU_SHARE
 };
 
 const struct argp_option ctl_plan_options[] = {
@@ -71,6 +72,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "so many of them are in memory at a time (default: 64)", 0},
 	{"nvme-durable", CTL_KEY + NVME_DURABLE, "off|step", 0,
 	 "step: each step outlives a loss of power, and writes all of them (default: off)", 0},
+	{"gpu-share", CTL_KEY + GPU_SHARE, "PERCENT", 0,
+	 "tier = gpu: of a node's chunks, so many are on its GPUs (default: none)", 0},
 	{0},
 };
 
@@ -219,10 +222,17 @@ static bool take_codec(const struct ctl_options *o, const char *name, const char
 
 static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
 {
-	uint64_t share = 0, cache = 64;
+	uint64_t share = 0, cache = 64, gpu = 0;
 
-	if (!take_count(o, NVME_SHARE, 100, &share) || !take_count(o, NVME_CACHE, 16384, &cache))
+	if (!take_count(o, NVME_SHARE, 100, &share) || !take_count(o, NVME_CACHE, 16384, &cache) ||
+	    !take_count(o, GPU_SHARE, 100, &gpu))
 		return false;
+	if (share > 0 && gpu > 0) {
+		ctl_fail(o, CTL_USAGE,
+			 "plan: --nvme-share and --gpu-share: a model has one tier beside memory");
+		return false;
+	}
+	m->gpu_share = (uint32_t)gpu;
 	m->nvme_share = (uint32_t)share;
 	m->nvme_cache = (uint32_t)cache;
 	m->nvme_durable =
@@ -309,6 +319,11 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 	printf("one update reads and writes %u bytes per parameter: %s on that node\n",
 	       memory_update_bytes(m),
 	       ctl_bytes(text, (double)memory_update_bytes(m) * (double)n->held_elems));
+	if (n->device > 0) {
+		printf("on a node's GPU: %s", ctl_bytes(text, (double)n->device));
+		printf("; with several, they share it, and each further one takes %s more\n",
+		       ctl_bytes(text, (double)n->device_more));
+	}
 	if (n->disk > 0) {
 		printf("on a node's disk: %s in nvme_dir", ctl_bytes(text, (double)n->disk));
 		printf("; each step writes %s there, ", ctl_bytes(text, (double)n->disk_step));
@@ -394,7 +409,7 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 	}
 	root = json_pack(
 		"{s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, "
-		"f], s:f, s:i, s:I, s:I}}",
+		"f], s:f, s:i, s:I, s:I, s:I}}",
 		"params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
 		(int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "replicas",
 		(int)m->replicas, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m),
@@ -402,7 +417,8 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		(json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems, "device_bytes",
 		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
 		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m),
-		"disk_bytes", (json_int_t)n->disk, "disk_step_bytes", (json_int_t)n->disk_step);
+		"disk_bytes", (json_int_t)n->disk, "disk_step_bytes", (json_int_t)n->disk_step,
+		"gpu_bytes", (json_int_t)n->device);
 	ctl_print(root);
 }
 

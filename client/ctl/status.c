@@ -58,6 +58,22 @@ static void print_daemon(const json_t *o)
 	       ctl_bytes(up, (double)ctl_whole(o, "copied_bytes")));
 }
 
+static void print_gpus(const json_t *list, const struct palette *p)
+{
+	size_t i;
+	json_t *o;
+
+	json_array_foreach(list, i, o) {
+		char used[CTL_NUMBER_BYTES], limit[CTL_NUMBER_BYTES];
+		bool lost = ctl_text(o, "lost")[0] != 0;
+
+		printf("gpu %s: %s, %s of %s for models%s%s%s\n", ctl_text(o, "uuid"),
+		       ctl_text(o, "name"), ctl_bytes(used, (double)ctl_whole(o, "used")),
+		       ctl_bytes(limit, (double)ctl_whole(o, "limit")),
+		       lost ? palette_of(p, "ill") : "", lost ? ", lost" : "", lost ? p->end : "");
+	}
+}
+
 static void print_nodes(const json_t *list, const struct palette *p)
 {
 	char since[CTL_NUMBER_BYTES];
@@ -324,6 +340,7 @@ enum ctl_exit ctl_status(const struct ctl_options *options)
 	}
 	ill = print_health(root, p);
 	print_daemon(root);
+	print_gpus(json_object_get(root, "gpus"), p);
 	print_nodes(json_object_get(root, "nodes"), p);
 	print_everywhere(json_object_get(root, "everywhere"));
 	if (ctl_text(root, "no_coordinator")[0] != 0)

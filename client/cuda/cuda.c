@@ -431,7 +431,7 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 	c->timeout_ns = o.timeout_ms > 0 ? cuda_until(c, o.timeout_ms) - clock_ns() : TIMEOUT_NS;
 	c->ring.bytes = (o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES) / PAGE * PAGE;
 	c->ring.bytes = c->ring.bytes ? c->ring.bytes : PAGE;
-	if ((rc = driver_open(&c->driver, &e)) != SHARD_OK ||
+	if ((rc = driver_open(&c->driver, DRIVER_CLIENT, &e)) != SHARD_OK ||
 	    (rc = read_layout(c, &e)) != SHARD_OK ||
 	    (rc = take_device(c, o.device, &e)) != SHARD_OK || (rc = cuda_enter(c, &e)) != SHARD_OK)
 		goto give_back;

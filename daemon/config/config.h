@@ -57,8 +57,8 @@ struct config {
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
 	char state[CONFIG_PATH_BYTES];
-	uint64_t history; /* In bytes, of each model. 0: none is kept. */
-	uint64_t memory;  /* In bytes. */
+	uint64_t history;            /* In bytes, of each model. 0: none is kept. */
+	uint64_t memory, gpu_memory; /* In bytes. gpu_memory: of each; 0: as is free. */
 	enum shm_huge huge_pages;
 	uint32_t capacity; /* Of this node, beside those of the others. 0: it holds nothing. */
 	uint32_t workers;
@@ -69,7 +69,7 @@ struct config {
 	uint64_t stop_timeout_ns;
 	enum config_warm warm;
 	char warm_dir[CONFIG_PATH_BYTES], nvme_dir[CONFIG_PATH_BYTES]; /* nvme_dir empty: none. */
-	char checkpoint_roots[CONFIG_PATH_BYTES];                      /* "/a:/b" */
+	char checkpoint_roots[CONFIG_PATH_BYTES], gpu[CONFIG_PATH_BYTES]; /* "/a:/b"; "auto" */
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections;

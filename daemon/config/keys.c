@@ -34,7 +34,8 @@ static const char *const nonfinite_words[] = {[false] = "skip", [true] = "pause"
 static const char *const lost_words[] = {[false] = "fail", [true] = "reinitialize", NULL};
 static const char *const codec_words[] = {
 	[QUANT_NONE] = "none", [QUANT_INT8] = "int8", [QUANT_INT4] = "int4", NULL};
-static const char *const tier_words[] = {[TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
+static const char *const tier_words[] = {
+	[TIER_RAM] = "ram", [TIER_NVME] = "nvme", [TIER_GPU] = "gpu", NULL};
 static const char *const durable_words[] = {[false] = "off", [true] = "step", NULL};
 static const char *const stragglers_words[] = {[false] = "wait", [true] = "drop", NULL};
 static const char *const warmup_words[] = {
@@ -122,6 +123,11 @@ static const struct table_row rows[] = {
 	{.name = "error_feedback", .role = SETTINGS_CODEC, .type = TABLE_BOOL, FIELD(error_feedback), .fallback = "yes",
 		.help = "Whether what a codec loses of a gradient is added to the next one. Each "
 			"node keeps that for all parameters, in four bytes each."},
+	{.name = "gpu_share", .role = SETTINGS_GPU, .type = TABLE_COUNT, FIELD(gpu_share), .min = 1,
+		.max = 100, .fallback = "100",
+		.help = "tier = gpu: how many percent of its chunks a node keeps in the memory of "
+			"its GPUs, which update them. They are the last ones; the others are in "
+			"memory."},
 	{.name = "grad_codec", .role = SETTINGS_CODEC, .type = TABLE_CHOICE, FIELD(grad_codec.kind), .words = codec_words,
 		.fallback = "none",
 		.help = "What gradients travel as from node to node: as they are, or as integers "
@@ -207,7 +213,7 @@ static const struct table_row rows[] = {
 		.words = nonfinite_words, .fallback = "skip",
 		.help = "What a gradient with Inf or NaN does: its step is skipped, or the model "
 			"is paused."},
-	{.name = "nvme_cache", .role = SETTINGS_TIER, .type = TABLE_COUNT, FIELD(nvme_cache), .min = 4,
+	{.name = "nvme_cache", .role = SETTINGS_NVME, .type = TABLE_COUNT, FIELD(nvme_cache), .min = 4,
 		.max = SETTINGS_CACHE_MAX, .fallback = "64",
 		.help = "tier = nvme: how many of the chunks on its disk a node has in memory at a "
 			"time, all but a few of which a step neither reads nor writes. Each takes "
@@ -218,7 +224,7 @@ static const struct table_row rows[] = {
 			"next one is decided, so that a loss of power costs one step at most. Then "
 			"each step writes all chunks, to twice the room. It takes warm_restart, "
 			"nvme_share = 100 and max_staleness = 0."},
-	{.name = "nvme_share", .role = SETTINGS_TIER, .type = TABLE_COUNT, FIELD(nvme_share), .min = 1,
+	{.name = "nvme_share", .role = SETTINGS_NVME, .type = TABLE_COUNT, FIELD(nvme_share), .min = 1,
 		.max = 100, .fallback = "100",
 		.help = "tier = nvme: how many percent of its chunks a node keeps on its disk. The "
 			"first ones stay in memory, because their image is wanted first."},
@@ -263,8 +269,8 @@ static const struct table_row rows[] = {
 			"the world, if min_world are left. They may join again."},
 	{.name = "tier", .role = SETTINGS_TIER, .type = TABLE_CHOICE, FIELD(tier), .words = tier_words,
 		.fallback = "ram",
-		.help = "Where masters and moments are: in memory, or in files in [daemon] nvme_dir "
-			"of each node. Bits do not depend on it."},
+		.help = "Where masters and moments are: in memory, in files in [daemon] nvme_dir of "
+			"each node, or in the memory of its [daemon] gpu. Bits do not depend on it."},
 	{.name = "timeout", .type = TABLE_DURATION, FIELD(timeout_ns), .min = 1e6,
 		.max = 365 * 24 * 3600e9, .fallback = "300s",
 		.help = "How long a trainer's waiting calls wait."},

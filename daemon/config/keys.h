@@ -9,13 +9,15 @@
 #include "optim/optim.h"
 
 #define SETTINGS_VALUE_BYTES 256
-#define SETTINGS_KEYS_MAX    72
+#define SETTINGS_KEYS_MAX    80
 
 /* What is special about a row. */
 enum settings_role {
 	SETTINGS_PLAIN,     /* Nothing: it has a field, and the table engine does the rest. */
 	SETTINGS_CODEC,     /* As plain, and of no effect while there is no codec. */
 	SETTINGS_TIER,      /* The same, while the tier is memory. */
+	SETTINGS_NVME,      /* The same, while it is not nvme. */
+	SETTINGS_GPU,       /* The same, while it is not gpu. */
 	SETTINGS_STALENESS, /* The same, while max_staleness is 0. */
 	SETTINGS_DURABLE,   /* The same, while nothing outlives a loss of power. */
 	SETTINGS_HYPER,     /* A hyper-parameter: the row's index is its enum optim_hyper. */

@@ -132,6 +132,15 @@ static const struct table_row rows[] = {
 		.help = "The folder for files with the state of models that have tier = nvme. It "
 			"lies on a disk of this node, on a file system with O_DIRECT, and is no "
 			"network folder."},
+	{.section = "daemon", .name = "gpu", .type = TABLE_GPUS, FIELD(gpu),
+		.max = PATH_BYTES_MAX, .fallback = "off",
+		.help = "The GPUs that this node takes. auto takes all that NVIDIA's driver "
+			"shows, and none where there is no driver. With uuids the daemon does not "
+			"start without one of them."},
+	{.section = "daemon", .name = "gpu_memory", .type = TABLE_BYTES, FIELD(gpu_memory),
+		.min = 1 << 20, .max = 0x1p60, .word = "auto", .fallback = "auto",
+		.help = "The most memory of each GPU for all models together. auto is 90 % of "
+			"what is free when the daemon starts."},
 	{.section = "net", .name = "transport", .type = TABLE_CHOICE, FIELD(transport),
 		.words = transport_words, .fallback = "auto",
 		.help = "How tensors travel between nodes. auto is rdma where both nodes can, else "

@@ -581,12 +581,20 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 		if (s->tier == TIER_RAM)
 			return;
 		break;
+	case SETTINGS_NVME:
+		if (s->tier != TIER_NVME)
+			return;
+		break;
+	case SETTINGS_GPU:
+		if (s->tier != TIER_GPU)
+			return;
+		break;
 	case SETTINGS_STALENESS:
 		if (s->max_staleness == 0)
 			return;
 		break;
 	case SETTINGS_DURABLE:
-		if (s->tier == TIER_RAM || !s->nvme_durable)
+		if (s->tier != TIER_NVME || !s->nvme_durable)
 			return;
 		break;
 	case SETTINGS_PLAIN:

@@ -22,7 +22,7 @@
 
 #define SETTINGS_CACHE_MAX 16384u /* What an io_uring can register. */
 
-enum settings_tier { TIER_RAM, TIER_NVME };
+enum settings_tier { TIER_RAM, TIER_NVME, TIER_GPU };
 
 /* Who set a key whose default depends on the cluster. */
 enum settings_by {
@@ -71,6 +71,7 @@ struct model_settings {
 	bool error_feedback;
 	enum settings_tier tier;
 	uint32_t nvme_share, nvme_cache; /* In percent, and in chunks. Only with TIER_NVME. */
+	uint32_t gpu_share;              /* In percent. Only with TIER_GPU. */
 	bool nvme_durable;               /* Each step outlives a loss of power. */
 	uint32_t max_staleness;
 	uint64_t staleness_after;  /* The last step that is not computed so. */
@@ -81,6 +82,12 @@ struct model_settings {
 	bool restore_at_start;
 	bool reinitialize; /* A LOST model may be defined and written as if it were new. */
 };
+
+/* How many percent of a node's chunks have their state elsewhere than in memory. */
+static inline uint32_t settings_away(const struct model_settings *s)
+{
+	return s->tier == TIER_NVME ? s->nvme_share : s->tier == TIER_GPU ? s->gpu_share : 0;
+}
 
 struct settings_origin {
 	char text[160];

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/nearest.h"
 #include "config/value.h"
+#include "gpu/uuid.h"
 #include "net/address.h"
 #include "net/network.h"
 
@@ -66,6 +67,25 @@ static bool networks_ok(const struct table_row *row, const char *text)
 	return path_ok(row, text) && network_parse(&list, text);
 }
 
+/* Each of them once. */
+static bool gpus_ok(const struct table_row *row, const char *text)
+{
+	uint8_t uuid[GPU_DEVICES_MAX][GPU_UUID_BYTES];
+	uint32_t nr = 0;
+
+	if (strcmp(text, "off") == 0 || strcmp(text, "auto") == 0)
+		return true;
+	for (const char *p = text; p; p = strchr(p, ','), p += p != NULL) {
+		if (nr == GPU_DEVICES_MAX || !gpu_uuid_parse(uuid[nr], p, strcspn(p, ",")))
+			return false;
+		for (uint32_t i = 0; i < nr; i++)
+			if (memcmp(uuid[i], uuid[nr], GPU_UUID_BYTES) == 0)
+				return false;
+		nr++;
+	}
+	return path_ok(row, text);
+}
+
 static bool address_ok(const char *text)
 {
 	struct conn_address address;
@@ -102,6 +122,8 @@ static bool parse(const struct table_row *row, const char *text, struct table_va
 		return urls_ok(row, text);
 	case TABLE_NETWORKS:
 		return networks_ok(row, text);
+	case TABLE_GPUS:
+		return gpus_ok(row, text);
 	case TABLE_FOLDER:
 		return text[0] == '/' && path_ok(row, text);
 	case TABLE_ADDRESS:
@@ -219,6 +241,12 @@ static void describe(const struct table_row *row, char *out, size_t bytes)
 		snprintf(out, bytes,
 			 "addresses and networks with a comma between them and nothing behind "
 			 "their mask, as in 10.0.0.0/8, fd00::/8");
+		return;
+	case TABLE_GPUS:
+		snprintf(out, bytes,
+			 "off, auto, or up to %d uuids as `nvidia-smi -L` shows them, each once, "
+			 "with a comma between them",
+			 GPU_DEVICES_MAX);
 		return;
 	case TABLE_FOLDER:
 		snprintf(out, bytes, "an absolute path of at most %.0f bytes", row->max);

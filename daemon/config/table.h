@@ -23,6 +23,7 @@ enum table_type {
 	TABLE_PATHS,    /* Absolute paths with a colon between them; char[]. */
 	TABLE_URLS,     /* URLs of http or https with a comma between them; char[]. */
 	TABLE_NETWORKS, /* Networks as in network.h, with a comma between them; char[]. */
+	TABLE_GPUS,     /* off, auto, or uuids of GPUs with a comma between them; char[]. */
 	TABLE_FOLDER,   /* An absolute path; char[], empty for the row's word. */
 	TABLE_ADDRESS,  /* host:port; struct conn_address, without a host for the row's word. */
 	TABLE_BYTES,    /* A size with its unit; uint64_t. */

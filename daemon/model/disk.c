@@ -269,7 +269,7 @@ static void release(void *model)
 
 static void lost(void *model, const char *why)
 {
-	odd_lost(model, why);
+	odd_lost(model, "nvme_lost", "the disk of this node is bad", why);
 }
 
 enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_conf *conf,

@@ -26,6 +26,7 @@
 #include "model/view_file.h"
 #include "data/mr.h"
 #include "model/core_conf.h"
+#include "model/devices.h"
 #include "model/disk.h"
 #include "model/resume.h"
 #include "model/rooms.h"
@@ -91,6 +92,7 @@ struct make { /* Lives as long as the model. */
 	struct shm region; /* The region WARM_META. */
 	struct store *memory;
 	struct disk disk; /* Of chunks that are away. */
+	struct devices devices;
 	struct definition_job definition;
 	bool may_void;         /* Where the place is full, it is made in memory of the process. */
 	uint64_t parked_bytes; /* All that it takes of the place. */
@@ -158,6 +160,13 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 
 	if (s->warm == NULL)
 		return SHARD_OK;
+	if (devices_end_with_process(&k->devices, m, e)) {
+		if (s->conf->warm != CONFIG_WARM_AUTO)
+			return e->status;
+		log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", m->name,
+			 e->text);
+		return SHARD_OK;
+	}
 	k->meta = (struct meta_conf){
 		.layout = m->layout,
 		.place = m->place,
@@ -205,8 +214,9 @@ static enum shard_status store_conf(struct make *k, struct err *e)
 				       .grad_codec = m->set.grad_codec,
 				       .image_codec = {m->set.image_codec, m->set.grad_codec.block},
 				       .feedback = m->set.error_feedback,
-				       .away_share = disk_share(&m->set),
-				       .away_cache = m->set.nvme_cache,
+				       .away_share = settings_away(&m->set),
+				       .away_cache = k->devices.nr > 0 ? TIER_GPU_BUFFERS
+								       : m->set.nvme_cache,
 				       .place = m->place,
 				       .self = s->self,
 				       .nodes_nr = m->memory.nodes_nr,
@@ -271,6 +281,9 @@ static enum shard_status make_once(struct make *k)
 		return k->e.status;
 	if (store_init(&k->memory, &k->store, &k->e) != SHARD_OK)
 		return k->e.status;
+	if (k->devices.nr > 0)
+		return devices_open(&k->devices, k->memory, k->store.warm != NULL ? k->place : NULL,
+				    &k->e);
 	return disk_open(&k->disk, k->memory, k->store.warm != NULL, &k->e);
 }
 
@@ -282,6 +295,7 @@ static void make_memory(struct make *k)
 
 	if (st != SHARD_OK && k->full.status != SHARD_OK && k->may_void) {
 		disk_close(&k->disk);
+		devices_close(&k->devices);
 		shm_unmap(&k->region);
 		warm_unmake(k->place, k->id);
 		k->store.warm = NULL;
@@ -328,7 +342,8 @@ static enum shard_status make_tier(struct model *m, struct err *e)
 				 .exec = worker_exec(m->server->pool),
 				 .tiles = meta_persistent(&m->meta) ? &m->meta.tiles : NULL};
 
-	return disk_tier(&m->make->disk, m, &conf, e);
+	return m->make->devices.nr > 0 ? devices_tier(&m->make->devices, m, &conf, e)
+				       : disk_tier(&m->make->disk, m, &conf, e);
 }
 
 static enum shard_status make_lists(struct model *m, struct err *e)
@@ -397,6 +412,8 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 	if (st != SHARD_OK)
 		return st;
 	st = disk_plan(&k->disk, m, k->found, k->found == NULL && view == NULL, e);
+	if (st == SHARD_OK)
+		st = devices_plan(&k->devices, m, there(k), e);
 	if (st != SHARD_OK)
 		return st;
 	if ((k->core = model_core_conf(m)) == NULL)
@@ -639,6 +656,7 @@ void model_leaves(struct model *m)
 static void free_memory(struct make *k)
 {
 	disk_close(&k->disk);
+	devices_close(&k->devices);
 	store_free(&k->memory);
 	if (k->region.base != NULL)
 		shm_unmap(&k->region);

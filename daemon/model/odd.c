@@ -62,17 +62,19 @@ void odd_act(struct model *m, const struct core_action *a)
 	server_wake(s, 0);
 }
 
-void odd_lost(struct model *m, const char *why)
+void odd_lost(struct model *m, const char *event, const char *what, const char *why)
 {
 	struct server *s = m->server;
 	const struct model *other = alone(m);
+	char means[160];
 
 	m->memory.disk_lost = true;
 	if (meta_persistent(&m->meta))
 		meta_void(&m->meta);
-	log_line(s->log, LOG_LEVEL_ERROR, "event=nvme_lost model=%s why=%s means=%s", m->name, why,
-		 "the disk of this node is bad: it leaves the model, and its next start begins "
-		 "without copies");
+	snprintf(means, sizeof(means),
+		 "%s: it leaves the model, and its next start begins without copies", what);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=%s model=%s why=%s means=%s", event, m->name, why,
+		 means);
 	if (other == NULL)
 		_exit(1);
 	log_line(s->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s", m->name,

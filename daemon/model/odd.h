@@ -14,9 +14,10 @@ void odd_differ(struct model *m, const struct core_action *a);
  * It goes on if another model would lose weights by that. */
 void odd_act(struct model *m, const struct core_action *a);
 
-/* The disk has not given back the state of a chunk (tier = nvme), so this node's copy is lost, as
+/* A disk or a GPU has not given back the state of a chunk (tier), so this node's copy is lost, as
  * if the node were. The process ends at once: calls in hand would never be done. What the models
- * have in memory that outlives it stays. */
-void odd_lost(struct model *m, const char *why);
+ * have in memory that outlives it stays. event: of the log. what: "the disk of this node is bad".
+ */
+void odd_lost(struct model *m, const char *event, const char *what, const char *why);
 
 #endif

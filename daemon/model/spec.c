@@ -83,7 +83,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 			       const struct model_settings *set, uint64_t members, struct err *e)
 {
 	struct store_conf conf = {.optim = set->optim,
-				  .away_share = set->tier == TIER_NVME ? set->nvme_share : 0,
+				  .away_share = settings_away(set),
 				  .grad = (enum shard_dtype)spec->grad,
 				  .self = s->self,
 				  .nodes_nr = s->nodes_nr,

@@ -7,11 +7,14 @@
 #include "base/arena.h"
 #include "base/list.h"
 #include "core/core.h"
+#include "gpu/uuid.h"
 #include "net/auth.h"
 #include "net/conn.h"
 
 #include <time.h>
 #include <uv.h>
+
+struct gpu; /* gpu/device.h */
 
 #define SERVER_HELLO_NS                                                                            \
 	(5 * NS_PER_SEC)      /* A connection whose handshake takes longer than that is closed. */
@@ -127,7 +130,8 @@ struct server_stopping {
 	char text[640]; /* What that means for the models, in words. */
 	void (*done)(void *arg);
 	void *arg;
-	unsigned closing; /* Handles that are still to be closed. */
+	unsigned closing;      /* Handles that are still to be closed. */
+	unsigned gpus_closing; /* Devices, too. */
 };
 
 /* CHECK the invariants of the parts. Their owners call them after each change. */

@@ -71,6 +71,8 @@ struct server {
 	struct worker_pool *pool; /* Owner: node/worker.c. */
 	struct job_queue jobs[JOB_KINDS]; /* Owner: node/job.c. */
 	struct rdma_local *rdma;          /* The RDMA device. Owner: link/rdma_local.c. */
+	struct gpu *gpu[GPU_DEVICES_MAX]; /* Owner: node/gpus.c, from the start to the stop. */
+	uint32_t gpus_nr, gpus_lost;      /* gpus_lost: a bit for each that was told of. */
 	struct server_conns conns;
 	struct server_past past;
 	struct peer *peer[CONFIG_NODES_MAX]; /* Owner: link/peer.c. NULL: this node. */
@@ -136,8 +138,7 @@ static inline bool server_leads(const struct server *s)
 	return s->self == s->coordinator;
 }
 
-/* Makes the scratch arenas hold at least this many bytes. Called when a model is made, never on the
- * step path. */
+/* Makes the scratch arenas hold at least so many bytes. Called when a model is made. */
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
 void server_deadline(struct server *s);    /* A core's deadline may have moved. */
 uint64_t server_core_ns(struct server *s); /* Core time now. Also notices that the process slept. */
@@ -149,9 +150,8 @@ enum shard_status server_later_room(struct server *s, uint32_t more,
 				    struct err *e);      /* When a model is made. */
 void server_later_less(struct server *s, uint32_t less); /* When it is freed. */
 const char *members_name(const struct server *s, uint16_t node);
-/* Unpacks a control body into the scratch arena rx. HELLO, AUTH, DEFINE and MODEL are unpacked into
- * *memory instead, because they may be large and are not on the step path. The caller frees *memory
- * in any case. type NULL: *msg is NULL. */
+/* Unpacks a control body into the scratch arena rx. HELLO, AUTH, DEFINE and MODEL, which may be
+ * large, go into *memory, which the caller frees in any case. type NULL: *msg is NULL. */
 enum shard_status server_unpack(struct server *s, const struct wire_head *h,
 				const ProtobufCMessageDescriptor *type, const void *body,
 				const ProtobufCMessage **msg, void **memory, struct err *e);

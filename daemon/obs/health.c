@@ -13,6 +13,7 @@
 #include "ckpt/ckpt.h"
 #include "control/access.h"
 #include "control/moving.h"
+#include "gpu/device.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "model/lead.h"
@@ -116,6 +117,12 @@ static void own_node(struct ask *a)
 			      "as chrony or systemd-timesyncd do",
 			      self, members_name(s, n),
 			      (double)s->health->told[n].ahead_ns / NS_PER_SEC);
+	for (uint32_t i = 0; i < s->gpus_nr; i++) {
+		const char *why;
+
+		if (gpu_lost(s->gpu[i], &why))
+			found(a, HEALTH_ILL, "gpu", self, NULL, "node %s: %s", self, why);
+	}
 	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "secret", self, NULL,
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "gpu/device.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "link/session.h"
@@ -352,6 +353,46 @@ static void uptime(FILE *f, const char *name, const struct server *s)
 	metrics_sample(f, name, NULL, (double)(clock_ns() - s->started_ns) / NS_PER_SEC);
 }
 
+/* --- GPUs --- */
+
+#define EACH_GPU(fn, sample)                                                                       \
+	static void fn(FILE *f, const char *name, const struct server *s)                          \
+	{                                                                                          \
+		for (uint32_t i = 0; i < s->gpus_nr; i++) {                                        \
+			struct gpu_about about;                                                    \
+			char uuid[GPU_UUID_TEXT];                                                  \
+                                                                                                   \
+			gpu_tell(s->gpu[i], &about);                                               \
+			gpu_uuid_text(about.uuid, uuid);                                           \
+			sample(f, name, s->gpu[i], &about, uuid);                                  \
+		}                                                                                  \
+	}
+#define GPU_COUNT(fn, value)                                                                       \
+	static void sample_##fn(FILE *f, const char *name, const struct gpu *g,                    \
+				const struct gpu_about *about, const char *uuid)                   \
+	{                                                                                          \
+		(void)g;                                                                           \
+		(void)about;                                                                       \
+		metrics_count(f, name, METRICS_LABELS({"gpu", uuid}), (value));                    \
+	}                                                                                          \
+	EACH_GPU(fn, sample_##fn)
+
+static void sample_gpu_bytes(FILE *f, const char *name, const struct gpu *g,
+			     const struct gpu_about *about, const char *uuid)
+{
+	(void)g;
+	metrics_count(f, name, METRICS_LABELS({"gpu", uuid}, {"direction", "in"}),
+		      about->to_device_bytes);
+	metrics_count(f, name, METRICS_LABELS({"gpu", uuid}, {"direction", "out"}),
+		      about->to_host_bytes);
+}
+
+EACH_GPU(gpu_bytes, sample_gpu_bytes)
+GPU_COUNT(gpu_limit, about->limit_bytes)
+GPU_COUNT(gpu_used, about->mapped_bytes)
+GPU_COUNT(gpu_updates, about->updates)
+GPU_COUNT(gpu_is_lost, gpu_lost(g, NULL))
+
 static const struct family {
 	const char *name;
 	enum metrics_type type;
@@ -408,6 +449,16 @@ static const struct family {
 	 "Tensor bytes from and to each other node, by what carried them.", tensor_bytes},
 	{"shardd_rdma_failures_total", METRICS_COUNTER,
 	 "Times that RDMA with that node failed, or was not to be had.", rdma_failures},
+	{"shardd_gpu_memory_bytes", METRICS_GAUGE, "Memory of that GPU that models may take.",
+	 gpu_limit},
+	{"shardd_gpu_memory_used_bytes", METRICS_GAUGE, "Memory of that GPU that models take.",
+	 gpu_used},
+	{"shardd_gpu_copied_bytes_total", METRICS_COUNTER,
+	 "Bytes copied to that GPU (in) and from it (out).", gpu_bytes},
+	{"shardd_gpu_updates_total", METRICS_COUNTER, "Updates of chunks that it has done.",
+	 gpu_updates},
+	{"shardd_gpu_lost", METRICS_GAUGE, "1: that GPU failed, until the daemon starts again.",
+	 gpu_is_lost},
 	{"process_cpu_seconds_total", METRICS_COUNTER,
 	 "User and system time of the daemon, all threads.", cpu},
 	{"process_resident_memory_bytes", METRICS_GAUGE, "Resident memory of the daemon.",

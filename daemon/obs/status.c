@@ -24,6 +24,7 @@
 #include "model/lost.h"
 #include "model/model.h"
 #include "model/writer.h"
+#include "gpu/device.h"
 #include "warm/warm.h"
 #include "obs/scrape.h"
 #include "obs/waits.h"
@@ -511,6 +512,30 @@ static json_t *warm_json(const struct server *s)
 			 (json_int_t)warm_bytes(s->warm));
 }
 
+static json_t *gpus_json(const struct server *s)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < s->gpus_nr; i++) {
+		struct gpu_about a;
+		char uuid[GPU_UUID_TEXT];
+		const char *why;
+		json_t *o;
+
+		gpu_tell(s->gpu[i], &a);
+		o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
+			      gpu_uuid_text(a.uuid, uuid), "name", a.name, "total",
+			      (json_int_t)a.total_bytes, "limit", (json_int_t)a.limit_bytes, "used",
+			      (json_int_t)a.mapped_bytes, "to_device_bytes",
+			      (json_int_t)a.to_device_bytes, "to_host_bytes",
+			      (json_int_t)a.to_host_bytes, "updates", (json_int_t)a.updates);
+		if (o != NULL && gpu_lost(s->gpu[i], &why))
+			json_object_set_new(o, "lost", json_string(why));
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
 /* Where the page of this node is. */
 static json_t *http_json(const struct server *s)
 {
@@ -558,6 +583,8 @@ char *status_json(const struct server *s, const Shard__Cred *who, enum status_wh
 		      "models", models);
 	if (o != NULL)
 		json_object_set_new(o, "http", http_json(s));
+	if (o != NULL)
+		json_object_set_new(o, "gpus", gpus_json(s));
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
 	if (o != NULL && what == STATUS_WHOLE) {

@@ -271,19 +271,30 @@ bool hold_keep(struct store *st, uint32_t chunk, float *place[3])
 	return copies;
 }
 
-void hold_kept(struct store *st, uint32_t chunk)
+static void end_copy(struct store *st, uint32_t chunk, bool lost)
 {
 	struct hold *h = st->hold;
 	struct held *c = &h->chunk[chunk];
 
 	pthread_mutex_lock(&h->lock);
 	CHECK(c->state == HOLD_COPYING);
+	h->broken |= lost;
 	c->state = HOLD_COPIED;
 	h->copying--;
 	if (c->left == 0)
 		let_go(h, c);
 	pthread_cond_broadcast(&h->moved);
 	pthread_mutex_unlock(&h->lock);
+}
+
+void hold_kept(struct store *st, uint32_t chunk)
+{
+	end_copy(st, chunk, false);
+}
+
+void hold_lost(struct store *st, uint32_t chunk)
+{
+	end_copy(st, chunk, true);
 }
 
 /* --- reads --- */

@@ -38,6 +38,7 @@ void hold_break(struct store *st, uint32_t chunk);
  * Until then nobody reads the chunk. */
 bool hold_keep(struct store *st, uint32_t chunk, float *place[3]);
 void hold_kept(struct store *st, uint32_t chunk);
+void hold_lost(struct store *st, uint32_t chunk); /* Or so: it could not be copied. */
 
 /* Reads from a chunk as it was. Several threads at a time may do that, not the loop. */
 struct hold_read {

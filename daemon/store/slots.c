@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots of a file, for tier_nvme.c. The word of a chunk has its slot and the number of the write
- * that brought it there, so that one store moves the chunk: a kill leaves it in the old slot or in
- * the new one, and neither is written before that. A start reads the words, and what no word names
- * is free. Only memory can lack, or a word be wrong. */
+/* Slots of a file, for tier_nvme.c, or of devices, for tier_gpu.c. The word of a chunk has its slot
+ * and the number of the write that brought it there, so that one store moves the chunk: a kill
+ * leaves it in the old slot or in the new one, and neither is written before that. A start reads
+ * the words, and what no word names is free. Only memory can lack, or a word be wrong. */
 #include "store/slots.h"
 
 #include "base/check.h"
@@ -13,26 +13,31 @@
 
 #define SEQ_MASK ((1ull << SLOT_SEQ_BITS) - 1)
 
+static bool covers(const struct slots *s, uint32_t chunk)
+{
+	return store_is_away(s->store, chunk) && store_away_index(s->store, chunk) >= s->from &&
+	       store_away_index(s->store, chunk) < s->to;
+}
+
 static enum shard_status take_up(struct slots *s, uint8_t *used, struct err *e)
 {
 	for (uint32_t c = 0; c < s->store->conf.layout->chunks_nr; c++) {
 		struct slot_at at = {SLOT_NONE, 0};
 
 		s->of[c] = SLOT_NONE;
-		if (store_is_away(s->store, c))
+		if (covers(s, c))
 			at = slots_at(s, c);
 		if (at.slot == SLOT_NONE)
 			continue;
 		if (at.seq > SLOT_SEQ_FOUND_MAX)
 			return err_set(
 				e, SHARD_MISMATCH,
-				"chunk %u was brought to its file by write %llu, which cannot be",
+				"chunk %u was brought to its slot by write %llu, which cannot be",
 				c, (unsigned long long)at.seq);
 		if (at.slot >= s->nr || used[at.slot])
 			return err_set(e, SHARD_MISMATCH,
-				       "chunk %u is in slot %u of its file, which has %u, or so is "
-				       "another one",
-				       c, at.slot, s->nr);
+				       "chunk %u is in slot %u of %u, or so is another one", c,
+				       at.slot, s->nr);
 		used[s->of[c] = at.slot] = 1;
 		s->seq = at.seq > s->seq ? at.seq : s->seq;
 	}
@@ -42,12 +47,13 @@ static enum shard_status take_up(struct slots *s, uint8_t *used, struct err *e)
 	return SHARD_OK;
 }
 
-enum shard_status slots_open(struct slots *s, const struct store *st, uint32_t nr, struct err *e)
+enum shard_status slots_open(struct slots *s, const struct store *st, uint32_t from, uint32_t to,
+			     uint32_t nr, struct err *e)
 {
 	uint8_t *used = calloc(nr, 1);
 	enum shard_status rc;
 
-	*s = (struct slots){.store = st, .nr = nr};
+	*s = (struct slots){.store = st, .from = from, .to = to, .nr = nr};
 	s->of = malloc(st->conf.layout->chunks_nr * sizeof(*s->of));
 	s->free = malloc(nr * sizeof(*s->free));
 	if (used == NULL || s->of == NULL || s->free == NULL)

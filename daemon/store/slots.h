@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slots.h: which slot of its file each chunk that is away is in. One word of a chunk says so, in
- * memory that outlives the process where the store does (away.h). A chunk has a slot of its own as
- * long as the file is there, also while nothing of it counts. Loop thread only. */
+/* slots.h: which slot each chunk that is away is in: of its file, or of the memory of a device. One
+ * word of a chunk says so, in memory that outlives the process where the store does (away.h). A
+ * chunk has a slot of its own as long as the slots are there, also while nothing of it counts. Loop
+ * thread only. */
 #ifndef SHARD_STORE_SLOTS_H
 #define SHARD_STORE_SLOTS_H
 
@@ -15,6 +16,8 @@
 
 struct slots {
 	const struct store *store;
+	/* Of which chunks, by their number among those that are away. */
+	uint32_t from, to;
 	uint32_t *of;   /* [chunks_nr] The slot that no other chunk gets. SLOT_NONE: none. */
 	uint32_t *free; /* [nr] */
 	uint32_t nr, free_nr;
@@ -36,8 +39,10 @@ static inline struct slot_at slot_at_of(uint64_t word)
 				word & ((1ull << SLOT_SEQ_BITS) - 1)};
 }
 
-/* SHARD_MISMATCH: what an earlier process left cannot be. On failure nothing is left. */
-enum shard_status slots_open(struct slots *s, const struct store *st, uint32_t nr, struct err *e);
+/* nr slots for the chunks that are the from-th to the last before `to` of those that are away.
+ * SHARD_MISMATCH: what an earlier process left cannot be. On failure nothing is left. */
+enum shard_status slots_open(struct slots *s, const struct store *st, uint32_t from, uint32_t to,
+			     uint32_t nr, struct err *e);
 /* From now on superblocks name slots: that which counts has these cells. NULL: there is none. */
 enum shard_status slots_keep(struct slots *s, const struct super_cell *cell, uint32_t cells_nr,
 			     struct err *e);

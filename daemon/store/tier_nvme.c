@@ -709,7 +709,8 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 	for (uint32_t c = 0; c < chunks_nr; c++)
 		n->where[c] = NONE;
 	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||
-	    (st = slots_open(&n->slots, conf->store, slots_nr(conf->store), e)) != SHARD_OK ||
+	    (st = slots_open(&n->slots, conf->store, 0, store_away_nr(conf->store),
+			     slots_nr(conf->store), e)) != SHARD_OK ||
 	    (st = take_buffers(n, e)) != SHARD_OK || (st = durable_open(n, e)) != SHARD_OK)
 		goto err_tier;
 	*out = &n->tier;

@@ -96,7 +96,9 @@ static int store(const char *name, int fd)
 {
 	char text[WARM_NAME_BYTES + 64];
 
-	snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=" STORE_PREFIX "%s", name);
+	/* Of a device's memory it would otherwise be asked whether that has an event, and some
+	 * say so. */
+	snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=" STORE_PREFIX "%s", name);
 	return sd_pid_notify_with_fds(0, 0, text, &fd, 1);
 }
 
@@ -178,6 +180,28 @@ static enum shard_status store_take(struct warm_place *p, const char *name, uint
 	if (fstat(fd, &info) != 0 || (mine = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0)
 		return err_set(e, SHARD_SYSTEM, "%s", strerror(errno));
 	return shm_again(m, mine, 1, bytes || room ? bytes : (uint64_t)info.st_size, room, huge, e);
+}
+
+enum shard_status warm_place_keep_fd(struct warm_place *p, const char *name, int fd, struct err *e)
+{
+	int rc;
+
+	CHECK(name_ok(name) && p->mode == WARM_SYSTEMD);
+	if ((rc = store(name, fd)) > 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_SYSTEM, "systemd does not take %s: %s", name,
+		       rc < 0 ? strerror(-rc) : "there is no NOTIFY_SOCKET");
+}
+
+uint32_t warm_place_fds(const struct warm_place *p, const char *name, int *fd, uint32_t max)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < p->found_nr && nr < max; i++)
+		if (strcmp(p->found[i].name, name) == 0 &&
+		    (fd[nr] = fcntl(p->found[i].fd, F_DUPFD_CLOEXEC, 3)) >= 0)
+			nr++;
+	return nr;
 }
 
 static void store_remove(struct warm_place *p, const char *name)

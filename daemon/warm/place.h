@@ -52,6 +52,9 @@ enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t
  * SHARD_MISMATCH: it cannot be used. */
 enum shard_status warm_place_take(struct warm_place *p, const char *name, uint64_t bytes,
 				  uint64_t room, enum shm_huge huge, struct shm *m, struct err *e);
+/* Descriptors, with WARM_SYSTEMD only. Several may have one name. */
+enum shard_status warm_place_keep_fd(struct warm_place *p, const char *name, int fd, struct err *e);
+uint32_t warm_place_fds(const struct warm_place *p, const char *name, int *fd, uint32_t max);
 void warm_place_remove(struct warm_place *p, const char *name); /* Does nothing if there is none. */
 void warm_place_sweep(struct warm_place *p, bool (*keep)(void *arg, const char *name), void *arg);
 /* In bytes; 0: there is none. */

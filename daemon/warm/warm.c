@@ -44,6 +44,11 @@ static void region_name(char name[WARM_NAME_BYTES], uint32_t model, enum warm_re
 	snprintf(name, WARM_NAME_BYTES, "%08x-%s", model, region_names[what]);
 }
 
+static void devices_name(char name[WARM_NAME_BYTES], uint32_t model)
+{
+	snprintf(name, WARM_NAME_BYTES, "%08x-devices", model);
+}
+
 static void read_boot(char boot[STATIC_BOOT_BYTES])
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -683,6 +688,25 @@ void warm_unmake(struct warm *p, uint32_t model)
 		region_name(name, model, (enum warm_region)i);
 		warm_place_remove(&p->place, name);
 	}
+	devices_name(name, model);
+	if (p->place.mode == WARM_SYSTEMD)
+		warm_place_remove(&p->place, name);
+}
+
+enum shard_status warm_devices_keep(struct warm *p, uint32_t model, int fd, struct err *e)
+{
+	char name[WARM_NAME_BYTES];
+
+	devices_name(name, model);
+	return warm_place_keep_fd(&p->place, name, fd, e);
+}
+
+uint32_t warm_devices(struct warm *p, uint32_t model, int *fd, uint32_t max)
+{
+	char name[WARM_NAME_BYTES];
+
+	devices_name(name, model);
+	return warm_place_fds(&p->place, name, fd, max);
 }
 
 enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *regions,
@@ -742,6 +766,9 @@ static bool listed(void *arg, const char *name)
 		for (uint32_t k = 0; p->page->row[i].kept == 1 && k < WARM_REGIONS; k++) {
 			region_name(want, p->page->row[i].model, (enum warm_region)k);
 			if (p->page->row[i].bytes[k] > 0 && strcmp(name, want) == 0)
+				return true;
+			devices_name(want, p->page->row[i].model);
+			if (strcmp(name, want) == 0)
 				return true;
 		}
 	return false;

@@ -96,6 +96,11 @@ bool warm_full(const struct warm *p, uint32_t id, uint64_t bytes, const char *mo
 /* The regions that warm_make() made of it, which warm_keep() has not listed. Any thread may call.
  */
 void warm_unmake(struct warm *p, uint32_t model);
+/* Memory of devices, as descriptors. Only with WARM_SYSTEMD. It goes with the model's regions. The
+ * caller keeps fd. Any thread may call. */
+enum shard_status warm_devices_keep(struct warm *p, uint32_t model, int fd, struct err *e);
+/* Those of a listed model: duplicates, in no order, which the caller closes. Returns how many. */
+uint32_t warm_devices(struct warm *p, uint32_t model, int *fd, uint32_t max);
 enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *regions,
 			    struct err *e);
 /* A drop removes a model's file before its memory. This note tells a start that finds only the

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A libcuda.so.1 for tests: see fake_cuda.h. One lock protects everything. Each stream has a thread
- * that does its operations in their order: it sleeps for a while first, and copies without the
- * lock. An event counts how often it was recorded, and which of these records were reached. Device
- * memory is mapped twice: without any access at the address that callers get, and readable and
- * writable for the streams. Errors of a caller are the driver's codes, and what would be undefined
- * there ends the process. */
+/* A libcuda.so.1 for tests: see fake_cuda.h. This file has devices, contexts, copies, streams and
+ * events, fake_memory.c memory, and fake_launch.c kernels. One lock protects everything. Each
+ * stream has a thread that does its operations in their order: it sleeps for a while first, and
+ * copies without the lock. An event counts how often it was recorded, and which of these records
+ * were reached. Device memory is mapped twice: without any access at the address that callers get,
+ * and readable and writable for the streams. Errors of a caller are the driver's codes, and what
+ * would be undefined there ends the process. */
 #include "tests/cuda/fake_cuda.h"
 #include "tests/cuda/fake_impl.h"
 
@@ -20,9 +21,7 @@
 
 #define API __attribute__((visibility("default")))
 
-static struct CUctx_st contexts[DEVICE_MAX];
-static bool initialized, read_only = true;
-static int devices = 1;
+static bool initialized;
 static uint32_t synchronous;
 static struct {
 	char call[64];
@@ -51,9 +50,11 @@ __attribute__((constructor)) static void from_environment(void)
 	if ((word = getenv("FAKE_CUDA_DELAY_US")))
 		fake.delay_us = (uint32_t)strtoul(word, NULL, 10);
 	if ((word = getenv("FAKE_CUDA_DEVICES")))
-		devices = atoi(word) < DEVICE_MAX ? atoi(word) : DEVICE_MAX;
+		fake.devices = atoi(word) < DEVICE_MAX ? atoi(word) : DEVICE_MAX;
+	if ((word = getenv("FAKE_CUDA_MEMORY")))
+		fake.memory_bytes = strtoull(word, NULL, 10) << 20;
 	if ((word = getenv("FAKE_CUDA_READ_ONLY")))
-		read_only = atoi(word) != 0;
+		fake.read_only = atoi(word) != 0;
 	for (int i = 0; fail && i < 8 &&
 			sscanf(fail, "%63s %u %d%n", one, &plan[i].nth, &plan[i].error, &used) == 3;
 	     i++) {
@@ -82,8 +83,7 @@ static int planned(const char *call, ctx_t ctx)
 	return error;
 }
 
-/* Takes the lock, and says whether the call can go on. */
-static int enter(const char *call, ctx_t *ctx)
+int fake_enter(const char *call, ctx_t *ctx)
 {
 	int error;
 
@@ -97,31 +97,13 @@ static int enter(const char *call, ctx_t *ctx)
 	return error;
 }
 
-static int leave(int error)
+int fake_leave(int error)
 {
 	pthread_mutex_unlock(&fake.lock);
 	return error;
 }
 
-#define ENTER(ctx)                                                                                 \
-	ctx_t ctx;                                                                                 \
-	int error = enter(__func__, &(ctx));                                                       \
-	if (error != 0)                                                                            \
-	return leave(error)
-/* For calls that need no context. */
-#define ENTER_ANY()                                                                                \
-	ctx_t ctx_;                                                                                \
-	int error = enter(__func__, &ctx_);                                                        \
-	if (error == INVALID_CONTEXT && ctx_ == NULL)                                              \
-		error = 0;                                                                         \
-	if (error != 0)                                                                            \
-	return leave(error)
-
 /* --- the driver's calls --- */
-
-#define CALL(name, ...)                                                                            \
-	API int name(__VA_ARGS__);                                                                 \
-	API int name(__VA_ARGS__)
 
 CALL(cuInit, unsigned flags)
 {
@@ -129,18 +111,18 @@ CALL(cuInit, unsigned flags)
 
 	pthread_mutex_lock(&fake.lock);
 	error = planned(__func__, NULL);
-	if (error == 0 && devices == 0)
+	if (error == 0 && fake.devices == 0)
 		error = 100;
 	if (error == 0)
 		initialized = true;
-	return leave(flags ? INVALID_VALUE : error);
+	return fake_leave(flags ? INVALID_VALUE : error);
 }
 
 CALL(cuDriverGetVersion, int *version)
 {
 	ENTER_ANY();
 	*version = 12040;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuGetErrorName, int code, const char **name)
@@ -154,7 +136,10 @@ CALL(cuGetErrorName, int code, const char **name)
 		     {100, "CUDA_ERROR_NO_DEVICE"},
 		     {101, "CUDA_ERROR_INVALID_DEVICE"},
 		     {201, "CUDA_ERROR_INVALID_CONTEXT"},
+		     {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+		     {214, "CUDA_ERROR_ECC_UNCORRECTABLE"},
 		     {400, "CUDA_ERROR_INVALID_HANDLE"},
+		     {500, "CUDA_ERROR_NOT_FOUND"},
 		     {600, "CUDA_ERROR_NOT_READY"},
 		     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
 		     {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
@@ -175,71 +160,104 @@ CALL(cuGetErrorName, int code, const char **name)
 CALL(cuDeviceGet, int *device, int ordinal)
 {
 	ENTER_ANY();
-	if (ordinal < 0 || ordinal >= devices)
-		return leave(INVALID_DEVICE);
+	if (ordinal < 0 || ordinal >= fake.devices)
+		return fake_leave(INVALID_DEVICE);
 	*device = ordinal;
-	return leave(0);
+	return fake_leave(0);
+}
+
+CALL(cuDeviceGetCount, int *nr)
+{
+	ENTER_ANY();
+	*nr = fake.devices;
+	return fake_leave(0);
+}
+
+CALL(cuDeviceGetName, char *name, int length, int device)
+{
+	ENTER_ANY();
+	if (device < 0 || device >= fake.devices || length < 1)
+		return fake_leave(INVALID_DEVICE);
+	snprintf(name, (size_t)length, "no GPU: a processor");
+	return fake_leave(0);
+}
+
+CALL(cuDeviceGetUuid_v2, unsigned char *uuid, int device)
+{
+	ENTER_ANY();
+	if (device < 0 || device >= fake.devices)
+		return fake_leave(INVALID_DEVICE);
+	memcpy(uuid,
+	       "\xfa\x4e"
+	       "no GPU here.\0",
+	       16);
+	uuid[15] = (unsigned char)device;
+	return fake_leave(0);
 }
 
 CALL(cuDeviceGetAttribute, int *value, int attribute, int device)
 {
 	ENTER_ANY();
-	if (device < 0 || device >= devices)
-		return leave(INVALID_DEVICE);
-	*value = attribute == 113 ? read_only : 0;
-	return leave(0);
+	if (device < 0 || device >= fake.devices)
+		return fake_leave(INVALID_DEVICE);
+	*value = attribute == 113                       ? fake.read_only
+		 : attribute == 75                      ? 9 /* Its kernels are no worse. */
+		 : attribute == 102 || attribute == 103 ? 1
+							: 0;
+	return fake_leave(0);
 }
 
 CALL(cuDevicePrimaryCtxRetain, ctx_t *ctx, int device)
 {
 	ENTER_ANY();
-	if (device < 0 || device >= devices)
-		return leave(INVALID_DEVICE);
-	contexts[device].device = device;
-	contexts[device].users++;
-	*ctx = &contexts[device];
-	return leave(0);
+	if (device < 0 || device >= fake.devices)
+		return fake_leave(INVALID_DEVICE);
+	fake.contexts[device].device = device;
+	fake.contexts[device].users++;
+	*ctx = &fake.contexts[device];
+	return fake_leave(0);
 }
 
 CALL(cuDevicePrimaryCtxRelease_v2, int device)
 {
 	ENTER_ANY();
-	if (device < 0 || device >= devices || contexts[device].users == 0)
-		return leave(INVALID_DEVICE);
-	contexts[device].users--;
-	return leave(0);
+	if (device < 0 || device >= fake.devices || fake.contexts[device].users == 0)
+		return fake_leave(INVALID_DEVICE);
+	fake.contexts[device].users--;
+	return fake_leave(0);
 }
 
 CALL(cuCtxGetCurrent, ctx_t *ctx)
 {
 	ENTER_ANY();
 	*ctx = depth > 0 ? stack[depth - 1] : NULL;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuCtxGetDevice, int *device)
 {
 	ENTER(ctx);
 	*device = ctx->device;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuCtxPushCurrent_v2, ctx_t ctx)
 {
 	ENTER_ANY();
-	if (ctx < contexts || ctx >= contexts + DEVICE_MAX || ctx->users == 0 || depth == 16)
-		return leave(INVALID_CONTEXT);
+	if (ctx < fake.contexts || ctx >= fake.contexts + DEVICE_MAX || ctx->users == 0 ||
+	    depth == 16)
+		return fake_leave(INVALID_CONTEXT);
 	stack[depth++] = ctx;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuCtxPopCurrent_v2, ctx_t *ctx)
 {
 	pthread_mutex_lock(&fake.lock); /* It also works in a context that ended. */
 	if (depth == 0)
-		return leave(INVALID_CONTEXT);
+		return fake_leave(INVALID_CONTEXT);
 	*ctx = stack[--depth];
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuCtxSetCurrent, ctx_t ctx)
@@ -247,121 +265,22 @@ CALL(cuCtxSetCurrent, ctx_t ctx)
 	ENTER_ANY();
 	depth = ctx != NULL;
 	stack[0] = ctx;
-	return leave(0);
-}
-
-CALL(cuMemHostRegister_v2, void *p, size_t bytes, unsigned flags)
-{
-	int how;
-
-	ENTER(ctx);
-	(void)ctx;
-	if (p == NULL || bytes == 0 || (flags & ~0xfu))
-		return leave(INVALID_VALUE);
-	if (fake_overlaps(p, bytes))
-		return leave(ALREADY_REGISTERED);
-	how = fake_mapped(p, bytes);
-	if ((flags & 8) && !read_only)
-		return leave(NOT_SUPPORTED);
-	if (how == 0 || (how == 1 && !(flags & 8)))
-		return leave(INVALID_VALUE);
-	fake_add(flags & 8 ? REGISTERED_READ_ONLY : REGISTERED, p, p, bytes);
-	return leave(0);
-}
-
-CALL(cuMemHostUnregister, void *p)
-{
-	struct memory *m;
-
-	ENTER(ctx);
-	(void)ctx;
-	m = fake_memory(p);
-	if (m == NULL || m->base != p || (m->kind != REGISTERED && m->kind != REGISTERED_READ_ONLY))
-		return leave(NOT_REGISTERED);
-	if (fake_in_use(m))
-		fake_undefined("memory is unregistered while it is copied");
-	fake_remove(m);
-	return leave(0);
-}
-
-CALL(cuMemHostAlloc, void **p, size_t bytes, unsigned flags)
-{
-	ENTER(ctx);
-	(void)ctx;
-	(void)flags;
-	*p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (*p == MAP_FAILED)
-		return leave(OUT_OF_MEMORY);
-	fake_add(PINNED, *p, *p, bytes);
-	return leave(0);
-}
-
-CALL(cuMemFreeHost, void *p)
-{
-	struct memory *m;
-
-	ENTER(ctx);
-	(void)ctx;
-	m = fake_memory(p);
-	if (m == NULL || m->base != p || m->kind != PINNED)
-		return leave(INVALID_VALUE);
-	if (fake_in_use(m))
-		fake_undefined("pinned memory is freed while it is copied");
-	munmap(m->base, m->bytes);
-	fake_remove(m);
-	return leave(0);
-}
-
-CALL(cuMemAlloc_v2, ptr_t *p, size_t bytes)
-{
-	int fd = memfd_create("device", MFD_CLOEXEC);
-	char *outside, *inside;
-
-	ENTER(ctx);
-	(void)ctx;
-	bytes = (bytes + 511) / 512 * 512;
-	if (fd < 0 || ftruncate(fd, (off_t)((bytes + 4095) / 4096 * 4096)) != 0)
-		return leave(OUT_OF_MEMORY);
-	outside = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
-	inside = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	if (outside == MAP_FAILED || inside == MAP_FAILED)
-		return leave(OUT_OF_MEMORY);
-	fake_add(DEVICE, outside, inside, bytes);
-	*p = (ptr_t)(uintptr_t)outside;
-	return leave(0);
-}
-
-CALL(cuMemFree_v2, ptr_t p)
-{
-	struct memory *m;
-
-	ENTER(ctx);
-	(void)ctx;
-	m = fake_memory((void *)(uintptr_t)p);
-	if (m == NULL || m->kind != DEVICE || (ptr_t)(uintptr_t)m->base != p)
-		return leave(INVALID_VALUE);
-	while (fake_in_use(m)) /* cuMemFree waits for the device. */
-		pthread_cond_wait(&fake.changed, &fake.lock);
-	munmap(m->base, m->bytes);
-	munmap(m->inside, m->bytes);
-	fake_remove(m);
-	return leave(0);
+	return fake_leave(0);
 }
 
 /* With the lock held. */
 static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_t bytes,
 		stream_t handle)
 {
-	struct memory *d = fake_memory((void *)(uintptr_t)dev), *h = fake_memory(host);
+	struct memory *h = fake_memory(host);
 	stream_t s = fake_stream(handle, ctx);
 	char *inside;
 	struct op o;
 
 	if (s == NULL)
 		return INVALID_HANDLE;
-	if (d == NULL || d->kind != DEVICE || bytes == 0 ||
-	    dev + bytes > (ptr_t)(uintptr_t)d->base + d->bytes)
+	inside = fake_inside(ctx, dev, bytes, kind == OP_TO_HOST ? READS : WRITES);
+	if (inside == NULL)
 		return INVALID_VALUE;
 	if (h == NULL && fake_overlaps(host, bytes))
 		return INVALID_VALUE;
@@ -369,7 +288,6 @@ static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_
 		return INVALID_VALUE;
 	if (h != NULL && kind == OP_TO_HOST && h->kind == REGISTERED_READ_ONLY)
 		return INVALID_VALUE;
-	inside = d->inside + (dev - (ptr_t)(uintptr_t)d->base);
 	o = (struct op){.kind = kind, .host = host, .bytes = bytes};
 	o.to = kind == OP_TO_HOST ? (char *)(uintptr_t)host : inside;
 	o.from = kind == OP_TO_HOST ? inside : host;
@@ -385,22 +303,51 @@ static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_
 CALL(cuMemcpyDtoHAsync_v2, void *to, ptr_t from, size_t bytes, stream_t stream)
 {
 	ENTER(ctx);
-	return leave(copy(ctx, OP_TO_HOST, from, to, bytes, stream));
+	return fake_leave(copy(ctx, OP_TO_HOST, from, to, bytes, stream));
 }
 
 CALL(cuMemcpyHtoDAsync_v2, ptr_t to, const void *from, size_t bytes, stream_t stream)
 {
 	ENTER(ctx);
-	return leave(copy(ctx, OP_TO_DEVICE, to, from, bytes, stream));
+	return fake_leave(copy(ctx, OP_TO_DEVICE, to, from, bytes, stream));
+}
+
+CALL(cuMemcpyDtoDAsync_v2, ptr_t to, ptr_t from, size_t bytes, stream_t stream)
+{
+	struct op o = {.kind = OP_WITHIN, .bytes = bytes};
+	stream_t s;
+
+	ENTER(ctx);
+	s = fake_stream(stream, ctx);
+	o.to = fake_inside(ctx, to, bytes, WRITES);
+	o.from = fake_inside(ctx, from, bytes, READS);
+	if (s == NULL || o.to == NULL || o.from == NULL)
+		return fake_leave(s == NULL ? INVALID_HANDLE : INVALID_VALUE);
+	fake_push(s, o);
+	return fake_leave(0);
+}
+
+CALL(cuMemsetD8Async, ptr_t to, unsigned char byte, size_t bytes, stream_t stream)
+{
+	struct op o = {.kind = OP_SET, .bytes = bytes, .byte = byte};
+	stream_t s;
+
+	ENTER(ctx);
+	s = fake_stream(stream, ctx);
+	o.to = fake_inside(ctx, to, bytes, WRITES);
+	if (s == NULL || o.to == NULL)
+		return fake_leave(s == NULL ? INVALID_HANDLE : INVALID_VALUE);
+	fake_push(s, o);
+	return fake_leave(0);
 }
 
 CALL(cuStreamCreate, stream_t *stream, unsigned flags)
 {
 	ENTER(ctx);
 	if (flags & ~1u)
-		return leave(INVALID_VALUE);
+		return fake_leave(INVALID_VALUE);
 	*stream = fake_stream_new(ctx);
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuStreamDestroy_v2, stream_t stream)
@@ -410,10 +357,10 @@ CALL(cuStreamDestroy_v2, stream_t stream)
 	ENTER(ctx);
 	s = fake_stream(stream, ctx);
 	if (s == NULL || s->legacy)
-		return leave(INVALID_HANDLE);
+		return fake_leave(INVALID_HANDLE);
 	s->live = false; /* Its thread does what is left. */
 	pthread_cond_broadcast(&fake.changed);
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuStreamQuery, stream_t stream)
@@ -422,7 +369,7 @@ CALL(cuStreamQuery, stream_t stream)
 
 	ENTER(ctx);
 	s = fake_stream(stream, ctx);
-	return leave(s == NULL ? INVALID_HANDLE : s->first ? NOT_READY : 0);
+	return fake_leave(s == NULL ? INVALID_HANDLE : s->first ? NOT_READY : 0);
 }
 
 CALL(cuStreamSynchronize, stream_t stream)
@@ -433,7 +380,7 @@ CALL(cuStreamSynchronize, stream_t stream)
 	s = fake_stream(stream, ctx);
 	while (s != NULL && s->first != NULL)
 		pthread_cond_wait(&fake.changed, &fake.lock);
-	return leave(s == NULL ? INVALID_HANDLE : ctx->error);
+	return fake_leave(s == NULL ? INVALID_HANDLE : ctx->error);
 }
 
 CALL(cuStreamWaitEvent, stream_t stream, event_t event, unsigned flags)
@@ -445,9 +392,9 @@ CALL(cuStreamWaitEvent, stream_t stream, event_t event, unsigned flags)
 	s = fake_stream(stream, ctx);
 	e = fake_event(event);
 	if (s == NULL || e == NULL || flags)
-		return leave(INVALID_HANDLE);
+		return fake_leave(INVALID_HANDLE);
 	fake_push(s, (struct op){.kind = OP_WAIT, .event = e, .count = e->recorded});
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuStreamIsCapturing, stream_t stream, int *status)
@@ -457,9 +404,9 @@ CALL(cuStreamIsCapturing, stream_t stream, int *status)
 	ENTER(ctx);
 	s = fake_stream(stream, ctx);
 	if (s == NULL)
-		return leave(INVALID_HANDLE);
+		return fake_leave(INVALID_HANDLE);
 	*status = s->capturing;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuEventCreate, event_t *event, unsigned flags)
@@ -468,16 +415,16 @@ CALL(cuEventCreate, event_t *event, unsigned flags)
 
 	ENTER(ctx);
 	if (flags & ~7u)
-		return leave(INVALID_VALUE);
+		return fake_leave(INVALID_VALUE);
 	e = calloc(1, sizeof(*e));
 	if (e == NULL)
-		return leave(OUT_OF_MEMORY);
+		return fake_leave(OUT_OF_MEMORY);
 	e->live = true;
 	e->ctx = ctx;
 	e->all = fake.events;
 	fake.events = e;
 	*event = e;
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuEventRecord, event_t event, stream_t stream)
@@ -489,9 +436,9 @@ CALL(cuEventRecord, event_t event, stream_t stream)
 	s = fake_stream(stream, ctx);
 	e = fake_event(event);
 	if (s == NULL || e == NULL || e->ctx != s->ctx)
-		return leave(INVALID_HANDLE);
+		return fake_leave(INVALID_HANDLE);
 	fake_push(s, (struct op){.kind = OP_RECORD, .event = e, .count = ++e->recorded});
-	return leave(0);
+	return fake_leave(0);
 }
 
 CALL(cuEventQuery, event_t event)
@@ -501,7 +448,18 @@ CALL(cuEventQuery, event_t event)
 	ENTER(ctx);
 	(void)ctx;
 	e = fake_event(event);
-	return leave(e == NULL ? INVALID_HANDLE : e->reached < e->recorded ? NOT_READY : 0);
+	return fake_leave(e == NULL ? INVALID_HANDLE : e->reached < e->recorded ? NOT_READY : 0);
+}
+
+CALL(cuEventSynchronize, event_t event)
+{
+	event_t e;
+
+	ENTER(ctx);
+	e = fake_event(event);
+	while (e != NULL && e->live && e->reached < e->recorded && ctx->error == 0)
+		pthread_cond_wait(&fake.changed, &fake.lock);
+	return fake_leave(e == NULL ? INVALID_HANDLE : ctx->error);
 }
 
 CALL(cuEventDestroy_v2, event_t event)
@@ -512,9 +470,9 @@ CALL(cuEventDestroy_v2, event_t event)
 	(void)ctx;
 	e = fake_event(event);
 	if (e == NULL)
-		return leave(INVALID_HANDLE);
+		return fake_leave(INVALID_HANDLE);
 	e->live = false; /* The streams may still reach it. */
-	return leave(0);
+	return fake_leave(0);
 }
 
 /* --- for tests --- */
@@ -552,6 +510,14 @@ void fake_cuda_hold(struct CUstream_st *stream, int held)
 	pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_cuda_hold_device(int device, int held)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.contexts[device].held = held;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_cuda_capture(struct CUstream_st *stream, int capturing)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -562,7 +528,7 @@ void fake_cuda_capture(struct CUstream_st *stream, int capturing)
 void fake_cuda_read_only(int supported)
 {
 	pthread_mutex_lock(&fake.lock);
-	read_only = supported;
+	fake.read_only = supported;
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -576,8 +542,17 @@ void fake_cuda_delay(uint32_t us, uint64_t its_seed)
 
 void fake_cuda_left(struct fake_cuda_left *left)
 {
+	struct fake_counts counts = {0};
+
 	*left = (struct fake_cuda_left){0};
 	pthread_mutex_lock(&fake.lock);
+	fake_memory_counts(&counts);
+	fake_launch_counts(&counts);
+	left->handles = counts.handles;
+	left->ranges = counts.ranges;
+	left->mapped = counts.mapped;
+	left->modules = counts.modules;
+	left->device = counts.device;
 	for (struct memory *m = fake.memories; m != NULL; m = m->next) {
 		left->registered += m->kind == REGISTERED || m->kind == REGISTERED_READ_ONLY;
 		left->allocated += m->kind == PINNED;
@@ -587,7 +562,7 @@ void fake_cuda_left(struct fake_cuda_left *left)
 	for (event_t e = fake.events; e != NULL; e = e->all)
 		left->events += e->live;
 	for (int i = 0; i < DEVICE_MAX; i++)
-		left->contexts += contexts[i].users;
+		left->contexts += fake.contexts[i].users;
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -621,7 +596,7 @@ uint64_t fake_cuda_adopt(void *inside, size_t bytes)
 	if (outside == MAP_FAILED)
 		abort();
 	pthread_mutex_lock(&fake.lock);
-	fake_add(DEVICE, outside, inside, bytes);
+	memset(fake_add(DEVICE, outside, inside, bytes)->access, READS | WRITES, DEVICE_MAX);
 	pthread_mutex_unlock(&fake.lock);
 	return (uint64_t)(uintptr_t)outside;
 }
@@ -641,12 +616,49 @@ void fake_cuda_disown(uint64_t dev)
 	pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_cuda_settle(int device)
+{
+	stream_t s;
+
+	pthread_mutex_lock(&fake.lock);
+	for (s = fake.streams; s != NULL;) {
+		if (s->ctx != &fake.contexts[device] || s->first == NULL) {
+			s = s->all;
+			continue;
+		}
+		pthread_cond_wait(&fake.changed, &fake.lock);
+		s = fake.streams;
+	}
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_forget(int device)
+{
+	ctx_t ctx = &fake.contexts[device];
+
+	fake_cuda_settle(device);
+	pthread_mutex_lock(&fake.lock);
+	ctx->error = 0;
+	ctx->users = 0;
+	for (event_t e = fake.events; e != NULL; e = e->all)
+		e->live = e->live && e->ctx != ctx;
+	for (stream_t s = fake.streams; s != NULL; s = s->all)
+		if (s->ctx == ctx && !s->legacy) {
+			s->live = false;
+			s->dropped = true;
+		}
+	fake_memory_forget(device);
+	fake_launch_forget(device);
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_cuda_heal(void)
 {
 	pthread_mutex_lock(&fake.lock);
 	for (int i = 0; i < DEVICE_MAX; i++) {
-		contexts[i].error = 0;
-		contexts[i].users = contexts[i].users > 0; /* The caller's. */
+		fake.contexts[i].error = 0;
+		fake.contexts[i].users = fake.contexts[i].users > 0; /* The caller's. */
 	}
 	/* A new process has nothing of the old one. */
 	for (struct memory *m = fake.memories, *next; m != NULL; m = next) {

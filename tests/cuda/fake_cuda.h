@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_cuda.h: a libcuda.so.1 without a GPU, for tests. It has the calls that libshard-cuda uses
- * and a few that trainers use, with the driver's rules. Streams are threads. Copies are late, by
- * amounts that come from a seed. Device memory is not readable by the host. Memory that is not
- * registered is copied synchronously. What the real driver leaves undefined, as memory that is
- * unregistered while it is copied, ends the process with a sentence. Kernels run on the processor
- * (fake_launch.c). A test finds the library by LD_LIBRARY_PATH and these functions by dlsym().
+/* fake_cuda.h: a libcuda.so.1 without a GPU, for tests. It has the calls that libshard-cuda and the
+ * daemon use and a few that trainers use, with the driver's rules. Streams are threads. Copies and
+ * kernels are late, by amounts that come from a seed. Device memory is not readable by the host.
+ * What cuMemCreate() makes is a memfd, so it outlives its maker as on a GPU, and is not zero.
+ * Memory that is not registered is copied synchronously. What the real driver leaves undefined, as
+ * memory that is unregistered while it is copied, ends the process with a sentence. Kernels run on
+ * the processor (fake_launch.c). An error that ends the context of a device ends that of no other
+ * one. A test finds the library by LD_LIBRARY_PATH and these functions by dlsym().
  *
  * Environment, when it is loaded: FAKE_CUDA_SEED, FAKE_CUDA_DELAY_US (the longest delay of one
- * operation; 300), FAKE_CUDA_DEVICES (1), FAKE_CUDA_READ_ONLY (1: read-only memory can be
- * registered), FAKE_CUDA_FTZ (0: an enum shim_ftz, for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1
- * 2" (the first call of it fails with error 2; several are separated by commas). */
+ * operation; 300), FAKE_CUDA_DEVICES (1), FAKE_CUDA_MEMORY (the MiB of each; 1024),
+ * FAKE_CUDA_READ_ONLY (1: read-only memory can be registered), FAKE_CUDA_FTZ (0: an enum shim_ftz,
+ * for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
+ * several are separated by commas). */
 #ifndef SHARD_TESTS_FAKE_CUDA_H
 #define SHARD_TESTS_FAKE_CUDA_H
 
@@ -21,6 +24,8 @@ struct CUstream_st;
 /* What was made and not given back. */
 struct fake_cuda_left {
 	uint32_t registered, allocated, streams, events, contexts;
+	uint32_t handles, ranges, mapped, modules; /* handles: of cuMemCreate() and the like. */
+	uint32_t device;                           /* Of cuMemAlloc(), and what was adopted. */
 };
 
 #define FAKE_CUDA_CALLS(X)                                                                         \
@@ -31,6 +36,8 @@ struct fake_cuda_left {
 	X(int, fake_cuda_failed, (void))                                                           \
 	/* Nothing is done on the stream while it is held. NULL: the newest one. */                \
 	X(void, fake_cuda_hold, (struct CUstream_st * stream, int held))                           \
+	/* The same for all streams of a device, also for those that are made later. */            \
+	X(void, fake_cuda_hold_device, (int device, int held))                                     \
 	X(void, fake_cuda_capture, (struct CUstream_st * stream, int capturing))                   \
 	X(void, fake_cuda_read_only, (int supported))                                              \
 	X(void, fake_cuda_delay, (uint32_t us, uint64_t seed))                                     \
@@ -43,6 +50,10 @@ struct fake_cuda_left {
 	X(void, fake_cuda_disown, (uint64_t dev))                                                  \
 	/* How many copies were synchronous, because memory was not registered. */                 \
 	X(uint32_t, fake_cuda_synchronous, (void))                                                 \
+	/* Waits until nothing is under way on a device. */                                        \
+	X(void, fake_cuda_settle, (int device))                                                    \
+	/* All that is of a device and of ranges without memory is gone, and it works again. */    \
+	X(void, fake_cuda_forget, (int device))                                                    \
 	/* Makes a context that ended usable again, as a new process would. */                     \
 	X(void, fake_cuda_heal, (void))
 

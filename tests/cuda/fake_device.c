@@ -5,6 +5,7 @@
  */
 #include "tests/cuda/fake_impl.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,9 @@
 
 struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER,
 		    .changed = PTHREAD_COND_INITIALIZER,
+		    .devices = 1,
+		    .read_only = true,
+		    .memory_bytes = 1 << 30,
 		    .delay_us = 300,
 		    .seed = 1};
 
@@ -50,6 +54,14 @@ static void do_op(stream_t s, const struct op *o)
 	}
 	if (o->kind == OP_WAIT)
 		return;
+	if (o->kind == OP_LAUNCH) {
+		pthread_mutex_unlock(&fake.lock);
+		sleep_us(us);
+		pthread_mutex_lock(&fake.lock);
+		if (s->ctx->error == 0 && !s->dropped)
+			fake_run(s->ctx, o);
+		return;
+	}
 	/* One half, and later the other. When a call has said that the context ended, nothing more
 	 * is written: the driver stops the channels of a context before it tells of the error. */
 	for (int half = 0; half < 2; half++) {
@@ -58,20 +70,30 @@ static void do_op(stream_t s, const struct op *o)
 		pthread_mutex_unlock(&fake.lock);
 		sleep_us(half ? us / 2 : us);
 		pthread_mutex_lock(&fake.lock);
-		if (s->ctx->error == 0 && !s->dropped)
+		if (s->ctx->error != 0 || s->dropped)
+			continue;
+		if (o->kind == OP_SET)
+			memset(o->to + from, o->byte, to - from);
+		else
 			memcpy(o->to + from, o->from + from, to - from);
 	}
 }
 
 static bool can_do(stream_t s, const struct op *o)
 {
-	return !s->held && (o->kind != OP_WAIT || o->event->reached >= o->count || s->ctx->error);
+	return !s->held && !s->ctx->held &&
+	       (o->kind != OP_WAIT || o->event->reached >= o->count || s->ctx->error);
 }
 
 static void *stream_main(void *arg)
 {
 	stream_t s = arg;
+	sigset_t faults; /* Those of kernels, which fake_launch.c explains. */
 
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGSEGV);
+	sigaddset(&faults, SIGBUS);
+	pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
 	pthread_mutex_lock(&fake.lock);
 	for (;;) {
 		while (s->first == NULL || !can_do(s, s->first)) {
@@ -88,6 +110,7 @@ static void *stream_main(void *arg)
 		s->first = o->next;
 		if (s->first == NULL)
 			s->end = &s->first;
+		free(o->args);
 		free(o);
 		pthread_cond_broadcast(&fake.changed);
 	}
@@ -165,7 +188,7 @@ bool fake_overlaps(const char *base, size_t bytes)
 	return false;
 }
 
-void fake_add(int kind, char *base, char *inside, size_t bytes)
+struct memory *fake_add(int kind, char *base, char *inside, size_t bytes)
 {
 	struct memory *m = calloc(1, sizeof(*m));
 
@@ -177,16 +200,34 @@ void fake_add(int kind, char *base, char *inside, size_t bytes)
 	m->bytes = bytes;
 	m->next = fake.memories;
 	fake.memories = m;
+	return m;
 }
 
-/* True if an operation that is not done uses it. */
+char *fake_inside(ctx_t ctx, ptr_t at, size_t bytes, int what)
+{
+	struct memory *m = fake_memory((void *)(uintptr_t)at);
+
+	if (m == NULL || m->kind != DEVICE || bytes == 0 ||
+	    bytes > m->bytes - (size_t)(at - (ptr_t)(uintptr_t)m->base))
+		return NULL;
+	if ((m->access[ctx->device] & what) != what)
+		fake_undefined("a copy uses device memory without access to it");
+	return m->inside + (at - (ptr_t)(uintptr_t)m->base);
+}
+
+static bool within(const struct memory *m, const char *at)
+{
+	return m->kind == DEVICE && at >= m->inside && at < m->inside + m->bytes;
+}
+
+/* True if an operation that is not done uses it. What a kernel uses is found when it runs. */
 bool fake_in_use(const struct memory *m)
 {
 	for (stream_t s = fake.streams; s != NULL; s = s->all)
-		for (struct op *o = s->first; o != NULL && s->ctx->error == 0; o = o->next)
-			if ((o->kind == OP_TO_HOST || o->kind == OP_TO_DEVICE) &&
-			    (fake_memory(o->host) == m ||
-			     (m->kind == DEVICE && (o->from == m->inside || o->to == m->inside))))
+		for (struct op *o = s->first; o != NULL && s->ctx->error == 0 && !s->dropped;
+		     o = o->next)
+			if (o->kind <= OP_SET && (within(m, o->from) || within(m, o->to) ||
+						  (o->host != NULL && fake_memory(o->host) == m)))
 				return true;
 	return false;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_impl.h: streams, events and memory, for the calls of fake_cuda.c. Everything is called with
- * fake.lock held, and touched with it. */
+/* fake_impl.h: streams, events and memory, for the calls of fake_cuda.c, fake_memory.c and
+ * fake_launch.c. Everything but fake_enter() is called with fake.lock held, and touched with it. */
 #ifndef SHARD_TESTS_FAKE_IMPL_H
 #define SHARD_TESTS_FAKE_IMPL_H
 
@@ -23,13 +23,17 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	INVALID_HANDLE = 400,
+	NOT_FOUND = 500,
 	NOT_READY = 600,
+	LAUNCH_OUT_OF_RESOURCES = 701,
 	ALREADY_REGISTERED = 712,
 	NOT_REGISTERED = 713,
 	NOT_SUPPORTED = 801
 };
 
-enum op_kind { OP_TO_HOST, OP_TO_DEVICE, OP_RECORD, OP_WAIT };
+enum { READS = 1, WRITES = 2 }; /* What a device may do with memory. */
+
+enum op_kind { OP_TO_HOST, OP_TO_DEVICE, OP_WITHIN, OP_SET, OP_LAUNCH, OP_RECORD, OP_WAIT };
 
 struct op {
 	enum op_kind kind;
@@ -37,8 +41,12 @@ struct op {
 	const char *from;
 	size_t bytes;
 	event_t event;
-	uint64_t count;   /* Of the event. */
-	const char *host; /* The host side of a copy. */
+	uint64_t count;     /* Of the event. */
+	const char *host;   /* The host side of a copy. */
+	unsigned char byte; /* OP_SET. */
+	const void *kernel; /* OP_LAUNCH: the struct shim_kernel, and a copy of its arguments. */
+	void *args;
+	unsigned blocks, threads;
 	struct op *next;
 };
 
@@ -62,6 +70,7 @@ struct CUctx_st {
 	int device;
 	uint32_t users;
 	int error;                  /* That ended it. */
+	bool held;                  /* Nothing is done on any of its streams. */
 	struct CUstream_st *legacy; /* The stream NULL. */
 };
 
@@ -70,6 +79,14 @@ struct memory { /* Of the device, pinned by the driver, or registered. */
 	enum { DEVICE, PINNED, REGISTERED, REGISTERED_READ_ONLY } kind;
 	char *base, *inside;
 	size_t bytes;
+	int device;                       /* Whose it is, or whose context was current. */
+	unsigned char access[DEVICE_MAX]; /* DEVICE: who may do what with it. */
+	struct allocation *of;            /* DEVICE: cuMemMap() made it. */
+};
+
+/* What was made and is not given back, of fake_memory.c and fake_launch.c. */
+struct fake_counts {
+	uint32_t handles, ranges, mapped, modules, device;
 };
 
 /* There is one driver in a process. */
@@ -79,9 +96,34 @@ extern struct fake {
 	stream_t streams;
 	event_t events;
 	struct memory *memories;
+	struct CUctx_st contexts[DEVICE_MAX];
+	int devices;
+	bool read_only;        /* Such memory can be registered. */
+	uint64_t memory_bytes; /* Of each device. */
 	uint32_t delay_us;
 	uint64_t seed;
 } fake;
+
+/* Takes the lock, and says whether the call can go on: a planned error, or the one that ended the
+ * context. */
+int fake_enter(const char *call, ctx_t *ctx);
+int fake_leave(int error); /* Gives the lock back. */
+#define ENTER(ctx)                                                                                 \
+	ctx_t ctx;                                                                                 \
+	int error = fake_enter(__func__, &(ctx));                                                  \
+	if (error != 0)                                                                            \
+	return fake_leave(error)
+/* For calls that need no context. */
+#define ENTER_ANY()                                                                                \
+	ctx_t ctx_;                                                                                \
+	int error = fake_enter(__func__, &ctx_);                                                   \
+	if (error == INVALID_CONTEXT && ctx_ == NULL)                                              \
+		error = 0;                                                                         \
+	if (error != 0)                                                                            \
+	return fake_leave(error)
+#define CALL(name, ...)                                                                            \
+	__attribute__((visibility("default"))) int name(__VA_ARGS__);                              \
+	__attribute__((visibility("default"))) int name(__VA_ARGS__)
 
 /* Ends the process: the real driver does not define what happens. */
 void fake_undefined(const char *what);
@@ -93,7 +135,18 @@ event_t fake_event(event_t handle);
 /* The memory that an address is in, or NULL. */
 struct memory *fake_memory(const void *at);
 bool fake_overlaps(const char *base, size_t bytes);
-void fake_add(int kind, char *base, char *inside, size_t bytes);
+struct memory *fake_add(int kind, char *base, char *inside, size_t bytes);
+/* Where the streams find a range of device memory. NULL: it is no such range. Ends the process if
+ * the device of the context may not do that with it. */
+char *fake_inside(ctx_t ctx, ptr_t at, size_t bytes, int what);
+/* Runs a kernel as an operation of a stream. */
+void fake_run(ctx_t ctx, const struct op *o);
+uint64_t fake_used(int device); /* Bytes. */
+void fake_memory_counts(struct fake_counts *counts);
+void fake_launch_counts(struct fake_counts *counts);
+/* All of it that is of a device is gone, as with the process that made it. */
+void fake_memory_forget(int device);
+void fake_launch_forget(int device);
 void fake_remove(struct memory *m);
 /* True if an operation that is not done uses it. */
 bool fake_in_use(const struct memory *m);

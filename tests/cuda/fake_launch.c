@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Modules and kernels of the driver library for tests. Whatever is loaded as a module has the
- * kernels that were compiled for this processor (shim_kernels.h). A launch waits for the stream,
- * and is done when the call returns. While it runs, device memory can be used where the kernel
- * looks for it. */
+ * kernels that were compiled for this processor (shim_kernels.h). A launch is an operation of its
+ * stream, late and in its order. While a kernel runs, the memory that its device may use can be
+ * used where the kernel looks for it, and all else stops the process with a sentence. */
 #include "tests/cuda/fake_impl.h"
 #include "cuda/shim_kernels.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-enum { NOT_FOUND = 500, LAUNCH_OUT_OF_RESOURCES = 701, THREADS_MAX = 1024 };
+enum { THREADS_MAX = 1024 };
+
+static struct module {
+	struct module *next;
+	int device;
+} * modules;
+static ctx_t running; /* The context of the kernel that runs. */
 
 __attribute__((constructor)) static void from_environment(void)
 {
@@ -20,79 +28,138 @@ __attribute__((constructor)) static void from_environment(void)
 		shim.ftz = (enum shim_ftz)(atoi(word) % SHIM_FTZ_NR);
 }
 
-/* All calls of this file are those of the driver. */
-#define CALL(name, ...)                                                                            \
-	__attribute__((visibility("default"))) int name(__VA_ARGS__);                              \
-	int name(__VA_ARGS__)
-
-CALL(cuModuleLoadData, void **module, const void *image)
+static struct module **find(const struct module *module)
 {
-	static int loaded;
+	struct module **at = &modules;
 
-	*module = &loaded;
-	return image == NULL ? INVALID_VALUE : 0;
+	while (*at != NULL && *at != module)
+		at = &(*at)->next;
+	return at;
 }
 
-CALL(cuModuleGetFunction, const void **function, void *module, const char *name)
+void fake_launch_counts(struct fake_counts *counts)
 {
-	*function = shim_kernel(name);
-	return module == NULL ? INVALID_HANDLE : *function == NULL ? NOT_FOUND : 0;
+	for (struct module *m = modules; m != NULL; m = m->next)
+		counts->modules++;
 }
 
-static void device_open(int mode)
+void fake_launch_forget(int device)
 {
-	for (struct memory *m = fake.memories; m != NULL; m = m->next)
-		if (m->kind == DEVICE && mprotect(m->base, m->bytes, mode) != 0)
-			fake_undefined("mprotect() failed");
-}
-
-CALL(cuLaunchKernel, const void *function, unsigned x, unsigned y, unsigned z, unsigned threads,
-     unsigned threads_y, unsigned threads_z, unsigned shared, stream_t stream, void **job,
-     void **extra)
-{
-	(void)stream;
-	if (function == NULL || x == 0 || y != 1 || z != 1 || threads_y != 1 || threads_z != 1 ||
-	    shared != 0 || extra != NULL)
-		return INVALID_VALUE;
-	if (threads > THREADS_MAX)
-		return LAUNCH_OUT_OF_RESOURCES;
-	pthread_mutex_lock(&fake.lock);
-	for (stream_t s = fake.streams; s != NULL;) { /* Whatever is under way. */
-		if (s->first == NULL) {
-			s = s->all;
+	for (struct module **at = &modules, *m; (m = *at) != NULL;) {
+		if (m->device != device) {
+			at = &m->next;
 			continue;
 		}
-		pthread_cond_wait(&fake.changed, &fake.lock);
-		s = fake.streams;
+		*at = m->next;
+		free(m);
 	}
-	device_open(PROT_READ | PROT_WRITE);
-	shim_call(function, job[0], x, threads);
-	device_open(PROT_NONE);
-	pthread_mutex_unlock(&fake.lock);
-	return 0;
 }
 
-CALL(cuMemcpyDtoDAsync_v2, ptr_t to, ptr_t from, size_t bytes, stream_t stream)
+CALL(cuModuleLoadData, struct module **module, const void *image)
 {
-	struct memory *a, *b;
+	struct module *m;
 
-	(void)stream;
-	pthread_mutex_lock(&fake.lock);
-	a = fake_memory((void *)(uintptr_t)to);
-	b = fake_memory((void *)(uintptr_t)from);
-	if (a == NULL || b == NULL || a->kind != DEVICE || b->kind != DEVICE) {
-		pthread_mutex_unlock(&fake.lock);
-		return INVALID_VALUE;
-	}
-	memmove(a->inside + ((char *)(uintptr_t)to - a->base),
-		b->inside + ((char *)(uintptr_t)from - b->base), bytes);
-	pthread_mutex_unlock(&fake.lock);
-	return 0;
+	ENTER(ctx);
+	m = image ? calloc(1, sizeof(*m)) : NULL;
+	if (m == NULL)
+		return fake_leave(INVALID_VALUE);
+	m->device = ctx->device;
+	m->next = modules;
+	*module = modules = m;
+	return fake_leave(0);
 }
 
-CALL(cuDeviceGetName, char *name, int length, int device)
+CALL(cuModuleUnload, struct module *module)
 {
-	(void)device;
-	strncpy(name, "no GPU: a processor", (size_t)length);
-	return 0;
+	struct module **at;
+
+	ENTER(ctx);
+	(void)ctx;
+	at = find(module);
+	if (*at == NULL)
+		return fake_leave(INVALID_HANDLE);
+	*at = module->next;
+	free(module);
+	return fake_leave(0);
+}
+
+CALL(cuModuleGetFunction, const void **function, struct module *module, const char *name)
+{
+	ENTER(ctx);
+	(void)ctx;
+	*function = shim_kernel(name);
+	return fake_leave(*find(module) == NULL ? INVALID_HANDLE
+			  : *function == NULL   ? NOT_FOUND
+						: 0);
+}
+
+CALL(cuLaunchKernel, const struct shim_kernel *function, unsigned x, unsigned y, unsigned z,
+     unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared, stream_t stream,
+     void **job, void **extra)
+{
+	struct op o = {.kind = OP_LAUNCH, .kernel = function, .blocks = x, .threads = threads};
+	stream_t s;
+
+	ENTER(ctx);
+	s = fake_stream(stream, ctx);
+	if (s == NULL)
+		return fake_leave(INVALID_HANDLE);
+	if (function == NULL || x == 0 || y != 1 || z != 1 || threads == 0 || threads_y != 1 ||
+	    threads_z != 1 || shared != 0 || extra != NULL)
+		return fake_leave(INVALID_VALUE);
+	if (threads > THREADS_MAX)
+		return fake_leave(LAUNCH_OUT_OF_RESOURCES);
+	o.args = malloc(function->job_bytes);
+	if (o.args == NULL)
+		abort();
+	memcpy(o.args, job[0], function->job_bytes);
+	fake_push(s, o);
+	return fake_leave(0);
+}
+
+/* --- running --- */
+
+/* The lock is this thread's, and nothing of the lists changes. */
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	const struct memory *m = fake_memory(info->si_addr);
+	const char *what = "a kernel uses an address at which nothing is mapped\n";
+	static const char start[] = "fake_cuda: undefined in CUDA: ";
+
+	(void)signal;
+	(void)context;
+	if (m != NULL && m->kind == DEVICE)
+		what = m->access[running->device] == 0
+			       ? "a kernel uses memory to which its device has no access\n"
+			       : "a kernel writes memory that its device may only read\n";
+	if (write(STDERR_FILENO, start, sizeof(start) - 1) < 0 ||
+	    write(STDERR_FILENO, what, strlen(what)) < 0)
+		_exit(2);
+	_exit(1); /* Not abort(): a test framework would jump out of this thread. */
+}
+
+static void device_open(int device, bool open)
+{
+	for (struct memory *m = fake.memories; m != NULL; m = m->next) {
+		int mode = (m->access[device] & READS ? PROT_READ : 0) |
+			   (m->access[device] & WRITES ? PROT_WRITE : 0);
+
+		if (m->kind == DEVICE && mode != 0 &&
+		    mprotect(m->base, m->bytes, open ? mode : PROT_NONE) != 0)
+			fake_undefined("mprotect() failed");
+	}
+}
+
+void fake_run(ctx_t ctx, const struct op *o)
+{
+	struct sigaction now = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, segv, bus;
+
+	running = ctx;
+	sigaction(SIGSEGV, &now, &segv);
+	sigaction(SIGBUS, &now, &bus);
+	device_open(ctx->device, true);
+	shim_call(o->kernel, o->args, o->blocks, o->threads);
+	device_open(ctx->device, false);
+	sigaction(SIGSEGV, &segv, NULL);
+	sigaction(SIGBUS, &bus, NULL);
 }

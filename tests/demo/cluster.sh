@@ -5,7 +5,9 @@
 # daemons' configuration, and WORKERS the number of their workers. SLOW=n says that the machine is
 # so many times slower than others, so that deadlines are longer. WARM=1: the memory of the daemons
 # outlives them, on a tmpfs. TIER=nvme or mixed: the state is in files below the build folder, or
-# that of every second chunk, and few chunks are in memory at a time. `tier` has the settings then.
+# that of every second chunk, and few chunks are in memory at a time. TIER=gpu or gpu-mixed: the same
+# with the memory of two devices, which are those of the driver library for tests; with GPU=real they
+# are those of this machine. `tier` has the settings then.
 set -u
 . "${BASH_SOURCE%/*}/../lib/pace.sh"
 unset "${!SHARD_@}"
@@ -13,14 +15,21 @@ unset "${!SHARD_@}"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
 warm=
 [ "${WARM:-}" = 1 ] && warm=$(mktemp -d "/dev/shm/shardd-$name.XXXXXX")
-disk= tier=
+disk= tier= cuda=
 case ${TIER:-ram} in
 ram) ;;
 nvme) tier=' tier=nvme nvme_cache=4' ;;
 mixed) tier=' tier=nvme nvme_cache=4 nvme_share=50' ;;
-*) echo "$name: TIER is ram, nvme or mixed"; exit 1 ;;
+gpu) tier=' tier=gpu' ;;
+gpu-mixed) tier=' tier=gpu gpu_share=50' ;;
+*) echo "$name: TIER is ram, nvme, mixed, gpu or gpu-mixed"; exit 1 ;;
 esac
-[ -z "$tier" ] || disk=$(mktemp -d "$build/nvme-$name.XXXXXX")
+case $tier in *=gpu*)
+	cuda="LD_LIBRARY_PATH=$build/tests/cuda FAKE_CUDA_DEVICES=2"
+	[ "${GPU:-fake}" = fake ] || cuda=
+	[ -z "$warm" ] || { echo "$name: TIER=$TIER does not take WARM=1: a tmpfs keeps no memory of devices"; exit 1; } ;;
+esac
+case $tier in *=nvme*) disk=$(mktemp -d "$build/nvme-$name.XXXXXX") ;; esac
 declare -A pid_of=()
 ports=() # files whose locks keep other scripts from this one's ports
 
@@ -130,6 +139,7 @@ config() # NODE
 		warm_restart = $([ -n "$warm" ] && echo tmpfs || echo off)
 		warm_dir = ${warm:-/dev/shm}
 		${disk:+nvme_dir = $disk}
+		$([[ $tier != *=gpu* ]] || echo gpu = auto)
 		[cluster]
 		run_id = $name
 		membership = static
@@ -176,7 +186,7 @@ start_daemons() # a on the first port, b on the second; they know each other and
 	take_port b
 	for node in a b; do
 		config $node
-		start daemon-$node "$build/shardd" --config "$dir/$node.conf"
+		start daemon-$node env $cuda "$build/shardd" --config "$dir/$node.conf"
 	done
 	for node in a b; do
 		wait_for_socket $node

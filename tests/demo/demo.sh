@@ -4,7 +4,8 @@
 # the same training in one process, and a comparison of every master weight and moment, byte by
 # byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of one gradient in one trainer:
 # that must be found, status 1. CODEC=int8 or int4: gradients and images travel so between the
-# daemons. TIER=nvme or mixed: see cluster.sh. KEEP=1 keeps the folder with logs and dumps.
+# daemons. TIER=nvme, mixed, gpu or gpu-mixed: see cluster.sh. KEEP=1 keeps the folder with logs and
+# dumps.
 name=demo
 build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
 steps=200 batch=16 seq=64 every=25

@@ -14,7 +14,6 @@
 #include "optim/optim.h"
 #include "optim/reduce.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,31 +21,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What libshard-cuda does not use. */
-#define MORE_CALLS(X)                                                                              \
-	X(mem_alloc, cuMemAlloc_v2, (cu_ptr * p, size_t bytes))                                    \
-	X(mem_free, cuMemFree_v2, (cu_ptr p))                                                      \
-	X(copy, cuMemcpyDtoDAsync_v2, (cu_ptr to, cu_ptr from, size_t bytes, cu_stream stream))    \
-	X(sync, cuStreamSynchronize, (cu_stream stream))                                           \
-	X(device_name, cuDeviceGetName, (char *name, int length, cu_device device))                \
-	X(module_load, cuModuleLoadData, (void **module, const void *image))                       \
-	X(module_function, cuModuleGetFunction, (void **function, void *module, const char *name)) \
-	X(launch, cuLaunchKernel,                                                                  \
-	  (void *function, unsigned x, unsigned y, unsigned z, unsigned threads,                   \
-	   unsigned threads_y, unsigned threads_z, unsigned shared, cu_stream stream, void **job,  \
-	   void **extra))
-
-enum { ROWS_MAX = 64, THREADS_MAX = 64, ROUNDS = 7, REPEATS = 10, COMPUTE_MAJOR = 75 };
+enum { ROWS_MAX = 64, THREADS_MAX = 64, ROUNDS = 7, REPEATS = 10 };
 
 static struct lease {
 	struct driver d;
-#define X(name, symbol, arguments) cu_result(*name) arguments;
-	MORE_CALLS(X)
-#undef X
 	cu_device device;
 	cu_context ctx;
 	cu_stream stream;
-	void *kernels, *border;
+	cu_module kernels, border;
 	uint64_t cases, elements, chunk; /* From the command line. */
 	uint32_t chunks;
 	unsigned threads;
@@ -90,10 +72,10 @@ static void need(cu_result rc, const char *call)
 
 /* --- the device --- */
 
-static void *module(const char *path)
+static cu_module module(const char *path)
 {
 	FILE *f = fopen(path, "re");
-	void *made = NULL;
+	cu_module made = NULL;
 	char *image;
 	long bytes;
 
@@ -104,7 +86,7 @@ static void *module(const char *path)
 	if (image == NULL || fread(image, 1, (size_t)bytes, f) != (size_t)bytes)
 		die("%s cannot be read", path);
 	fclose(f);
-	need(l.module_load(&made, image), "cuModuleLoadData");
+	need(l.d.module_load(&made, image), "cuModuleLoadData");
 	free(image);
 	return made;
 }
@@ -112,28 +94,14 @@ static void *module(const char *path)
 static void open_device(const char *kernels, const char *border)
 {
 	struct err e = {0};
-	void *library;
 	char name[96] = "";
 	int major = 0, version = 0;
 
-	if (driver_open(&l.d, &e) != SHARD_OK)
+	if (driver_open(&l.d, DRIVER_DAEMON, &e) != SHARD_OK)
 		die("%s", e.text);
-	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (library == NULL)
-		die("libcuda.so.1 is gone");
-#define X(field, symbol, arguments)                                                                \
-	{                                                                                          \
-		void *found = dlsym(library, #symbol);                                             \
-                                                                                                   \
-		if (found == NULL)                                                                 \
-			die("libcuda.so.1 has no " #symbol);                                       \
-		memcpy(&l.field, &found, sizeof(found));                                           \
-	}
-	MORE_CALLS(X)
-#undef X
 	need(l.d.device_get(&l.device, 0), "cuDeviceGet");
-	need(l.device_name(name, sizeof(name) - 1, l.device), "cuDeviceGetName");
-	need(l.d.device_attribute(&major, COMPUTE_MAJOR, l.device), "cuDeviceGetAttribute");
+	need(l.d.device_name(name, sizeof(name) - 1, l.device), "cuDeviceGetName");
+	need(l.d.device_attribute(&major, CU_COMPUTE_MAJOR, l.device), "cuDeviceGetAttribute");
 	need(l.d.version(&version), "cuDriverGetVersion");
 	need(l.d.primary_retain(&l.ctx, l.device), "cuDevicePrimaryCtxRetain");
 	need(l.d.ctx_push(l.ctx), "cuCtxPushCurrent");
@@ -148,35 +116,35 @@ static cu_ptr device_memory(size_t bytes)
 {
 	cu_ptr p = 0;
 
-	need(l.mem_alloc(&p, bytes), "cuMemAlloc");
+	need(l.d.memory_alloc(&p, bytes), "cuMemAlloc");
 	return p;
 }
 
 static void put(cu_ptr to, const void *from, size_t bytes)
 {
 	need(l.d.to_device(to, from, bytes, l.stream), "cuMemcpyHtoDAsync");
-	need(l.sync(l.stream), "cuStreamSynchronize");
+	need(l.d.stream_sync(l.stream), "cuStreamSynchronize");
 }
 
 static void get(void *to, cu_ptr from, size_t bytes)
 {
 	need(l.d.to_host(to, from, bytes, l.stream), "cuMemcpyDtoHAsync");
-	need(l.sync(l.stream), "cuStreamSynchronize");
+	need(l.d.stream_sync(l.stream), "cuStreamSynchronize");
 }
 
-static void *function(void *of, const char *name)
+static cu_function function(cu_module of, const char *name)
 {
-	void *f = NULL;
+	cu_function f = NULL;
 
-	need(l.module_function(&f, of, name), name);
+	need(l.d.module_function(&f, of, name), name);
 	return f;
 }
 
-static void launch(void *f, void *job, uint64_t blocks, unsigned threads)
+static void launch(cu_function f, void *job, uint64_t blocks, unsigned threads)
 {
 	void *jobs[] = {job};
 
-	need(l.launch(f, (unsigned)blocks, 1, 1, threads, 1, 1, 0, l.stream, jobs, NULL),
+	need(l.d.launch(f, (unsigned)blocks, 1, 1, threads, 1, 1, 0, l.stream, jobs, NULL),
 	     "cuLaunchKernel");
 }
 
@@ -328,7 +296,7 @@ static void borders(void)
 	}
 	row("%-30s OPS_REPAIR can be %d", "so", (keeps > 0 ? 1 : 0) | (loses > 0 ? 2 : 0));
 	for (int i = 0; i < 4; i++)
-		need(l.mem_free(dev[i]), "cuMemFree");
+		need(l.d.memory_free(dev[i]), "cuMemFree");
 	free(b.x), free(b.y), free(b.z), free(b.want), free(b.got);
 }
 
@@ -436,10 +404,10 @@ static void tables_make(struct tables *t, uint64_t elements, const cu_ptr *tenso
 
 static void tables_free(struct tables *t)
 {
-	need(l.mem_free(t->dev_chunks), "cuMemFree");
-	need(l.mem_free(t->dev_segments), "cuMemFree");
-	need(l.mem_free(t->dev_args), "cuMemFree");
-	need(l.mem_free(t->dev_kept), "cuMemFree");
+	need(l.d.memory_free(t->dev_chunks), "cuMemFree");
+	need(l.d.memory_free(t->dev_segments), "cuMemFree");
+	need(l.d.memory_free(t->dev_args), "cuMemFree");
+	need(l.d.memory_free(t->dev_kept), "cuMemFree");
 	free(t->chunks);
 	free(t->segments);
 }
@@ -560,8 +528,8 @@ static uint64_t sum_turn(struct sweep *s, uint64_t n, const cu_ptr *dev, uint32_
 	ftz_restore(before);
 	differ = (memcmp(s->image, s->got[0], n * size) != 0) + (bad != !want.finite) +
 		 (memcmp(&total, &want.sq, sizeof(total)) != 0);
-	need(l.mem_free(tables), "cuMemFree");
-	need(l.mem_free(to_squares), "cuMemFree");
+	need(l.d.memory_free(tables), "cuMemFree");
+	need(l.d.memory_free(to_squares), "cuMemFree");
 	free(squares);
 	return differ;
 }
@@ -610,7 +578,7 @@ static void sweeps(void)
 	}
 	sum_sweeps(&s, n, dev);
 	for (int i = 0; i < 5; i++)
-		need(l.mem_free(dev[i]), "cuMemFree");
+		need(l.d.memory_free(dev[i]), "cuMemFree");
 	for (int i = 0; i < 3; i++)
 		free(s.tensor[i]), free(s.got[i]);
 	free(s.grad), free(s.image), free(s.got_image);
@@ -621,7 +589,7 @@ static void sweeps(void)
 struct speed {
 	cu_ptr tensor[3], grad, image, other, squares, bad, sources, to;
 	struct tables t;
-	void *apply, *sum;
+	cu_function apply, sum;
 };
 enum speed_of { SPEED_COPY, SPEED_APPLY, SPEED_NORM, SPEED_SUM, SPEED_NR };
 
@@ -636,7 +604,7 @@ static uint64_t speed_start(struct speed *s, enum speed_of what, uint32_t chunks
 			      apply.blocks_nr,      1};
 
 	if (what == SPEED_COPY) {
-		need(l.copy(s->tensor[1], s->tensor[0], n * 4, l.stream), "cuMemcpyDtoDAsync");
+		need(l.d.within(s->tensor[1], s->tensor[0], n * 4, l.stream), "cuMemcpyDtoDAsync");
 		return n * 8;
 	}
 	if (what == SPEED_APPLY) {
@@ -686,7 +654,7 @@ static void speed_measure(struct speed *s, uint32_t chunks, double gbs[SPEED_NR]
 			start = clock_ns();
 			for (int i = 0; i < REPEATS; i++)
 				bytes += speed_start(s, (enum speed_of)what, chunks);
-			need(l.sync(l.stream), "cuStreamSynchronize");
+			need(l.d.stream_sync(l.stream), "cuStreamSynchronize");
 			if (round >= 0)
 				found[what][round] = (double)bytes / (double)(clock_ns() - start);
 		}

@@ -59,12 +59,12 @@ programs()
 }
 
 # test_rdma* programs run only where there is libibverbs, and not with RDMA=0. The same is true of
-# the tests of the source etcd, libcurl and ETCD=0, and of test_cuda* and CUDA=0.
+# the tests of the source etcd, libcurl and ETCD=0, and of test_cuda*, test_gpu* and CUDA=0.
 here()
 {
 	case ${1##*/} in
 	test_rdma*) [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ] ;;
-	test_cuda*) [ "$(cat "$B/with-cuda" 2>/dev/null)" != no ] ;;
+	test_cuda* | test_gpu*) [ "$(cat "$B/with-cuda" 2>/dev/null)" != no ] ;;
 	test_etcd* | test_source_etcd* | test_elected_etcd*)
 		[ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
 	esac

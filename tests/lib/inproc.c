@@ -182,8 +182,10 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 	CHECK(f != NULL);
 	fprintf(f,
 		"[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = "
-		"%s/state-%s\nhttp = off\n",
+		"%s/state-%s\n",
 		n->name, n->port, n->socket, c->dir, n->name);
+	if (conf->daemon == NULL || strstr(conf->daemon, "http = ") == NULL)
+		fprintf(f, "http = off\n");
 	if (conf->daemon == NULL || strstr(conf->daemon, "memory = ") == NULL)
 		fprintf(f, "memory = 256MiB\n");
 	if (conf->daemon == NULL || strstr(conf->daemon, "checkpoint_roots") == NULL)

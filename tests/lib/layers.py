@@ -14,7 +14,7 @@ import sys
 ROOMS = {
     "daemon": [["optim", "core"], ["config", "gpu"], ["node", "store", "cluster"], ["warm"], ["link"], ["data"], ["model"],
                ["control"], ["ckpt"], ["obs"], [""]],
-    "proto": [["base"], ["wire"], ["net", "ckpt"]],
+    "proto": [["base"], ["wire", "cuda"], ["net", "ckpt"]],
 }
 # Files in daemon/ itself that belong to a low layer: what every folder may know of the process.
 LOW = {"daemon/server.h": "node"}

@@ -45,6 +45,15 @@ if command -v systemd-analyze >/dev/null; then
 else
 	bad "systemd-analyze is not here: make deps"
 fi
+# The drop-in for GPUs is one that systemd reads.
+for line in 'DeviceAllow=char-nvidia rw' 'DeviceAllow=char-nvidia-uvm rw' 'After=nvidia-persistenced.service'; do
+	grep -qxE "$line" deploy/shardd.gpu.conf || bad "deploy/shardd.gpu.conf: no $line"
+done
+if command -v systemd-analyze >/dev/null; then
+	mkdir -p "$dir/gpu"
+	cat "$dir/shardd.service" deploy/shardd.gpu.conf >"$dir/gpu/shardd.service"
+	said=$(SYSTEMD_LOG_TARGET=console systemd-analyze verify --man=no "$dir/gpu/shardd.service" 2>&1 | grep -F gpu/shardd) && bad "systemd-analyze verify with deploy/shardd.gpu.conf: $said"
+fi
 for line in Type=notify 'WatchdogSec=.' Restart=on-failure 'StartLimitBurst=.' User=shardd Group=shardd StateDirectory=shardd RuntimeDirectory=shardd \
 	RuntimeDirectoryMode=0750 LimitMEMLOCK=infinity 'LimitNOFILE=.' 'OOMPolicy=.' 'OOMScoreAdjust=-.' 'ExecReload=.*-HUP' 'TimeoutStopSec=.' \
 	'FileDescriptorStoreMax=[1-9][0-9]{3}' 'LoadCredential=shardd.secret:/etc/shardd/secret' 'SetCredential=shardd.secret:none' \

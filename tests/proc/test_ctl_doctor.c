@@ -109,6 +109,30 @@ static void test_disk(void **state)
 	json_decref(o);
 }
 
+static void test_gpu(void **state)
+{
+	json_t *o;
+
+	(void)state;
+	checkup_machine();
+	checkup_conf("gpu = auto\n");
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "gpu", "warn", "no NVIDIA driver is loaded");
+	json_decref(o);
+	checkup_conf("gpu = GPU-3d2f9c54-0000-1111-2222-0123456789ab\n");
+	o = checkup_run(1, "shardctl", "");
+	checkup_is(o, "gpu", "fail", "no NVIDIA driver is loaded");
+	json_decref(o);
+	checkup_put("root/proc/driver/nvidia/version", "NVRM version: NVIDIA 580.1\n");
+	o = checkup_run(1, "shardctl", "");
+	checkup_is(o, "gpu", "fail", "there is no /dev/nvidiactl");
+	json_decref(o);
+	checkup_put("root/dev/nvidiactl", "");
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "gpu", "ok", "NVIDIA 580.1");
+	json_decref(o);
+}
+
 static void test_options(void **state)
 {
 	char path[200];
@@ -433,12 +457,12 @@ static void test_text(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_disk),          cmocka_unit_test(test_files),
-		cmocka_unit_test(test_options),       cmocka_unit_test(test_folders),
-		cmocka_unit_test(test_ports),         cmocka_unit_test(test_versions),
-		cmocka_unit_test(test_text),          cmocka_unit_test(test_low_port),
-		cmocka_unit_test(test_environment),   cmocka_unit_test(test_nodes),
-		cmocka_unit_test(test_other_release),
+		cmocka_unit_test(test_disk),     cmocka_unit_test(test_files),
+		cmocka_unit_test(test_gpu),      cmocka_unit_test(test_options),
+		cmocka_unit_test(test_folders),  cmocka_unit_test(test_ports),
+		cmocka_unit_test(test_versions), cmocka_unit_test(test_text),
+		cmocka_unit_test(test_low_port), cmocka_unit_test(test_environment),
+		cmocka_unit_test(test_nodes),    cmocka_unit_test(test_other_release),
 	};
 
 	return cmocka_run_group_tests(tests, checkup_setup, checkup_teardown);

@@ -8,7 +8,7 @@
 #include "shard_cuda.h"
 
 #include "base/check.h"
-#include "lib/gpu.h"
+#include "lib/fakegpu.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
@@ -29,7 +29,7 @@
 #define NUMEL_MAX 3000
 
 static struct cluster *cluster;
-static struct gpu gpu;
+static struct fakegpu gpu;
 
 /* As EXPECT(), for the functions of shard_cuda.h. */
 #define CUDA(st, call)                                                                             \
@@ -75,17 +75,17 @@ static void rig_open(struct rig *r, const char *address, const char *name, enum 
 	r->grad = grad;
 	CUDA(SHARD_OK, shard_cuda_open(&r->cu, r->t.model, o));
 	for (int i = 0; i < TRAINER_TENSORS; i++) {
-		r->weight[i] = gpu_alloc(&gpu, trainer_numel[i] * dtype_bytes(image));
-		r->gradient[i] = gpu_alloc(&gpu, trainer_numel[i] * dtype_bytes(grad));
-		r->pinned[i] = gpu_pinned(&gpu, trainer_numel[i] * dtype_bytes(grad));
+		r->weight[i] = fakegpu_alloc(&gpu, trainer_numel[i] * dtype_bytes(image));
+		r->gradient[i] = fakegpu_alloc(&gpu, trainer_numel[i] * dtype_bytes(grad));
+		r->pinned[i] = fakegpu_pinned(&gpu, trainer_numel[i] * dtype_bytes(grad));
 	}
 }
 
 static void rig_free(struct rig *r)
 {
 	for (int i = 0; i < TRAINER_TENSORS; i++) {
-		gpu_free(&gpu, r->weight[i]);
-		gpu_free(&gpu, r->gradient[i]);
+		fakegpu_free(&gpu, r->weight[i]);
+		fakegpu_free(&gpu, r->gradient[i]);
 		CHECK(gpu.host_free(r->pinned[i]) == 0);
 	}
 	EXPECT(SHARD_OK, shard_leave(r->t.model, pace_ms(10000)));
@@ -168,9 +168,9 @@ static void push_all(struct rig *r)
 		uint64_t n = trainer_numel[i], half = n > 100 ? n / 2 : n;
 		char *dev = r->gradient[i];
 
-		gpu_read(&gpu, w, r->weight[i], n * dtype_bytes(r->image));
+		fakegpu_read(&gpu, w, r->weight[i], n * dtype_bytes(r->image));
 		gradient_of(r->pinned[i], r->grad, w, r->image, r->t.step.step, i);
-		gpu_write(&gpu, dev, r->pinned[i], n * dtype_bytes(r->grad));
+		fakegpu_write(&gpu, dev, r->pinned[i], n * dtype_bytes(r->grad));
 		CUDA(SHARD_OK,
 		     shard_cuda_push(r->cu, i, 0, half, dev, r->grad, 0, gpu.stream, NULL));
 		if (half < n)
@@ -253,7 +253,7 @@ static void as_from_the_host(const struct way *way)
 		static char w[NUMEL_MAX * 4];
 		size_t bytes = trainer_numel[i] * dtype_bytes(way->image);
 
-		gpu_read(&gpu, w, r.weight[i], bytes);
+		fakegpu_read(&gpu, w, r.weight[i], bytes);
 		assert_memory_equal(w, shard_image(host.model, i), bytes);
 	}
 	CUDA(SHARD_OK, shard_cuda_tell(r.cu, &about));
@@ -357,22 +357,22 @@ static void summed_and_converted(void **state)
 	rig_open(&r, cluster->node[0].unix_address, "sums", SHARD_F32, SHARD_BF16,
 		 "optimizer=sgd lr=1", &o);
 	for (int k = 0; k < 2; k++) {
-		part[k] = gpu_pinned(&gpu, NUMEL_MAX * sizeof(float));
+		part[k] = fakegpu_pinned(&gpu, NUMEL_MAX * sizeof(float));
 		for (int i = 0; i < NUMEL_MAX; i++)
 			part[k][i] = k == 0 ? 3.0f : 1.0f;
 	}
 	CUDA(SHARD_OK, shard_cuda_begin(r.cu, &b, &r.t.step));
 	for (int k = 0; k < 2; k++)
 		for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
-			void *dev = gpu_alloc(&gpu, NUMEL_MAX * sizeof(float));
+			void *dev = fakegpu_alloc(&gpu, NUMEL_MAX * sizeof(float));
 			shard_ticket ticket;
 
-			gpu_write(&gpu, dev, part[k], trainer_numel[i] * sizeof(float));
+			fakegpu_write(&gpu, dev, part[k], trainer_numel[i] * sizeof(float));
 			CUDA(SHARD_OK,
 			     shard_cuda_push(r.cu, i, 0, trainer_numel[i], dev, SHARD_F32,
 					     SHARD_ADD | SHARD_CAST, gpu.stream, &ticket));
 			CUDA(SHARD_OK, shard_cuda_wait(r.cu, ticket, pace_ms(20000)));
-			gpu_free(&gpu, dev);
+			fakegpu_free(&gpu, dev);
 		}
 	CUDA(SHARD_OK, shard_cuda_wait(r.cu, 0, pace_ms(20000)));
 	finish_step(&r.t);
@@ -380,7 +380,7 @@ static void summed_and_converted(void **state)
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
 		static float w[NUMEL_MAX];
 
-		gpu_read(&gpu, w, r.weight[i], trainer_numel[i] * sizeof(float));
+		fakegpu_read(&gpu, w, r.weight[i], trainer_numel[i] * sizeof(float));
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			assert_true(w[k] == trainer_weight(i, k) - 2.0f);
 	}
@@ -423,7 +423,7 @@ static void from_several_threads(void **state)
 		for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
 			for (uint64_t k = 0; k < trainer_numel[i]; k++)
 				((float *)r.pinned[i])[k] = 0.5f;
-			gpu_write(&gpu, r.gradient[i], r.pinned[i], trainer_numel[i] * 4);
+			fakegpu_write(&gpu, r.gradient[i], r.pinned[i], trainer_numel[i] * 4);
 			p[i] = (struct pusher){&r, i, 0.5f, SHARD_OK};
 		}
 		for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
@@ -475,7 +475,7 @@ static void neighbours_are_one_copy(void **state)
 	EXPECT(SHARD_OK, shard_seal(t.model, 0));
 	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &world));
 	CUDA(SHARD_OK, shard_cuda_open(&cu, t.model, NULL));
-	dev = gpu_alloc(&gpu, 234 * 4);
+	dev = fakegpu_alloc(&gpu, 234 * 4);
 	at = 0;
 	for (uint32_t i = 0; i < 4; at += numel[i++])
 		pull[i] = (struct shard_cuda_pull){
@@ -483,7 +483,7 @@ static void neighbours_are_one_copy(void **state)
 	CUDA(SHARD_OK, shard_cuda_pull(cu, 0, pull, 4, gpu.stream, NULL));
 	CUDA(SHARD_OK, shard_cuda_wait(cu, 0, pace_ms(20000)));
 	memset(w, 0, sizeof(w));
-	gpu_read(&gpu, w, dev, 234 * 4);
+	fakegpu_read(&gpu, w, dev, 234 * 4);
 	for (int i = 0; i < 234; i++)
 		assert_true(w[i] == (float)i);
 	CUDA(SHARD_OK, shard_cuda_tell(cu, &about));
@@ -494,11 +494,11 @@ static void neighbours_are_one_copy(void **state)
 	pull[1].dev = dev;
 	CUDA(SHARD_OK, shard_cuda_pull(cu, 0, pull, 2, gpu.stream, NULL));
 	CUDA(SHARD_OK, shard_cuda_wait(cu, 0, pace_ms(20000)));
-	gpu_read(&gpu, w, dev, 192 * 4);
+	fakegpu_read(&gpu, w, dev, 192 * 4);
 	for (int i = 0; i < 192; i++)
 		assert_true(w[i] == (float)(i < 128 ? i + 64 : i - 128));
 	CUDA(SHARD_OK, shard_cuda_close(&cu, pace_ms(10000)));
-	gpu_free(&gpu, dev);
+	fakegpu_free(&gpu, dev);
 	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
 	trainer_end(&t);
 }
@@ -596,7 +596,7 @@ static void fill(struct rig *r, uint32_t tensor, float value)
 static void push_value(struct rig *r, uint32_t tensor, float value, shard_ticket *ticket)
 {
 	fill(r, tensor, value);
-	gpu_write(&gpu, r->gradient[tensor], r->pinned[tensor], trainer_numel[tensor] * 4);
+	fakegpu_write(&gpu, r->gradient[tensor], r->pinned[tensor], trainer_numel[tensor] * 4);
 	CHECK(gpu.sync(gpu.stream) == 0);
 	CUDA(SHARD_OK, shard_cuda_push(r->cu, tensor, 0, trainer_numel[tensor], r->gradient[tensor],
 				       SHARD_F32, 0, gpu.stream, ticket));
@@ -652,7 +652,7 @@ static void a_copy_hangs(void **state)
 		 "optimizer=sgd lr=1", &o);
 	CUDA(SHARD_OK, shard_cuda_begin(r.cu, NULL, &r.t.step));
 	gpu.fake_cuda_hold(gpu.stream, 1);
-	gpu_write(&gpu, r.gradient[0], r.pinned[0], 3000 * 4);
+	fakegpu_write(&gpu, r.gradient[0], r.pinned[0], 3000 * 4);
 	CUDA(SHARD_OK,
 	     shard_cuda_push(r.cu, 0, 0, 3000, r.gradient[0], SHARD_F32, 0, gpu.stream, NULL));
 	CUDA(SHARD_CLOSED, shard_cuda_wait(r.cu, 0, pace_ms(20000)));
@@ -740,14 +740,14 @@ static int set_up(void **state)
 {
 	(void)state;
 	cluster = cluster_start(1, NULL, "[daemon]\nmemory = 1GiB\n"); /* For all the models. */
-	gpu_open(&gpu);
+	fakegpu_open(&gpu);
 	return 0;
 }
 
 static int put_away(void **state)
 {
 	(void)state;
-	gpu_close(&gpu);
+	fakegpu_close(&gpu);
 	cluster_put_away(&cluster);
 	return 0;
 }
@@ -769,6 +769,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_path(argv);
+	fakegpu_path(argv);
 	return cmocka_run_group_tests(tests, set_up, put_away);
 }

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "lib/gpu.h"
+#include "lib/fakegpu.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
@@ -23,7 +23,7 @@
 enum { N = 3000, STEPS = 6 };
 
 static struct cluster *cluster;
-static struct gpu gpu;
+static struct fakegpu gpu;
 
 #define CUDA(call)                                                                                 \
 	do {                                                                                       \
@@ -48,7 +48,7 @@ static void weights_are(shard_cuda *cu, void *dev, uint64_t step)
 
 	CUDA(shard_cuda_pull(cu, step, &pull, 1, gpu.stream, &ticket));
 	CUDA(shard_cuda_order(cu, ticket, gpu.stream, pace_ms(20000)));
-	gpu_read(&gpu, w, dev, sizeof(w));
+	fakegpu_read(&gpu, w, dev, sizeof(w));
 	for (uint64_t k = 0; k < N; k++)
 		assert_true(w[k] == trainer_weight(0, k) - (float)step);
 }
@@ -77,12 +77,12 @@ static void test_mapped_anew(void **state)
 	trainer_join(&t, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
 	trainer_looks(&t, 300 * NS_PER_SEC);
 	CUDA(shard_cuda_open(&cu, t.model, NULL));
-	weights = gpu_alloc(&gpu, N * sizeof(float));
-	ones = gpu_alloc(&gpu, N * sizeof(float));
-	pinned = gpu_pinned(&gpu, N * sizeof(float));
+	weights = fakegpu_alloc(&gpu, N * sizeof(float));
+	ones = fakegpu_alloc(&gpu, N * sizeof(float));
+	pinned = fakegpu_pinned(&gpu, N * sizeof(float));
 	for (int i = 0; i < N; i++)
 		pinned[i] = 1;
-	gpu_write(&gpu, ones, pinned, N * sizeof(float));
+	fakegpu_write(&gpu, ones, pinned, N * sizeof(float));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		if (step % 2 == 0) {
 			CUDA(shard_cuda_begin(cu, NULL, &t.step));
@@ -99,8 +99,8 @@ static void test_mapped_anew(void **state)
 		weights_are(cu, weights, step);
 	}
 	CUDA(shard_cuda_close(&cu, pace_ms(10000)));
-	gpu_free(&gpu, weights);
-	gpu_free(&gpu, ones);
+	fakegpu_free(&gpu, weights);
+	fakegpu_free(&gpu, ones);
 	CHECK(gpu.host_free(pinned) == 0);
 	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
 	trainer_end(&t);
@@ -112,14 +112,14 @@ static int set_up(void **state)
 	cluster = cluster_make(1, NULL, NULL);
 	cluster_warm(cluster, CLUSTER_TMPFS);
 	cluster_up(cluster);
-	gpu_open(&gpu);
+	fakegpu_open(&gpu);
 	return 0;
 }
 
 static int put_away(void **state)
 {
 	(void)state;
-	gpu_close(&gpu);
+	fakegpu_close(&gpu);
 	cluster_put_away(&cluster);
 	return 0;
 }
@@ -131,6 +131,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_path(argv);
+	fakegpu_path(argv);
 	return cmocka_run_group_tests(tests, set_up, put_away);
 }

@@ -50,9 +50,9 @@ static const char *const hyper_names[HYPER_NR] = {
 	[HYPER_NESTEROV] = "nesterov",
 };
 
-static const char *const no_effect[] = {"min_world",  "max_world",   "local_world", "replicas",
-					"min_copies", "timeout",     "tier",        "nvme_share",
-					"nvme_cache", "nvme_durable"};
+static const char *const no_effect[] = {"min_world",  "max_world",    "local_world", "replicas",
+					"min_copies", "timeout",      "tier",        "nvme_share",
+					"nvme_cache", "nvme_durable", "gpu_share"};
 
 static bool number(const char *text, double *to)
 {

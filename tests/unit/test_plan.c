@@ -6,6 +6,7 @@
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
 #include "store/budget.h"
+#include "store/tier_gpu.h"
 #include "wire/place.h"
 
 #include <math.h>
@@ -212,8 +213,9 @@ static struct store_conf conf_of(const struct memory_spec *m, const char *optimi
 				   .grad_codec = {codecs[m->codec_bits], 256},
 				   .image_codec = {codecs[m->image_bits], 256},
 				   .feedback = true,
-				   .away_share = m->nvme_share,
-				   .away_cache = m->nvme_cache,
+				   .away_share = m->nvme_share + m->gpu_share,
+				   .away_cache =
+					   m->gpu_share > 0 ? TIER_GPU_BUFFERS : m->nvme_cache,
 				   .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 }
 
@@ -333,6 +335,11 @@ static void budget_of_disks(void **state)
 				check_budget(&m, "adamw", SHARD_BF16, SHARD_BF16);
 				memory_node(&m, &n);
 				assert_true(n.disk_step <= n.disk);
+				m.gpu_share = share;
+				m.nvme_share = 0;
+				check_budget(&m, "adamw", SHARD_BF16, SHARD_BF16);
+				memory_node(&m, &n);
+				assert_true(n.disk == 0 && n.device >= n.device_more);
 			}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu.h: a trainer's side of a GPU, for tests: device memory and a stream, on the libcuda.so.1 of
- * tests/cuda, which is found by LD_LIBRARY_PATH as the real one is. Failures end the test. */
-#ifndef SHARD_TESTS_GPU_H
-#define SHARD_TESTS_GPU_H
+/* fakegpu.h: a trainer's side of a GPU, for tests: device memory and a stream, on the libcuda.so.1
+ * of tests/cuda, which is found by LD_LIBRARY_PATH as the real one is. Failures end the test. */
+#ifndef SHARD_TESTS_FAKEGPU_H
+#define SHARD_TESTS_FAKEGPU_H
 
 #include "tests/cuda/fake_cuda.h"
 
@@ -12,10 +12,12 @@
 struct CUctx_st;
 struct CUevent_st;
 
-struct gpu {
+struct fakegpu {
 #define X(type, name, arguments) type(*name) arguments;
 	FAKE_CUDA_CALLS(X)
 #undef X
+	int (*init)(unsigned flags);
+	int (*retain)(struct CUctx_st **ctx, int device);
 	int (*alloc)(uint64_t *p, size_t bytes);
 	int (*free)(uint64_t p);
 	int (*host_alloc)(void **p, size_t bytes, unsigned flags);
@@ -33,18 +35,21 @@ struct gpu {
 	struct CUstream_st *stream; /* The trainer's. */
 };
 
-/* Starts the program again with the library in its path, unless it is there. First in main(). */
-void gpu_path(char **argv);
-/* Loads the library and makes a context current in this thread. */
-void gpu_open(struct gpu *g);
-void gpu_close(struct gpu *g);
-void *gpu_alloc(struct gpu *g, size_t bytes);
-void gpu_free(struct gpu *g, void *dev);
+/* Starts the program again with the library in its path, unless it is there. First in main(). It
+ * also gives the daemon's room gpu something for kernels (SHARDD_GPU_KERNELS). */
+void fakegpu_path(char **argv);
+/* Loads the library. */
+void fakegpu_find(struct fakegpu *g);
+/* The same, and makes a context current in this thread. */
+void fakegpu_open(struct fakegpu *g);
+void fakegpu_close(struct fakegpu *g);
+void *fakegpu_alloc(struct fakegpu *g, size_t bytes);
+void fakegpu_free(struct fakegpu *g, void *dev);
 /* Reads device memory when all that is on the stream is done. */
-void gpu_read(struct gpu *g, void *to, const void *dev, size_t bytes);
+void fakegpu_read(struct fakegpu *g, void *to, const void *dev, size_t bytes);
 /* Memory that the driver has pinned: copies from there to the device are asynchronous. */
-void *gpu_pinned(struct gpu *g, size_t bytes);
+void *fakegpu_pinned(struct fakegpu *g, size_t bytes);
 /* As a kernel would: writes device memory from pinned memory, when the stream comes to it. */
-void gpu_write(struct gpu *g, void *dev, const void *pinned, size_t bytes);
+void fakegpu_write(struct fakegpu *g, void *dev, const void *pinned, size_t bytes);
 
 #endif

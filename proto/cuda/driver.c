@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loading of libcuda.so.1, and what its errors mean. cuda.c calls it when a handle is opened, and
- * all files of the folder when a call fails. The runtime library of CUDA is not used: it belongs to
- * one release of the toolkit, and an error in it shows again in somebody else's next call. */
+/* Loading of libcuda.so.1, and what its errors mean. libshard-cuda calls it when a handle is opened
+ * and the daemon when it takes a GPU, and both when a call fails. The runtime library of CUDA is
+ * not used: it belongs to one release of the toolkit, and an error in it shows again in somebody
+ * else's next call. */
 #include "cuda/driver.h"
 
 #include "base/check.h"
@@ -34,12 +35,18 @@ static const struct meaning {
 	{CU_INVALID_DEVICE, CU_INVALID_DEVICE, SHARD_UNSUPPORTED, 0,
 	 "there is no such GPU: look at CUDA_VISIBLE_DEVICES"},
 	{201, 201, SHARD_BAD_ARG, 0, "the context is not one of this process, or is gone"},
+	{CU_NO_BINARY, CU_NO_BINARY, SHARD_UNSUPPORTED, 0,
+	 "the kernels were not compiled for such a GPU"},
 	{214, 214, SHARD_CLOSED, 0,
 	 "memory of the GPU is faulty: end this process, and look at dmesg for Xid messages"},
+	{CU_OLDER_PTX, CU_OLDER_PTX, SHARD_UNSUPPORTED, 0,
+	 "the driver is older than the compiler of the kernels: update it"},
 	{220, 220, SHARD_CLOSED, 0, "NVLink failed: end this process, and look at dmesg"},
 	{226, 226, SHARD_CLOSED, 0, "memory of the GPU is faulty: end this process"},
 	{CU_INVALID_HANDLE, CU_INVALID_HANDLE, SHARD_BAD_ARG, 0,
 	 "the stream is of another device or context, or is gone"},
+	{CU_NOT_FOUND, CU_NOT_FOUND, SHARD_UNSUPPORTED, 0,
+	 "the kernels are those of another release"},
 	{700, 700, SHARD_CLOSED, 0,
 	 "a kernel or a copy used an address that is not its own, and the context of this process "
 	 "is unusable: end the process; the model is safe in the daemons"},
@@ -77,18 +84,25 @@ int driver_fatal(cu_result rc)
 	return m != NULL && m->status == SHARD_CLOSED;
 }
 
+const char *driver_name(const struct driver *d, cu_result rc, char words[32])
+{
+	const char *name = NULL;
+
+	if (d->error_name != NULL && d->error_name(rc, &name) == CU_SUCCESS && name != NULL)
+		return name;
+	snprintf(words, 32, "error %d", rc);
+	return words;
+}
+
 enum shard_status driver_fail(const struct driver *d, struct err *e, cu_result rc, const char *call,
 			      const char *what)
 {
 	const struct meaning *m = meaning_of(rc);
-	const char *name = NULL, *gap = what[0] ? " " : "";
-	char number[32];
+	const char *name, *gap = what[0] ? " " : "";
+	char words[32];
 
 	CHECK(rc != CU_SUCCESS);
-	if (d->error_name == NULL || d->error_name(rc, &name) != CU_SUCCESS || name == NULL) {
-		snprintf(number, sizeof(number), "error %d", rc);
-		name = number;
-	}
+	name = driver_name(d, rc, words);
 	if (m == NULL)
 		return err_sys(e, EIO, "%s%s%s: %s (%d): CUDA failed", call, gap, what, name, rc);
 	if (m->status == SHARD_SYSTEM)
@@ -97,7 +111,7 @@ enum shard_status driver_fail(const struct driver *d, struct err *e, cu_result r
 	return err_set(e, m->status, "%s%s%s: %s (%d): %s", call, gap, what, name, rc, m->advice);
 }
 
-enum shard_status driver_open(struct driver *d, struct err *e)
+enum shard_status driver_open(struct driver *d, enum driver_set who, struct err *e)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	const char *lacks = NULL;
@@ -113,12 +127,12 @@ enum shard_status driver_open(struct driver *d, struct err *e)
 			"container give it the GPU",
 			why ? why : "libcuda.so.1 cannot be loaded");
 	}
-#define X(name, symbol, arguments)                                                                 \
+#define X(needs, name, symbol, arguments)                                                          \
 	{                                                                                          \
 		void *found = dlsym(library, #symbol);                                             \
                                                                                                    \
 		memcpy(&d->name, &found, sizeof(found));                                           \
-		if (found == NULL)                                                                 \
+		if (found == NULL && (who & DRIVER_##needs))                                       \
 			lacks = #symbol;                                                           \
 	}
 	DRIVER_CALLS(X)

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of GPUs for models. make.c calls it. Happy path: devices_plan() takes the devices that
+ * this node has, a thread maps memory of each for its run of chunks, hands the descriptors of that
+ * memory to the service manager, and has copies from the host's memory go straight. devices_tier()
+ * puts the tier over it. A later process gets the descriptors back, and finds the device of each by
+ * asking all of them. It fails where there is no device, or no room in one. If a device fails
+ * later, this node's copy of the model is lost, and the process ends (odd_lost()). */
+#include "model/devices.h"
+
+#include "base/check.h"
+#include "data/feed.h"
+#include "model/model.h"
+#include "model/odd.h"
+#include "store/away.h"
+#include "warm/warm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int by_uuid(const void *a, const void *b)
+{
+	struct gpu_about one, other;
+
+	gpu_tell(*(struct gpu *const *)a, &one);
+	gpu_tell(*(struct gpu *const *)b, &other);
+	return memcmp(one.uuid, other.uuid, sizeof(one.uuid));
+}
+
+enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e)
+{
+	const struct server *s = m->server;
+	const char *why = NULL;
+
+	*d = (struct devices){.model = m->id, .there = there};
+	if (m->set.tier != TIER_GPU)
+		return SHARD_OK;
+	for (uint32_t i = 0; i < s->gpus_nr; i++)
+		if (!gpu_lost(s->gpu[i], &why))
+			d->gpu[d->nr++] = s->gpu[i];
+	qsort(d->gpu, d->nr, sizeof(d->gpu[0]), by_uuid);
+	if (d->nr > 0)
+		return SHARD_OK;
+	if (why != NULL)
+		return err_set(e, SHARD_UNSUPPORTED,
+			       "\"%s\" has tier = gpu, and the GPU of node %s is lost: %s: start "
+			       "the daemon there again",
+			       m->name, members_name(s, s->self), why);
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "\"%s\" has tier = gpu, and node %s has no GPU for that: set [daemon] gpu "
+		       "there",
+		       m->name, members_name(s, s->self));
+}
+
+bool devices_end_with_process(const struct devices *d, const struct model *m, struct err *e)
+{
+	const struct server *s = m->server;
+
+	if (d->nr == 0 || warm_mode(s->warm) == WARM_SYSTEMD)
+		return false;
+	(void)err_set(
+		e, SHARD_UNSUPPORTED,
+		"\"%s\" has tier = gpu, and only systemd's descriptor store keeps memory of "
+		"GPUs for the next process: set warm_restart = systemd, auto or off on node %s",
+		m->name, members_name(s, s->self));
+	return true;
+}
+
+/* --- memory --- */
+
+static enum shard_status map_new(struct devices *d, uint64_t bytes, struct err *e)
+{
+	for (uint32_t i = 0; i < d->nr; i++) {
+		struct gpu_mem *m = &d->mem[i];
+		enum shard_status rc = gpu_map(d->gpu[i], bytes, d->place != NULL, m, e);
+
+		if (rc == SHARD_OK && d->place != NULL)
+			rc = warm_devices_keep(d->place, d->model, m->fd, e);
+		if (rc != SHARD_OK)
+			return rc;
+		if (m->fd >= 0)
+			(void)close(m->fd); /* The store has its own. */
+		m->fd = -1;
+	}
+	return SHARD_OK;
+}
+
+/* On the device that the memory is of. *used: devices that have some. */
+static enum shard_status map_found(struct devices *d, int fd, uint64_t bytes, uint32_t *used,
+				   struct err *e)
+{
+	struct err why = {.status = SHARD_MISMATCH, .text = "there are more of them than GPUs"};
+
+	for (uint32_t i = 0; i < d->nr; i++) {
+		if (*used & 1u << i)
+			continue;
+		if (gpu_again(d->gpu[i], fd, bytes, &d->mem[i], &why) == SHARD_OK) {
+			if (d->mem[i].fd >= 0)
+				(void)close(d->mem[i].fd);
+			d->mem[i].fd = -1;
+			*used |= 1u << i;
+			return SHARD_OK;
+		}
+		if (why.status != SHARD_MISMATCH)
+			break;
+	}
+	return err_wrap(e, &why, "memory of a GPU that it had: %.300s", why.text);
+}
+
+/* Devices that came since have nothing of it. */
+static void leave_unused(struct devices *d, uint32_t used)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < d->nr; i++) {
+		if (!(used & 1u << i))
+			continue;
+		d->gpu[nr] = d->gpu[i];
+		d->mem[nr++] = d->mem[i];
+	}
+	d->nr = nr;
+}
+
+static enum shard_status map_again(struct devices *d, const struct store *st, struct err *e)
+{
+	int fd[GPU_DEVICES_MAX];
+	uint32_t nr = warm_devices(d->place, d->model, fd, GPU_DEVICES_MAX), used = 0;
+	enum shard_status rc = SHARD_OK;
+
+	if (nr == 0)
+		return err_set(e, SHARD_MISMATCH, "the memory of its GPUs is not there");
+	for (uint32_t i = 0; i < nr; i++) {
+		if (rc == SHARD_OK)
+			rc = map_found(d, fd[i], tier_gpu_bytes(st, nr), &used, e);
+		(void)close(fd[i]);
+	}
+	leave_unused(d, used);
+	return rc;
+}
+
+/* What cannot be pinned goes through buffers of the device. */
+static void pin(struct devices *d, const struct store *st)
+{
+	const struct shm *regions[] = {store_region(st, STORE_STATE), store_region(st, STORE_SUMS),
+				       store_image_shm(st)};
+	struct err e;
+
+	for (uint32_t i = 0; i < sizeof(regions) / sizeof(regions[0]); i++) {
+		const struct shm *m = regions[i];
+
+		if (m->base != NULL && m->bytes > 0 &&
+		    gpu_pin(d->gpu[0], m->base, m->bytes, &e) == SHARD_OK)
+			d->pinned[d->pinned_nr++] = m->base;
+	}
+}
+
+enum shard_status devices_open(struct devices *d, struct store *st, struct warm *place,
+			       struct err *e)
+{
+	enum shard_status rc;
+
+	if (d->nr == 0 || store_away_nr(st) == 0) {
+		d->nr = 0;
+		return SHARD_OK;
+	}
+	d->place = place;
+	rc = d->there && place != NULL ? map_again(d, st, e)
+				       : map_new(d, tier_gpu_bytes(st, d->nr), e);
+	if (rc == SHARD_OK)
+		pin(d, st);
+	else
+		devices_close(d);
+	return rc;
+}
+
+void devices_close(struct devices *d)
+{
+	while (d->pinned_nr > 0)
+		gpu_unpin(d->gpu[0], d->pinned[--d->pinned_nr]);
+	for (uint32_t i = 0; i < d->nr; i++)
+		gpu_unmap(&d->mem[i]);
+}
+
+/* --- the tier --- */
+
+static void hold(void *model)
+{
+	struct model *m = model;
+
+	m->memory.disk_jobs++;
+}
+
+/* A job of a device ends in no turn of the workers, in which a model goes on that found no room. */
+static void release(void *model)
+{
+	struct model *m = model;
+
+	feed_go(m);
+	CHECK(m->memory.disk_jobs > 0);
+	if (--m->memory.disk_jobs == 0 && m->dropping)
+		server_wake(m->server, 1);
+}
+
+static void lost(void *model, const char *why)
+{
+	odd_lost(model, "gpu_state_lost", "a GPU of this node has failed", why);
+}
+
+enum shard_status devices_tier(struct devices *d, struct model *m, const struct tier_conf *conf,
+			       struct err *e)
+{
+	struct tier_gpu_conf gpu = {.mem = d->mem,
+				    .devices_nr = d->nr,
+				    .hold = hold,
+				    .release = release,
+				    .lost = lost,
+				    .arg = m};
+	enum shard_status st = tier_gpu_open(&m->tier, conf, &gpu, e);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < d->nr; i++)
+		bytes += d->mem[i].bytes;
+	if (st == SHARD_OK)
+		log_line(m->server->log, LOG_LEVEL_INFO,
+			 "event=gpu_tier model=%s gpus=%u chunks=%u device_bytes=%lu kept=%s",
+			 m->name, d->nr, store_away_nr(m->store), (unsigned long)bytes,
+			 d->place != NULL ? "yes" : "no");
+	return st;
+}

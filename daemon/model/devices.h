@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* devices.h: the memory of devices that a model has whose state is on GPUs (tier = gpu). It belongs
+ * to this node alone, and goes with the model's memory: where that outlives the process, it does,
+ * too, in systemd's descriptor store. */
+#ifndef SHARD_MODEL_DEVICES_H
+#define SHARD_MODEL_DEVICES_H
+
+#include "config/settings.h"
+#include "store/tier_gpu.h"
+
+struct model;
+struct warm;
+
+/* As long as the model's memory. The thread that makes or frees that uses it, and meanwhile the
+ * loop does not. */
+struct devices {
+	struct warm *place; /* NULL: the memory ends with the process. */
+	uint32_t model, nr;
+	struct gpu *gpu[GPU_DEVICES_MAX];    /* [nr], in the order of their UUIDs. */
+	bool there;                          /* An earlier process made the memory. */
+	struct gpu_mem mem[GPU_DEVICES_MAX]; /* [nr] */
+	void *pinned[8];                     /* Of the host. */
+	uint32_t pinned_nr;
+};
+
+/* there: an earlier process made it. SHARD_UNSUPPORTED: this node has no GPU, and needs one. */
+enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e);
+/* True: where memory outlives a process here, that of devices does not. *e says why. */
+bool devices_end_with_process(const struct devices *d, const struct model *m, struct err *e);
+/* In a thread. place: NULL, or where the model's memory is that outlives the process.
+ * SHARD_BUDGET: a device has no room, with figures. SHARD_MISMATCH: what an earlier process left is
+ * not what it was. */
+enum shard_status devices_open(struct devices *d, struct store *st, struct warm *place,
+			       struct err *e);
+/* Fills m->tier. To be called if .nr > 0. */
+enum shard_status devices_tier(struct devices *d, struct model *m, const struct tier_conf *conf,
+			       struct err *e);
+/* In a thread, before the store is freed. Harmless twice. */
+void devices_close(struct devices *d);
+
+#endif

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Which GPUs this node has. Happy path: at the start each of [daemon] gpu is opened, in the order
+ * of the option or of the driver, and its line is logged. What the option names must be there,
+ * because models may need it. With auto a device that cannot be used is left out, with a reason in
+ * the log. A device that is lost stays in the list until the daemon ends: models have chunks on
+ * it. */
+#include "node/gpus.h"
+
+#include "base/check.h"
+#include "gpu/device.h"
+#include "node/state.h"
+
+#include <string.h>
+
+/* Of one device, that are given and not done. */
+/* Of as many models as outlive a process (warm/warm.h), each with 8 updates and 8 copies
+ * (store/tier_gpu.c). */
+#define JOBS_MAX (16u * 1024)
+
+static void log_gpu(const struct server *s, const struct gpu *g)
+{
+	struct gpu_about about;
+	char text[GPU_UUID_TEXT];
+
+	gpu_tell(g, &about);
+	log_line(s->log, LOG_LEVEL_INFO, "event=gpu uuid=%s name=%s memory=%lu limit=%lu",
+		 gpu_uuid_text(about.uuid, text), about.name, (unsigned long)about.total_bytes,
+		 (unsigned long)about.limit_bytes);
+}
+
+static enum shard_status open_one(struct server *s, const uint8_t *uuid, int ordinal, struct err *e)
+{
+	const struct gpu_conf conf = {.uuid = uuid,
+				      .ordinal = ordinal,
+				      .bytes = s->conf->gpu_memory,
+				      .jobs_max = JOBS_MAX};
+	enum shard_status st;
+
+	CHECK(s->gpus_nr < GPU_DEVICES_MAX);
+	st = gpu_open(&s->gpu[s->gpus_nr], &conf, s->loop, e);
+	if (st == SHARD_OK)
+		log_gpu(s, s->gpu[s->gpus_nr++]);
+	return st;
+}
+
+/* All that there are, and can be used. */
+static void open_all(struct server *s)
+{
+	struct err e;
+	uint32_t nr;
+
+	if (gpu_count(&nr, &e) != SHARD_OK) {
+		log_line(s->log, LOG_LEVEL_INFO, "event=no_gpu why=%s", e.text);
+		return;
+	}
+	for (uint32_t i = 0; i < nr && s->gpus_nr < GPU_DEVICES_MAX; i++)
+		if (open_one(s, NULL, (int)i, &e) != SHARD_OK)
+			log_line(s->log, LOG_LEVEL_WARN, "event=no_gpu device=%u why=%s", i,
+				 e.text);
+}
+
+enum shard_status gpus_open(struct server *s, struct err *e)
+{
+	const char *p = s->conf->gpu;
+	uint8_t uuid[GPU_UUID_BYTES];
+	struct err why;
+
+	if (p[0] == 0 || strcmp(p, "off") == 0)
+		return SHARD_OK;
+	if (strcmp(p, "auto") == 0) {
+		open_all(s);
+		return SHARD_OK;
+	}
+	for (; p; p = strchr(p, ','), p += p != NULL) {
+		CHECK(gpu_uuid_parse(uuid, p, strcspn(p, ","))); /* The table has read it. */
+		if (open_one(s, uuid, 0, &why) != SHARD_OK)
+			return err_wrap(e, &why, "[daemon] gpu = %.*s: %s", (int)strcspn(p, ","), p,
+					why.text);
+	}
+	return SHARD_OK;
+}
+
+void gpus_beat(struct server *s)
+{
+	for (uint32_t i = 0; i < s->gpus_nr; i++) {
+		const char *why;
+
+		if ((s->gpus_lost & BIT(i)) || !gpu_lost(s->gpu[i], &why))
+			continue;
+		s->gpus_lost |= BIT(i);
+		log_line(s->log, LOG_LEVEL_ERROR, "event=gpu_lost why=%s", why);
+	}
+}
+
+void gpus_close(struct server *s, void (*closed)(void *arg), void *arg)
+{
+	while (s->gpus_nr > 0)
+		gpu_close(&s->gpu[--s->gpus_nr], closed, arg);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tier_gpu.h: the tier of chunks whose state is in the memory of devices, where they are updated.
+ * Who pins such a chunk gets it in a buffer of the host (away.h). The chunks of a store that are
+ * not away are as in main memory. */
+#ifndef SHARD_STORE_TIER_GPU_H
+#define SHARD_STORE_TIER_GPU_H
+
+#include "gpu/device.h"
+#include "store/tier.h"
+
+#define TIER_GPU_BUFFERS 8u /* For the memory of a store: its away_cache. */
+
+struct tier_gpu_conf {
+	/* Of each device tier_gpu_bytes(). The chunks that are away are cut into as many runs, in
+	 * the order of the layout. It outlives the tier. The caller unmaps it, before the store. */
+	const struct gpu_mem *mem;
+	uint32_t devices_nr; /* 1 to GPU_DEVICES_MAX. */
+	/* A device works for the tier from hold() to release(): the tier must stay. */
+	void (*hold)(void *arg);
+	void (*release)(void *arg);
+	/* A device has failed. The state of its chunks is gone, and so is this node's copy of the
+	 * model. Called once. */
+	void (*lost)(void *arg, const char *why);
+	void *arg;
+};
+
+/* SHARD_MISMATCH: what the memory of an earlier process says cannot be. */
+enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
+				const struct tier_gpu_conf *gpu, struct err *e);
+/* What a store takes of each of so many devices. */
+uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr);
+
+struct tier_gpu_count {   /* Since it was opened. */
+	uint64_t updates; /* Of chunks on a device. */
+	/* Of chunks that were in a buffer just then, or have to be there for an update. */
+	uint64_t host_updates;
+	uint32_t dirty; /* Chunks whose newest state is in a buffer only. */
+};
+/* All 0 if it is another tier. */
+struct tier_gpu_count tier_gpu_count(const struct tier *t);
+
+#endif

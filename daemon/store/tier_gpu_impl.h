@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tier_gpu_impl.h: what the tier on devices is made of. Private to tier_gpu.c, which grants pins
+ * and carries out calls, and to tier_gpu_buffers.c, which moves chunks between devices and buffers.
+ */
+#ifndef SHARD_STORE_TIER_GPU_IMPL_H
+#define SHARD_STORE_TIER_GPU_IMPL_H
+
+#include "store/slots.h"
+#include "store/tier_gpu.h"
+
+#define NONE        UINT32_MAX
+#define CALLS_MAX   64u
+#define UPDATES_MAX 8u           /* On one device at a time. Each needs a free slot. */
+#define DIRTY       (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
+#define SPARE       2u           /* Buffers that another chunk can have, now or soon. */
+#define SLOTS_MORE  (UPDATES_MAX + TIER_GPU_BUFFERS)
+
+enum state {
+	FREE,
+	LOADING, /* From the device. */
+	WARM,
+	STORING, /* To the device. */
+};
+
+struct buffer {
+	enum state state;
+	bool dirty;
+	uint32_t chunk; /* NONE: it is free. */
+	/* Pins, those that are not of a call, and of those the ones that write. */
+	uint32_t users, outside, writers;
+	uint32_t voids;    /* store_away_voids() when the copy began. */
+	struct slot_at to; /* Where it is being stored. */
+	uint64_t used;     /* The larger, the later somebody used it. */
+};
+
+struct call {
+	struct tier_pin pin;
+	struct list link;    /* In .updates, while it waits for its device. */
+	struct gpus *of;     /* NULL: it is free. */
+	bool make, accepted; /* accepted: whoever made the call knows, so it is carried out. */
+	struct tier_make what;
+	struct tier_call who;
+	bool keeps;        /* It keeps the chunk for a save. */
+	uint32_t voids;    /* store_away_voids() when the update began. */
+	struct slot_at to; /* Where the new state is. */
+};
+
+struct device {
+	const struct gpu_mem *mem;
+	struct slots slots;
+	uint32_t updates; /* Under way. */
+};
+
+struct gpus {
+	struct tier tier;
+	struct tier *ram; /* It computes in buffers, and sums. */
+	struct store *store;
+	const struct tiles *tiles;
+	struct tier_gpu_conf conf;
+	struct device device[GPU_DEVICES_MAX];
+	struct buffer buffer[TIER_GPU_BUFFERS];
+	uint32_t buffers_nr, chunks_nr;
+	uint32_t *where;           /* [chunks_nr] The buffer that a chunk is in. */
+	uint8_t *updating;         /* [chunks_nr] It is being updated on its device. */
+	uint32_t outside, writers; /* Buffers with such pins. */
+	uint64_t uses;             /* Of buffers, so far. */
+	bool serving, again;
+	bool lost, stopped; /* Nothing is begun any more. */
+	struct tier_gpu_count count;
+	struct list waiting; /* Pins. */
+	struct list updates; /* Calls. */
+	struct call call[CALLS_MAX];
+};
+
+static inline bool gpus_over(const struct gpus *n)
+{
+	return n->lost || n->stopped;
+}
+
+/* In tier_gpu.c. */
+void gpus_serve(struct gpus *n); /* After every change. */
+
+/* In tier_gpu_buffers.c. */
+/* The chunk is away. */
+struct device *gpus_device(struct gpus *n, uint32_t chunk);
+uint64_t gpus_slot_at(const struct gpus *n, const struct device *d, uint32_t slot);
+void gpus_lose(struct gpus *n, const struct device *d);
+void gpus_submit(struct gpus *n, const struct device *d, const struct gpu_job *job);
+/* The chunk, which is in none, comes into a buffer, or is there at once, because nothing of it is
+ * on the device. False: each buffer is in use, or dirty. */
+bool gpus_bring(struct gpus *n, uint32_t chunk);
+void gpus_set_dirty(struct gpus *n, uint32_t buffer, bool dirty);
+/* True: it is in no buffer now. False: it is used there, or its newest state is there alone. */
+bool gpus_forget_chunk(struct gpus *n, uint32_t chunk);
+/* If it is dirty and nobody uses it: its chunk goes back to the device. */
+void gpus_store(struct gpus *n, uint32_t buffer);
+void gpus_clean(struct gpus *n); /* Stores some, if there are few that another chunk could have. */
+/* Before any call: the chunks that an earlier process left in buffers. What is also on a device is
+ * not taken from there. */
+enum shard_status gpus_take_buffers(struct gpus *n, struct err *e);
+
+#endif

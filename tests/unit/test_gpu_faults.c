@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Tests devices of the daemon with a driver that fails. Whatever call of the driver fails, each job
+ * comes back once, the call is named, nothing is left, and another device goes on. A driver that
+ * hangs is given up. */
+#include "gpu/device.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "cuda/driver.h"
+#include "lib/gpujobs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { CALLS_MAX = 400 };
+
+/* Nobody is told that something could not be given back. cuMemMap is also asked how large memory
+ * is, and cuGetErrorName for texts. */
+static bool may_be_quiet(const char *symbol)
+{
+	return strstr("cuStreamDestroy_v2 cuEventDestroy_v2 cuMemFree_v2 cuMemFreeHost "
+		      "cuModuleUnload cuMemRelease cuMemAddressFree cuMemUnmap cuMemHostUnregister "
+		      "cuDevicePrimaryCtxRelease_v2 cuCtxPushCurrent_v2 cuMemMap cuGetErrorName",
+		      symbol) != NULL;
+}
+
+/* Uses all that there is. text: what was said of a failure. */
+static void use(struct layout *l, char text[ERR_TEXT_BYTES])
+{
+	struct gpu_conf conf = {.jobs_max = JOBS};
+	struct rng r = {.state = 3};
+	struct gpu_mem m = {.fd = -1}, again = {.fd = -1};
+	static float host[4096];
+	struct gpu *g = NULL;
+	const char *why = "";
+	struct err e = {0};
+
+	memset(text, 0, ERR_TEXT_BYTES);
+	if (gpu_open(&g, &conf, &jobs.loop, &e) != SHARD_OK)
+		goto out;
+	if (gpu_map(g, 3 * MIB, true, &m, &e) != SHARD_OK ||
+	    gpu_again(g, m.fd, m.bytes, &again, &e) != SHARD_OK ||
+	    gpu_pin(g, host, sizeof(host), &e) != SHARD_OK)
+		goto out;
+	gpujobs_copy(g, GPU_TO_DEVICE, host, again.at, sizeof(host));
+	for (uint32_t i = 0; i < 2; i++) {
+		uint64_t at[STATES] = {m.at + i * MIB, m.at + i * MIB + 65536,
+				       m.at + i * MIB + 131072};
+		static struct optim_args args[2];
+		static uint8_t zero[512], grad[65536], image[65536];
+		struct gpu_job j = gpujobs_of(GPU_UPDATE);
+
+		j.update = (struct gpu_update){.layout = l,
+					       .optim = optim_row(OPTIM_ADAMW),
+					       .grad_dtype = SHARD_BF16,
+					       .image_dtype = SHARD_BF16,
+					       .args = args,
+					       .zero = zero,
+					       .grad = grad,
+					       .image = image};
+		memcpy(j.update.from, at, sizeof(at));
+		memcpy(j.update.to, at, sizeof(at));
+		j.update.to[0] += 262144;
+		(void)rng_next(&r);
+		gpujobs_run(g, &j);
+	}
+	gpujobs_copy(g, GPU_TO_HOST, host, m.at, sizeof(host));
+out:
+	if (g != NULL && gpu_lost(g, &why))
+		snprintf(text, ERR_TEXT_BYTES, "%s", why);
+	else
+		snprintf(text, ERR_TEXT_BYTES, "%s", e.text);
+	gpu_unmap(&m);
+	gpu_unmap(&again);
+	if (g != NULL) {
+		gpu_unpin(g, host);
+		gpujobs_close(&g);
+	}
+}
+
+/* Each call fails at each of its turns. */
+static void failures(int error)
+{
+	static const char *const symbols[] = {
+#define X(who, name, symbol, arguments) (DRIVER_##who & DRIVER_DAEMON) ? #symbol : NULL,
+		DRIVER_CALLS(X)
+#undef X
+	};
+	struct rng r = {.state = 9};
+	struct layout *l = gpujobs_layout(&r, 12, 900, 8192);
+	struct gpu *other = gpujobs_open(1);
+	struct gpu_mem m = gpujobs_map(other, 4096, false);
+	struct fake_cuda_left before;
+	char text[ERR_TEXT_BYTES], stem[64], when[128];
+	uint8_t host[64] = {0};
+
+	for (size_t i = 0; i < NR(symbols); i++) {
+		uint32_t nth = 1, failed = 0;
+		bool quiet;
+
+		for (bool more = symbols[i] != NULL; more; nth++) {
+			CHECK(nth < CALLS_MAX);
+			snprintf(when, sizeof(when), "%s %u, error %d", symbols[i], nth, error);
+			snprintf(stem, sizeof(stem), "%.*s", (int)strcspn(symbols[i], "_"),
+				 symbols[i]);
+			jobs.fake.fake_cuda_left(&before);
+			jobs.fake.fake_cuda_fail(symbols[i], nth, error);
+			use(l, text);
+			more = jobs.fake.fake_cuda_failed();
+			jobs.fake.fake_cuda_fail(NULL, 0, 0);
+			failed += more;
+			if (more && text[0] && !strstr(text, stem) && !may_be_quiet(symbols[i]))
+				fail_msg("%s: \"%s\"", when, text);
+			if (!more && text[0])
+				fail_msg("%s: nothing failed, and it says \"%s\"", when, text);
+			quiet = more && !text[0];
+			if (quiet && !may_be_quiet(symbols[i]))
+				fail_msg("%s: it is not told", when);
+			if (!quiet && error != 700)
+				gpujobs_nothing_left(&before, when);
+			if (more)
+				jobs.fake.fake_cuda_forget(0);
+			gpujobs_copy(other, GPU_TO_HOST, host, m.at, sizeof(host));
+			assert_false(gpu_lost(other, NULL));
+		}
+		if (symbols[i] != NULL && failed == 0 &&
+		    strcmp(symbols[i], "cuGetErrorName") != 0 &&
+		    strcmp(symbols[i], "cuDriverGetVersion") != 0 &&
+		    strcmp(symbols[i], "cuCtxPopCurrent_v2") != 0) /* It never fails. */
+			fail_msg("%s is never called", symbols[i]);
+	}
+	gpu_unmap(&m);
+	gpujobs_close(&other);
+	layout_free(&l);
+	jobs.lost_nr = 0;
+}
+
+static void each_call_fails(void **state)
+{
+	(void)state;
+	jobs.fake.fake_cuda_delay(5, 3);
+	failures(999);
+}
+
+static void each_call_is_fatal(void **state)
+{
+	(void)state;
+	jobs.fake.fake_cuda_delay(5, 3);
+	failures(700);
+}
+
+/* Jobs of a device that is lost come back, and so do those that come later. */
+static void lost(void **state)
+{
+	struct gpu *g = gpujobs_open(0), *other = gpujobs_open(1);
+	struct gpu_mem m = gpujobs_map(g, 4096, false), of_other = gpujobs_map(other, 4096, false),
+		       more;
+	struct gpu_job j = gpujobs_of(GPU_TO_HOST);
+	uint32_t before = jobs.done_nr, answered = jobs.lost_nr;
+	uint8_t host[64];
+	const char *why = NULL;
+	struct err e = {0};
+
+	(void)state;
+	j.copy[0] = (struct gpu_copy){host, m.at, sizeof(host)};
+	j.copies_nr = 1;
+	jobs.fake.fake_cuda_hold_device(0, 1);
+	for (int i = 0; i < JOBS; i++)
+		assert_int_equal(gpu_submit(g, &j), SHARD_OK);
+	jobs.fake.fake_cuda_fail("cuEventSynchronize", 1, 214);
+	jobs.fake.fake_cuda_hold_device(0, 0);
+	while (jobs.done_nr < before + JOBS)
+		uv_run(&jobs.loop, UV_RUN_ONCE);
+	jobs.fake.fake_cuda_fail(NULL, 0, 0);
+	assert_true(gpu_lost(g, &why));
+	assert_non_null(strstr(why, "cuEventSynchronize: CUDA_ERROR_ECC_UNCORRECTABLE (214)"));
+	answered = jobs.lost_nr;
+	j.copy[0].device = m.at;
+	gpujobs_run(g, &j);
+	assert_int_equal(jobs.lost_nr, answered + 1);
+	assert_int_equal(gpu_map(g, 4096, false, &more, &e), SHARD_SYSTEM);
+	assert_string_equal(e.text, why);
+	assert_int_equal(gpu_pin(g, host, sizeof(host), &e), SHARD_SYSTEM);
+	gpujobs_copy(other, GPU_TO_HOST, host, of_other.at, sizeof(host));
+	assert_int_equal(jobs.lost_nr, answered + 1);
+	gpu_unmap(&m);
+	gpu_unmap(&of_other);
+	gpujobs_close(&g);
+	gpujobs_close(&other);
+	jobs.fake.fake_cuda_forget(0);
+	jobs.lost_nr = 0;
+}
+
+/* A driver that does not come back holds nobody. */
+static void hangs(void **state)
+{
+	struct gpu_conf conf = {.jobs_max = JOBS, .deadline_ns = 200 * NS_PER_MS};
+	struct gpu_job j = gpujobs_of(GPU_TO_HOST);
+	uint32_t before = jobs.done_nr;
+	struct gpu *g = NULL;
+	const char *why = NULL;
+	struct err e = {0};
+	struct gpu_mem m;
+	uint8_t *host = calloc(1, 4096); /* The driver may write there later. */
+
+	(void)state;
+	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_OK);
+	m = gpujobs_map(g, 4096, false);
+	j.copy[0] = (struct gpu_copy){host, m.at, 4096};
+	j.copies_nr = 1;
+	jobs.fake.fake_cuda_hold_device(0, 1);
+	for (int i = 0; i < JOBS; i++)
+		assert_int_equal(gpu_submit(g, &j), SHARD_OK);
+	while (jobs.done_nr < before + JOBS)
+		uv_run(&jobs.loop, UV_RUN_ONCE);
+	assert_int_equal(jobs.lost_nr, JOBS);
+	assert_true(gpu_lost(g, &why));
+	assert_non_null(strstr(why, "has not ended"));
+	gpujobs_run(g, &j);
+	assert_int_equal(jobs.lost_nr, JOBS + 1);
+	jobs.after_nr = 0;
+	gpu_unmap(&m); /* It is in use, and stays. */
+	gpujobs_close(&g);
+	jobs.fake.fake_cuda_hold_device(0, 0); /* The thread comes back, and calls nobody. */
+	jobs.fake.fake_cuda_settle(0);
+	jobs.fake.fake_cuda_forget(0);
+	assert_int_equal(jobs.after_nr, 0);
+	free(host);
+	jobs.lost_nr = 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_call_fails),
+		cmocka_unit_test(each_call_is_fatal),
+		cmocka_unit_test(lost),
+		cmocka_unit_test(hangs),
+	};
+	int rc;
+
+	gpujobs_init(argv);
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	rc = cmocka_run_group_tests(tests, NULL, NULL);
+	gpujobs_deinit();
+	return rc;
+}
