@@ -30,7 +30,7 @@ struct store_missing;
  * start. If there is none, step is 0 and path is empty. */
 struct ckpt_last {
 	char path[CHECKPOINT_PATH_MAX];
-	uint64_t step, bytes, write_ns, hold_ns;
+	uint64_t step, bytes, shared_bytes, write_ns, hold_ns;
 	time_t at;
 };
 

@@ -98,6 +98,7 @@ static void answer_saved(struct ckpt_op *op)
 	body.path = (char *)(uintptr_t)l->path;
 	body.step = l->step;
 	body.bytes = l->bytes;
+	body.shared_bytes = l->shared_bytes;
 	body.write_ns = l->write_ns;
 	body.hold_ns = l->hold_ns;
 	if (op->asked)
@@ -114,10 +115,12 @@ static void noted(struct ckpt_op *op)
 	if (!ckpt_op_noted(op))
 		return;
 	l = &m->ckpt->last;
-	log_line(m->server->log, LOG_LEVEL_INFO,
-		 "event=saved model=%s path=%s step=%lu bytes=%lu seconds=%.3f held=%.3f", m->name,
-		 l->path, (unsigned long)l->step, (unsigned long)l->bytes,
-		 (double)l->write_ns / NS_PER_SEC, (double)l->hold_ns / NS_PER_SEC);
+	log_line(
+		m->server->log, LOG_LEVEL_INFO,
+		"event=saved model=%s path=%s step=%lu bytes=%lu shared=%lu seconds=%.3f held=%.3f",
+		m->name, l->path, (unsigned long)l->step, (unsigned long)l->bytes,
+		(unsigned long)l->shared_bytes, (double)l->write_ns / NS_PER_SEC,
+		(double)l->hold_ns / NS_PER_SEC);
 	answer_saved(op);
 	ckpt_op_free(op);
 	WATCH_TELL(m->server, saved, m, l->path, l->step);
@@ -151,6 +154,7 @@ static void finished(struct ckpt_op *op)
 	snprintf(l->path, sizeof(l->path), "%s", op->path);
 	l->step = op->step;
 	l->bytes = op->bytes;
+	l->shared_bytes = op->shared_bytes;
 	l->write_ns = clock_ns() - op->held_ns;
 	l->hold_ns = op->hold_ns;
 	l->at = ckpt_time(op->made_of.created);
@@ -293,6 +297,7 @@ static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
 	free(blobs);
 	c->files[c->files_nr++] = *file;
 	op->bytes += file->bytes;
+	op->shared_bytes += file->shared_bytes;
 	file->sums = NULL; /* Handed over. */
 }
 

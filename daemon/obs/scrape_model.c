@@ -348,6 +348,7 @@ static struct ckpt_status checkpoint_now(const struct model *m)
 CHECKPOINT(checkpoint_age, m->ckpt->last.path[0] != 0, ckpt_age(m))
 CHECKPOINT(checkpoint_step, true, (double)m->ckpt->last.step)
 CHECKPOINT(checkpoint_bytes, m->ckpt->last.path[0] != 0, (double)m->ckpt->last.bytes)
+CHECKPOINT(checkpoint_shared, m->ckpt->last.path[0] != 0, (double)m->ckpt->last.shared_bytes)
 CHECKPOINT(checkpoint_write, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.write_ns))
 CHECKPOINT(checkpoint_hold, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.hold_ns))
 CHECKPOINT(checkpoint_failures, true, (double)m->ckpt->failures)
@@ -477,6 +478,9 @@ static const struct family families[] = {
 	 checkpoint_step},
 	{"shardd_checkpoint_bytes", METRICS_GAUGE, "Size of the newest checkpoint.",
 	 checkpoint_bytes},
+	{"shardd_checkpoint_shared_bytes", METRICS_GAUGE,
+	 "Of these, what it shares with the checkpoint before it, and was not written again.",
+	 checkpoint_shared},
 	{"shardd_checkpoint_write_seconds", METRICS_GAUGE,
 	 "What writing the newest checkpoint took, from hold to rename.", checkpoint_write},
 	{"shardd_checkpoint_hold_seconds", METRICS_GAUGE,

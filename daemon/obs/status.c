@@ -355,8 +355,9 @@ static json_t *last_json(const struct ckpt_last *l)
 
 	if (l->path[0] == 0)
 		return json_null();
-	return json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step",
-			 (json_int_t)l->step, "bytes", (json_int_t)l->bytes, "write_seconds",
+	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step",
+			 (json_int_t)l->step, "bytes", (json_int_t)l->bytes, "shared_bytes",
+			 (json_int_t)l->shared_bytes, "write_seconds",
 			 (double)l->write_ns / NS_PER_SEC, "hold_seconds",
 			 (double)l->hold_ns / NS_PER_SEC, "age_seconds", age > 0 ? age : 0.0);
 }
