@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "ckpt/auto.h"
 #include "ckpt/client.h"
+#include "ckpt/copying.h"
 #include "ckpt/op.h"
 #include "ckpt/save.h"
 #include "ckpt/spec_of.h"
@@ -125,6 +126,7 @@ static void noted(struct ckpt_op *op)
 	ckpt_op_free(op);
 	WATCH_TELL(m->server, saved, m, l->path, l->step);
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	copying_begin(m);
 	ckpt_auto_late(m);
 }
 
@@ -341,7 +343,8 @@ static void run_finish(struct ckpt_op *op)
 		/* Not earlier, because training waited until now. */
 		checkpoint_sweep(op->place.at, op->name);
 	if (op->st == SHARD_OK && op->keep > 0 &&
-	    checkpoint_prune(op->place.at, &op->made_of, op->keep, &removed, &e) != SHARD_OK)
+	    checkpoint_prune(op->place.at, &op->made_of, op->keep,
+			     op->server->conf->prune_copied_only, &removed, &e) != SHARD_OK)
 		log_line(op->server->log, LOG_LEVEL_WARN, "event=prune_failed dir=%s why=%s",
 			 op->dir, e.text);
 	if (op->st == SHARD_OK)
