@@ -350,6 +350,18 @@ static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buff
 	return SHARD_OK;
 }
 
+/* Tries it with the first piece, which is written or shared later. */
+static bool shares(struct writer *w)
+{
+	uint64_t bytes;
+
+	if (w->older.fd < 0)
+		return false;
+	bytes = w->older_is->bytes < PART_PIECE_BYTES ? w->older_is->bytes : PART_PIECE_BYTES;
+	w->refused = !part_share(&w->fd, &w->older, 0, bytes);
+	return !w->refused;
+}
+
 static enum shard_status open_for(struct writer *w, struct err *e)
 {
 	enum shard_status st;
@@ -360,8 +372,9 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
 		return st;
 	/* Where the file system can reserve space, a full disk shows at once. No bytes are written
-	 * for that. */
-	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
+	 * for that. Nothing is reserved where the file system shares: less may be needed, and Btrfs
+	 * keeps all that was reserved as long as any of it is used. */
+	if (!shares(w) && fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
 	    (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
 		return err_sys(e, errno,
 			       "%s: %" PRIu64

@@ -80,9 +80,8 @@ static void copy(int fd, const struct file_clone_range *r, uint64_t bytes)
 static int share(int fd, const struct file_clone_range *r)
 {
 	const char *path = atomic_exchange(&fs.path, NULL);
-	bool half = fs.how == REFLINK_ENDS;
+	bool half = fs.calls++ > 0 && fs.how == REFLINK_ENDS;
 
-	fs.calls++;
 	if (path != NULL)
 		CHECK(unlink(path) == 0);
 	if (fs.how != REFLINK_REFUSES)

@@ -10,7 +10,7 @@ enum reflink {
 	REFLINK_REAL,    /* As the file system has it. */
 	REFLINK_COPIES,  /* It can. */
 	REFLINK_REFUSES, /* It cannot. */
-	REFLINK_ENDS,    /* It can do the first half of what is asked for, and then refuses. */
+	REFLINK_ENDS,    /* It can once. Then it does half of what is asked for, and fails. */
 };
 
 void reflink_is(enum reflink how); /* Counts from 0 again. */
