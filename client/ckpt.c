@@ -180,6 +180,7 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a,
 	if (s != NULL) {
 		*out = (struct ckpt_answer){.step = s->step,
 					    .bytes = s->bytes,
+					    .shared_bytes = s->shared_bytes,
 					    .write_ns = s->write_ns,
 					    .hold_ns = s->hold_ns};
 		snprintf(out->path, sizeof(out->path), "%s", s->path);

@@ -23,8 +23,9 @@ struct ckpt_answer {
 	char path[1024]; /* save: where it is. */
 	char name[65];   /* restore: name of the model. */
 	uint64_t step, bytes;
-	uint64_t write_ns; /* save: how long the daemons wrote. */
-	uint64_t hold_ns;  /* save: how long steps were held meanwhile. */
+	uint64_t shared_bytes; /* save: of bytes, those that were not written again. */
+	uint64_t write_ns;     /* save: how long the daemons wrote. */
+	uint64_t hold_ns;      /* save: how long steps were held meanwhile. */
 };
 
 enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *ask,

@@ -7,6 +7,7 @@
  * behind. */
 #include "node/state.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/copying.h"
 
 #include "data/apply.h"
 #include "data/patches.h"
@@ -225,7 +226,7 @@ static enum shard_status start(struct server *s, struct err *e)
 
 	/* What can be wrong with the configuration comes first, so that a start that fails leaves
 	 * nothing behind and does not count. */
-	if ((st = secret_open(s, e)) != SHARD_OK ||
+	if ((st = secret_open(s, e)) != SHARD_OK || (st = copying_check(s->conf, e)) != SHARD_OK ||
 	    (st = static_in_use(s->conf->state, e)) != SHARD_OK)
 		return st;
 	if ((st = server_scratch(s, SERVER_SCRATCH, e)) != SHARD_OK ||

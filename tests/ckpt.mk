@@ -4,3 +4,5 @@
 ckpt_calls := fsync rename renameat renameat2 unlink unlinkat rmdir mkdir ftruncate fallocate write pwrite
 $(B)/tests/unit/test_ckpt_client: LDFLAGS += -Wl,--wrap=write
 $(B)/tests/unit/test_ckpt_folder $(B)/tests/unit/test_ckpt_beside: LDFLAGS += $(foreach c,$(ckpt_calls),-Wl,--wrap=$(c))
+# Parts of files are shared where no file system of the machine need do it (lib/reflink.h).
+$(B)/tests/unit/test_part_older $(B)/tests/proc/test_save_shared: LDFLAGS += -Wl,--wrap=ioctl

@@ -266,8 +266,8 @@ static bool put_part(struct job *j, const struct part_run *runs, uint32_t runs_n
 	if (runs_nr == 0)
 		return true;
 	snprintf(name, sizeof(name), "import-%05u.safetensors", j->m.files_nr + 1);
-	if (part_write(j->path, name, runs, runs_nr, NULL, 0, &j->m.files[j->m.files_nr], NULL,
-		       &j->e) != SHARD_OK)
+	if (part_write(j->path, name, runs, runs_nr, NULL, 0, NULL, &j->m.files[j->m.files_nr],
+		       NULL, &j->e) != SHARD_OK)
 		return false;
 	j->m.files_nr++;
 	return true;

@@ -117,18 +117,21 @@ enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_a
 static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answer *a,
 			    double seconds)
 {
-	char bytes[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES];
+	char bytes[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES], shared[CTL_NUMBER_BYTES];
 
 	if (o->json)
-		return ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0],
-					   "path", a->path, "step", (json_int_t)a->step, "bytes",
-					   (json_int_t)a->bytes, "seconds", seconds, "hold_seconds",
-					   (double)a->hold_ns / 1e9));
-	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s); training was held for %.3f s\n",
-	       a->path, (unsigned long long)a->step, o->words[0],
-	       ctl_bytes(bytes, (double)a->bytes), seconds,
-	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0),
-	       (double)a->hold_ns / 1e9);
+		return ctl_print(json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "name",
+					   o->words[0], "path", a->path, "step",
+					   (json_int_t)a->step, "bytes", (json_int_t)a->bytes,
+					   "shared_bytes", (json_int_t)a->shared_bytes, "seconds",
+					   seconds, "hold_seconds", (double)a->hold_ns / 1e9));
+	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s)", a->path, (unsigned long long)a->step,
+	       o->words[0], ctl_bytes(bytes, (double)a->bytes), seconds,
+	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0));
+	if (a->shared_bytes > 0)
+		printf(", of which %s are as they were and shared with the checkpoint before",
+		       ctl_bytes(shared, (double)a->shared_bytes));
+	printf("; training was held for %.3f s\n", (double)a->hold_ns / 1e9);
 	return CTL_OK;
 }
 

@@ -191,6 +191,22 @@ static void print_moving(const json_t *m)
 	printf("\n");
 }
 
+/* What checkpoint_hook makes of it. The node that runs it knows. */
+static void print_copied(const json_t *copied, const struct palette *p)
+{
+	const char *why = ctl_text(copied, "last_error");
+	long long left = ctl_whole(copied, "left");
+
+	if (!json_is_object(copied))
+		return;
+	if (why[0] != 0)
+		printf("; %sNOT COPIED%s: %s", p->bad, p->end, why);
+	else if (left > 0)
+		printf("; %lld to copy", left);
+	else
+		printf("; copied");
+}
+
 static void print_checkpoint(const json_t *m, const struct palette *p)
 {
 	const json_t *c = json_object_get(m, "checkpoint"), *last = json_object_get(c, "last");
@@ -207,6 +223,7 @@ static void print_checkpoint(const json_t *m, const struct palette *p)
 		printf("  checkpoint: none");
 	if (ctl_text(c, "last_error")[0] != 0)
 		printf("; %sFAILED%s: %s", p->bad, p->end, ctl_text(c, "last_error"));
+	print_copied(json_object_get(c, "copied"), p);
 	printf("\n");
 }
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/auto.h"
+#include "ckpt/copying.h"
 #include "ckpt/op.h"
 #include "model/watch.h"
 #include "link/peer.h"
@@ -126,6 +127,7 @@ void ckpt_stop(struct server *s)
 	err_set(&e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	list_each(it, &s->models)
 		ckpt_cancel(list_of(it, struct model, link), &e);
+	copying_stop(s);
 	list_each(it, &s->ckpts) {
 		struct ckpt_op *op = list_of(it, struct ckpt_op, link);
 
@@ -155,6 +157,7 @@ void ckpt_free(struct model *m)
 	if (m->ckpt == NULL)
 		return;
 	CHECK(ckpt_quiet(m));
+	copying_forget(m->ckpt->copying);
 	free(m->ckpt->cut);
 	free(m->ckpt->file);
 	free(m->ckpt);

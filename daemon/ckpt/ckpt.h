@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <time.h>
 
+struct copying;
 struct core_view;
 struct ckpt_op;
 struct model;
@@ -30,7 +31,7 @@ struct store_missing;
  * start. If there is none, step is 0 and path is empty. */
 struct ckpt_last {
 	char path[CHECKPOINT_PATH_MAX];
-	uint64_t step, bytes, write_ns, hold_ns;
+	uint64_t step, bytes, shared_bytes, write_ns, hold_ns;
 	time_t at;
 };
 
@@ -72,6 +73,7 @@ struct ckpt_model {         /* The checkpoint state of one model. */
 	void *file;       /* The packed ModelFile that is on disk. */
 	size_t file_bytes;
 	struct ckpt_last last;
+	struct copying *copying; /* Owner: copying.c. NULL: nothing was to be copied yet. */
 	uint64_t failures;
 	char last_error[ERR_TEXT_BYTES];
 };
@@ -104,15 +106,13 @@ void ckpt_lost(struct model *m, bool rolled_back);
 void ckpt_sealed(struct model *m);
 /* True: what is in memory may not be sealed, because it is read only in part or is to be reset. */
 bool ckpt_load_void(const struct model *m);
-void ckpt_load_found(
-	struct model *m,
-	bool seals); /* Called by resume.c. seals: the coordinator's view seals the model. */
+/* Called by resume.c. seals: the coordinator's view seals the model. */
+void ckpt_load_found(struct model *m, bool seals);
 /* SHARD_STALE: this node does not have what that LOAD_PART has read. */
 enum shard_status ckpt_load_check(const struct model *m, uint16_t requester, uint32_t tag,
 				  struct err *e);
-void ckpt_load_forget(
-	struct model *m, uint16_t requester,
-	uint32_t tag); /* Resets what a load has read. tag 0: any; UINT16_MAX: anybody's. */
+/* Resets what a load has read. tag 0: any; UINT16_MAX: anybody's. */
+void ckpt_load_forget(struct model *m, uint16_t requester, uint32_t tag);
 void ckpt_whole(struct model *m); /* The model is sealed and its image is whole on this node. */
 void ckpt_decided(struct model *m, const struct record *r); /* checkpoint_every */
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the newest checkpoint of a model after a start of the coordinator, so that status and
- * metrics name it although nobody has saved or restored since. ckpt_start() calls. A job looks in
- * the folder of the last save for the newest complete checkpoint of this model's own run. On the
- * loop its figures become ckpt.last, unless a save or restore has set newer ones. How long that
- * checkpoint took to write is not known any more. If there is no such checkpoint or no memory,
- * ckpt.last stays empty and nothing is logged. */
+ * metrics name it although nobody has saved or restored since, and what was not copied is.
+ * ckpt_start() calls. A job looks in the folder of the last save for the newest complete checkpoint
+ * of this model's own run. On the loop its figures become ckpt.last, unless a save or restore has
+ * set newer ones. How long that checkpoint took to write is not known any more. If there is no such
+ * checkpoint or no memory, ckpt.last stays empty and nothing is logged. */
 #include "base/check.h"
 #include "ckpt/auto.h"
+#include "ckpt/copying.h"
 #include "ckpt/op.h"
 
 #include <stdio.h>
@@ -59,6 +60,8 @@ static void found(struct job *j)
 	k->server->persists--;
 	if (m != NULL && m->ckpt->last.path[0] == 0)
 		m->ckpt->last = k->last;
+	if (m != NULL)
+		copying_begin(m); /* What an earlier start has left. */
 	free(k);
 }
 

@@ -99,7 +99,7 @@ struct ckpt_op {
 	uint64_t done_bytes, moved_ns, told_ns, began_ns, noted_ns;
 	struct manifest *manifest;
 	bool held; /* Of a save, as all up to .folder. */
-	uint64_t held_ns, hold_ns, step, bytes;
+	uint64_t held_ns, hold_ns, step, bytes, shared_bytes;
 	struct ckpt_view view;   /* By which the nodes were asked. */
 	struct manifest made_of; /* The manifest to write. Names in it point into spec. */
 	Shard__Spec *spec;

@@ -14,6 +14,7 @@
 #include "data/blobs.h"
 #include "ckpt/arrays.h"
 #include "ckpt/hash.h"
+#include "ckpt/older.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
 #include "model/spare.h"
@@ -179,6 +180,9 @@ static void look_at_all(struct ckpt_part *p)
 
 static void write_share(struct ckpt_part *p)
 {
+	const struct part_older *older;
+	struct older o;
+
 	if ((p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
 		return;
 	if (!checkpoint_begun(p->place.at, p->m->name))
@@ -186,9 +190,12 @@ static void write_share(struct ckpt_part *p)
 				"%s: is no checkpoint of \"%s\" that was begun: is the folder of "
 				"checkpoints shared by all nodes?",
 				p->path, p->m->name);
-	if (p->st == SHARD_OK)
+	if (p->st == SHARD_OK) {
+		older = older_open(&o, p->place.fd, p->m->name, p->name);
 		p->st = part_write(p->place.at, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr,
-				   &p->file, &p->progress, &p->why);
+				   older, &p->file, &p->progress, &p->why);
+		older_close(&o);
+	}
 	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
 }
 
@@ -299,6 +306,7 @@ static void answer_file(struct ckpt_part *p)
 		body.bytes = p->file.bytes;
 		body.header_bytes = p->file.header_bytes;
 		body.piece_bytes = p->file.piece_bytes;
+		body.shared_bytes = p->file.shared_bytes;
 		body.sums = p->file.sums;
 		body.n_sums = p->file.sums_nr;
 		for (uint32_t i = 0; i < p->blobs_nr; i++) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "ckpt/auto.h"
 #include "ckpt/client.h"
+#include "ckpt/copying.h"
 #include "ckpt/op.h"
 #include "ckpt/save.h"
 #include "ckpt/spec_of.h"
@@ -98,6 +99,7 @@ static void answer_saved(struct ckpt_op *op)
 	body.path = (char *)(uintptr_t)l->path;
 	body.step = l->step;
 	body.bytes = l->bytes;
+	body.shared_bytes = l->shared_bytes;
 	body.write_ns = l->write_ns;
 	body.hold_ns = l->hold_ns;
 	if (op->asked)
@@ -114,14 +116,17 @@ static void noted(struct ckpt_op *op)
 	if (!ckpt_op_noted(op))
 		return;
 	l = &m->ckpt->last;
-	log_line(m->server->log, LOG_LEVEL_INFO,
-		 "event=saved model=%s path=%s step=%lu bytes=%lu seconds=%.3f held=%.3f", m->name,
-		 l->path, (unsigned long)l->step, (unsigned long)l->bytes,
-		 (double)l->write_ns / NS_PER_SEC, (double)l->hold_ns / NS_PER_SEC);
+	log_line(
+		m->server->log, LOG_LEVEL_INFO,
+		"event=saved model=%s path=%s step=%lu bytes=%lu shared=%lu seconds=%.3f held=%.3f",
+		m->name, l->path, (unsigned long)l->step, (unsigned long)l->bytes,
+		(unsigned long)l->shared_bytes, (double)l->write_ns / NS_PER_SEC,
+		(double)l->hold_ns / NS_PER_SEC);
 	answer_saved(op);
 	ckpt_op_free(op);
 	WATCH_TELL(m->server, saved, m, l->path, l->step);
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	copying_begin(m);
 	ckpt_auto_late(m);
 }
 
@@ -151,6 +156,7 @@ static void finished(struct ckpt_op *op)
 	snprintf(l->path, sizeof(l->path), "%s", op->path);
 	l->step = op->step;
 	l->bytes = op->bytes;
+	l->shared_bytes = op->shared_bytes;
 	l->write_ns = clock_ns() - op->held_ns;
 	l->hold_ns = op->hold_ns;
 	l->at = ckpt_time(op->made_of.created);
@@ -293,6 +299,7 @@ static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
 	free(blobs);
 	c->files[c->files_nr++] = *file;
 	op->bytes += file->bytes;
+	op->shared_bytes += file->shared_bytes;
 	file->sums = NULL; /* Handed over. */
 }
 
@@ -336,7 +343,8 @@ static void run_finish(struct ckpt_op *op)
 		/* Not earlier, because training waited until now. */
 		checkpoint_sweep(op->place.at, op->name);
 	if (op->st == SHARD_OK && op->keep > 0 &&
-	    checkpoint_prune(op->place.at, &op->made_of, op->keep, &removed, &e) != SHARD_OK)
+	    checkpoint_prune(op->place.at, &op->made_of, op->keep,
+			     op->server->conf->prune_copied_only, &removed, &e) != SHARD_OK)
 		log_line(op->server->log, LOG_LEVEL_WARN, "event=prune_failed dir=%s why=%s",
 			 op->dir, e.text);
 	if (op->st == SHARD_OK)

@@ -322,6 +322,7 @@ static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shar
 	struct part_file f = {.bytes = body->bytes,
 			      .header_bytes = body->header_bytes,
 			      .piece_bytes = body->piece_bytes,
+			      .shared_bytes = body->shared_bytes,
 			      .sums_nr = (uint32_t)body->n_sums,
 			      .sums = malloc((body->n_sums + 1) * sizeof(*f.sums))};
 	char want[80];

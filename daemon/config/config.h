@@ -63,13 +63,13 @@ struct config {
 	uint32_t capacity; /* Of this node, beside those of the others. 0: it holds nothing. */
 	uint32_t workers;
 	enum log_level log_level;
-	bool allow_unauthenticated;
+	bool allow_unauthenticated, prune_copied_only;
 	uint32_t connections_max;
 	uint64_t linger_ns; /* 0: the daemon never ends by itself. */
-	uint64_t stop_timeout_ns;
+	uint64_t stop_timeout_ns, checkpoint_hook_timeout_ns;
 	enum config_warm warm;
-	char warm_dir[CONFIG_PATH_BYTES], nvme_dir[CONFIG_PATH_BYTES]; /* nvme_dir empty: none. */
-	char checkpoint_roots[CONFIG_PATH_BYTES], gpu[CONFIG_PATH_BYTES]; /* "/a:/b"; "auto" */
+	char warm_dir[CONFIG_PATH_BYTES], nvme_dir[CONFIG_PATH_BYTES], gpu[CONFIG_PATH_BYTES];
+	char checkpoint_roots[CONFIG_PATH_BYTES], checkpoint_hook[CONFIG_PATH_BYTES]; /* "/a:/b" */
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections;

@@ -127,6 +127,20 @@ static const struct table_row rows[] = {
 		.help = "Folders below which anybody may save and restore, as in /a:/b. The same "
 			"holds below each checkpoint_dir of this file. Elsewhere only root and the "
 			"daemon's own user may."},
+	{.section = "daemon", .name = "checkpoint_hook", .type = TABLE_PATH, FIELD(checkpoint_hook),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "A program that copies checkpoints elsewhere, as to an object store. The "
+			"node that coordinates runs it as HOOK copy FOLDER for each complete "
+			"checkpoint, and marks those for which it has exited with 0."},
+	{.section = "daemon", .name = "checkpoint_hook_timeout", .type = TABLE_DURATION,
+		FIELD(checkpoint_hook_timeout_ns), .min = S / 10, .max = 7 * 86400 * S,
+		.fallback = "6h",
+		.help = "How long checkpoint_hook may take for one checkpoint. Then it is ended, "
+			"and begins anew after the next save."},
+	{.section = "daemon", .name = "prune_copied_only", .type = TABLE_BOOL,
+		FIELD(prune_copied_only), .fallback = "no",
+		.help = "keep_latest removes only checkpoints that checkpoint_hook has copied. "
+			"While it fails, all of them stay, and the disk may fill."},
 	{.section = "daemon", .name = "nvme_dir", .type = TABLE_PATH, FIELD(nvme_dir), .max = 255,
 		.otherwise = "none",
 		.help = "The folder for files with the state of models that have tier = nvme. It "

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/copying.h"
 #include "control/access.h"
 #include "control/moving.h"
 #include "gpu/device.h"
@@ -225,6 +226,18 @@ static void own_checkpoint(struct ask *a, const struct model *m)
 		      newest);
 }
 
+/* What checkpoint_hook could not copy. */
+static void own_copies_away(struct ask *a, const struct model *m)
+{
+	const struct copying_state *c = copying_state(m);
+
+	if (c != NULL && c->last_error[0] != 0)
+		found(a, HEALTH_WARN, "copying", m->name, m,
+		      "checkpoint_hook has not copied a checkpoint of \"%s\": %s; %u are left, and "
+		      "are tried again after the next save",
+		      m->name, c->last_error, c->left);
+}
+
 /* A model that does not train, and why. */
 static void own_state(struct ask *a, const struct model *m)
 {
@@ -272,6 +285,7 @@ static void own_model(struct ask *a, const struct model *m)
 		      moving_trouble(m));
 	if (server_leads(m->server))
 		own_checkpoint(a, m);
+	own_copies_away(a, m);
 }
 
 const Shard__Known *health_known(const struct model *m)

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/copying.h"
 #include "control/access.h"
 #include "control/moving.h"
 #include "data/catchup.h"
@@ -348,12 +349,26 @@ static struct ckpt_status checkpoint_now(const struct model *m)
 CHECKPOINT(checkpoint_age, m->ckpt->last.path[0] != 0, ckpt_age(m))
 CHECKPOINT(checkpoint_step, true, (double)m->ckpt->last.step)
 CHECKPOINT(checkpoint_bytes, m->ckpt->last.path[0] != 0, (double)m->ckpt->last.bytes)
+CHECKPOINT(checkpoint_shared, m->ckpt->last.path[0] != 0, (double)m->ckpt->last.shared_bytes)
 CHECKPOINT(checkpoint_write, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.write_ns))
 CHECKPOINT(checkpoint_hold, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.hold_ns))
 CHECKPOINT(checkpoint_failures, true, (double)m->ckpt->failures)
 CHECKPOINT(checkpoint_every, true, (double)m->set.checkpoint_every)
 CHECKPOINT(checkpoint_done, true, (double)checkpoint_now(m).done_bytes)
 CHECKPOINT(checkpoint_total, true, (double)checkpoint_now(m).total_bytes)
+
+#define COPYING(fn, value)                                                                         \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		const struct copying_state *c = copying_state(m);                                  \
+                                                                                                   \
+		if (c != NULL)                                                                     \
+			metrics_sample(f, name, MODEL(m), (double)(value));                        \
+	}
+
+COPYING(copied_step, c->step)
+COPYING(copies_left, c->left)
+COPYING(copy_failures, c->failures)
 
 static const struct family families[] = {
 	{"shardd_model_state", METRICS_GAUGE, "1 for the state that the model is in.", state},
@@ -477,6 +492,9 @@ static const struct family families[] = {
 	 checkpoint_step},
 	{"shardd_checkpoint_bytes", METRICS_GAUGE, "Size of the newest checkpoint.",
 	 checkpoint_bytes},
+	{"shardd_checkpoint_shared_bytes", METRICS_GAUGE,
+	 "Of these, what it shares with the checkpoint before it, and was not written again.",
+	 checkpoint_shared},
 	{"shardd_checkpoint_write_seconds", METRICS_GAUGE,
 	 "What writing the newest checkpoint took, from hold to rename.", checkpoint_write},
 	{"shardd_checkpoint_hold_seconds", METRICS_GAUGE,
@@ -490,6 +508,13 @@ static const struct family families[] = {
 	 checkpoint_done},
 	{"shardd_checkpoint_in_progress_total_bytes", METRICS_GAUGE,
 	 "Bytes that it has to write or read.", checkpoint_total},
+	{"shardd_checkpoint_copied_step", METRICS_GAUGE,
+	 "Step of the checkpoint that checkpoint_hook copied last; 0: none since the start.",
+	 copied_step},
+	{"shardd_checkpoint_copies_left", METRICS_GAUGE,
+	 "Checkpoints that checkpoint_hook has not copied yet.", copies_left},
+	{"shardd_checkpoint_copy_failures_total", METRICS_COUNTER,
+	 "Runs of checkpoint_hook that failed.", copy_failures},
 };
 
 /* HTTP does not say who asks. So it shows what anybody may read, and the rest only if the operator

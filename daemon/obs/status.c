@@ -12,6 +12,7 @@
 #include "obs/metrics.h"
 #include "obs/progress.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/copying.h"
 
 #include "base/check.h"
 #include "control/access.h"
@@ -356,10 +357,24 @@ static json_t *last_json(const struct ckpt_last *l)
 
 	if (l->path[0] == 0)
 		return json_null();
-	return json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step",
-			 (json_int_t)l->step, "bytes", (json_int_t)l->bytes, "write_seconds",
+	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step",
+			 (json_int_t)l->step, "bytes", (json_int_t)l->bytes, "shared_bytes",
+			 (json_int_t)l->shared_bytes, "write_seconds",
 			 (double)l->write_ns / NS_PER_SEC, "hold_seconds",
 			 (double)l->hold_ns / NS_PER_SEC, "age_seconds", age > 0 ? age : 0.0);
+}
+
+/* What checkpoint_hook has copied. Only the node that runs it knows. */
+static json_t *copied_json(const struct model *m)
+{
+	const struct copying_state *c = copying_state(m);
+
+	if (c == NULL)
+		return json_null();
+	return json_pack("{s:b, s:I, s:s, s:I, s:I, s:I, s:s}", "running", c->running, "left",
+			 (json_int_t)c->left, "path", c->path, "step", (json_int_t)c->step, "at",
+			 (json_int_t)c->at, "failures", (json_int_t)c->failures, "last_error",
+			 c->last_error);
 }
 
 static json_t *checkpoint_json(const struct model *m)
@@ -383,6 +398,7 @@ static json_t *checkpoint_json(const struct model *m)
 		o, "failures",
 		json_integer((json_int_t)(k != NULL ? k->failures : m->ckpt->failures)));
 	json_object_set_new(o, "last_error", json_string(error));
+	json_object_set_new(o, "copied", copied_json(m));
 	return o;
 }
 

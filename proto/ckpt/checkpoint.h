@@ -44,8 +44,10 @@ struct checkpoint_found {
 	uint32_t client_nr;
 	char client_why[256];    /* What is wrong with these; empty: their lengths are right. */
 	struct manifest_run run; /* 0 where the manifest cannot be read. */
-	/* complete: the manifest is valid and all files have its lengths. */
-	bool complete, latest;
+	uint64_t sum;            /* Of the manifest. */
+	/* complete: the manifest is valid and all files have its lengths. copied: as
+	 * checkpoint_mark() says. */
+	bool complete, latest, copied;
 	char why[256]; /* What is wrong if it is not complete. */
 };
 /* Lists all that DIR holds, newest step first. With model NULL it lists those of any model. *found
@@ -64,14 +66,19 @@ enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX
  * with the newest complete checkpoint, if there is another one. */
 enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model,
 				  struct manifest **m, struct err *e);
+/* Marks the checkpoint in the folder `path` as copied elsewhere, durably, as long as its manifest
+ * has that sum. A release that does not
+ * know of marks neither replaces nor prunes a folder with one. */
+enum shard_status checkpoint_mark(const char *path, uint64_t sum, struct err *e);
 /* Removes the unfinished folders of `model` in DIR that no save has locked. Their save was
  * killed. */
 void checkpoint_sweep(const char *dir, const char *model);
 /* After a save of `of`: removes the oldest complete checkpoints named global_step* of the same
  * model identity and of no later step, until `keep` are left (0: all). Another run's stay, and so
- * does what `latest` names or another process saves now. *removed may be NULL. */
+ * does what `latest` names or another process saves now. copied: only those that are marked are
+ * removed. *removed may be NULL. */
 enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
-				   uint32_t *removed, struct err *e);
+				   bool copied, uint32_t *removed, struct err *e);
 /* Reads the headers of the files and checks that they hold no more of any tensor than its shape
  * has. SHARD_MISMATCH: the text has the tensor and both numbers. */
 enum shard_status checkpoint_fits(const char *path, const struct manifest *m, struct err *e);

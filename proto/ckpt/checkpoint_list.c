@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <limits.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,33 @@ static int newest_first(const void *a, const void *b)
 	return strcmp(x->tag, y->tag);
 }
 
+/* --- the mark of what is copied --- */
+
+enum shard_status checkpoint_mark(const char *path, uint64_t sum, struct err *e)
+{
+	char name[CHECKPOINT_PATH_MAX + 16], draft[CHECKPOINT_PATH_MAX + 24], text[24];
+	enum shard_status st;
+
+	snprintf(name, sizeof(name), "%s/" FOLDER_COPIED, path);
+	snprintf(draft, sizeof(draft), "%s.tmp", name);
+	snprintf(text, sizeof(text), "%016" PRIx64 "\n", sum);
+	st = folder_put_text(name, draft, text, e);
+	return st == SHARD_OK ? folder_sync(path, e) : st;
+}
+
+/* A mark of another manifest means nothing. A save may have taken the tag since it was copied. */
+static bool is_marked(const char *path, uint64_t sum)
+{
+	char name[CHECKPOINT_PATH_MAX + 16], text[24], want[24];
+
+	snprintf(name, sizeof(name), "%s/" FOLDER_COPIED, path);
+	snprintf(want, sizeof(want), "%016" PRIx64, sum);
+	return folder_get_text(name, text, sizeof(text), NULL) == SHARD_OK &&
+	       strcmp(text, want) == 0;
+}
+
+/* --- the list --- */
+
 /* Looks at DIR/tag. Returns false if it is no checkpoint, or one of another model. */
 static bool look(struct checkpoint_found *f, const char *dir, const char *tag, const char *model)
 {
@@ -56,6 +84,8 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 		memcpy(f->created, m->created, sizeof(f->created));
 		f->step = m->step;
 		f->run = m->run;
+		f->sum = m->sum;
+		f->copied = is_marked(path, m->sum);
 		for (uint32_t i = 0; i < m->files_nr; i++)
 			f->bytes += m->files[i].bytes;
 		ours = !model || strcmp(model, m->name) == 0;
@@ -183,19 +213,21 @@ static bool counts(const struct checkpoint_found *f, const struct manifest *of)
 
 /* Does it still count, now that nobody else changes it? Another daemon may have saved that tag
  * since the folder was listed. */
-static bool may_go(const char *dir, const char *tag, const struct manifest *of)
+static bool may_go(const char *dir, const char *tag, const struct manifest *of, bool copied)
 {
 	char latest[CHECKPOINT_TAG_MAX + 1] = "";
 	struct checkpoint_found f;
 
 	(void)checkpoint_latest(dir, latest, NULL);
-	return strcmp(latest, tag) != 0 && look(&f, dir, tag, of->name) && counts(&f, of);
+	return strcmp(latest, tag) != 0 && look(&f, dir, tag, of->name) && counts(&f, of) &&
+	       (f.copied || !copied);
 }
 
 /* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint.
  * *gone stays false where another save has that tag or its temporary name. */
 static enum shard_status drop_held(const char *dir, const char *tag, const char *path,
-				   const struct manifest *of, bool *gone, struct err *e)
+				   const struct manifest *of, bool copied, bool *gone,
+				   struct err *e)
 {
 	char aside[CHECKPOINT_PATH_MAX];
 	enum shard_status st;
@@ -208,7 +240,7 @@ static enum shard_status drop_held(const char *dir, const char *tag, const char 
 	st = folder_remove(aside, e);
 	if (held >= 0)
 		close(held);
-	if (st != SHARD_OK || !may_go(dir, tag, of))
+	if (st != SHARD_OK || !may_go(dir, tag, of, copied))
 		return st;
 	if (folder_move(path, aside) == 0) {
 		*gone = true;
@@ -220,7 +252,7 @@ static enum shard_status drop_held(const char *dir, const char *tag, const char 
 }
 
 static enum shard_status drop(const char *dir, const char *tag, const struct manifest *of,
-			      bool *gone, struct err *e)
+			      bool copied, bool *gone, struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX];
 	enum shard_status st = checkpoint_path(path, dir, tag, e);
@@ -232,14 +264,14 @@ static enum shard_status drop(const char *dir, const char *tag, const struct man
 	held = folder_hold_manifest(path);
 	if (held < 0 && errno == EWOULDBLOCK)
 		return SHARD_OK;
-	st = drop_held(dir, tag, path, of, gone, e);
+	st = drop_held(dir, tag, path, of, copied, gone, e);
 	if (held >= 0)
 		close(held);
 	return st;
 }
 
 enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
-				   uint32_t *removed, struct err *e)
+				   bool copied, uint32_t *removed, struct err *e)
 {
 	struct checkpoint_found *found;
 	uint32_t nr, kept = 0, gone = 0;
@@ -258,7 +290,9 @@ enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, u
 			kept++;
 			continue;
 		}
-		st = drop(dir, found[i].tag, of, &dropped, e);
+		if (copied && !found[i].copied)
+			continue;
+		st = drop(dir, found[i].tag, of, copied, &dropped, e);
 		gone += dropped;
 	}
 	if (st == SHARD_OK && gone > 0)

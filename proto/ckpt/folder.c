@@ -100,7 +100,8 @@ static bool ends_with(const char *name, const char *end)
 static bool of_checkpoint(const char *name)
 {
 	return says_whose(name) || strcmp(name, FOLDER_OWNER ".tmp") == 0 ||
-	       strcmp(name, FOLDER_LATEST) == 0 || ends_with(name, ".safetensors");
+	       strcmp(name, FOLDER_LATEST) == 0 || strcmp(name, FOLDER_COPIED) == 0 ||
+	       strcmp(name, FOLDER_COPIED ".tmp") == 0 || ends_with(name, ".safetensors");
 }
 
 /* True if the manifest in this folder begins like one of shardd. Damage after that does not

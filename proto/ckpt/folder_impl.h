@@ -9,7 +9,8 @@
 
 #include <sys/types.h>
 
-#define FOLDER_OWNER ".model" /* in an unfinished folder: whose it is */
+#define FOLDER_OWNER  ".model"  /* in an unfinished folder: whose it is */
+#define FOLDER_COPIED ".copied" /* which manifest the operator's program has copied, by its sum */
 #define FOLDER_LATEST                                                                              \
 	".latest" /* in a folder that is about to be finished: the next DIR/latest                 \
 		   */

@@ -53,6 +53,16 @@ struct part_file { /* What the manifest keeps of it. sums is malloc'ed. */
 	uint64_t bytes, header_bytes;
 	uint32_t piece_bytes, sums_nr;
 	uint64_t *sums;
+	uint64_t
+		shared_bytes; /* Of part_write(): not written, see part_older. Not in a manifest. */
+};
+
+/* The node's file of an earlier checkpoint. Where it has the same bytes at the same place, the file
+ * system is asked to let both files have them, and they are not written again. The earlier file may
+ * be removed at any time. */
+struct part_older {
+	const char *dir;
+	const struct part_file *file;
 };
 
 struct part_progress { /* Shared with another thread. */
@@ -69,10 +79,12 @@ uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct 
 		    uint32_t blobs_nr);
 /* Writes dir/name and syncs it. Fills *out, and the blobs' offsets. SHARD_SYSTEM keeps errno and
  * names path and reason (ENOSPC ...), and the file is removed. Runs of a kind and tensor that
- * follow each other in the list and in the tensor become one entry. */
+ * follow each other in the list and in the tensor become one entry. older may be NULL; if its file
+ * is missing, damaged or another one, all is written. */
 enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs,
 			     uint32_t runs_nr, struct part_blob *blobs, uint32_t blobs_nr,
-			     struct part_file *out, struct part_progress *p, struct err *e);
+			     const struct part_older *older, struct part_file *out,
+			     struct part_progress *p, struct err *e);
 
 /* Fills every run from those files of a checkpoint that hold it. Only the pieces that are needed
  * are read, and each is compared with its sum first. SHARD_PROTOCOL: a piece differs or a file has

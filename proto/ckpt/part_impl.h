@@ -28,10 +28,15 @@ void part_close(struct part_fd *f);
  * must be cut to its length. */
 ssize_t part_pread(struct part_fd *f, void *to, size_t bytes, uint64_t offset);
 ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t offset);
+/* Both files have these bytes from now on, and the file system keeps them once (a reflink). False:
+ * it cannot, and what `to` has there is not known. */
+bool part_share(const struct part_fd *to, const struct part_fd *from, uint64_t offset,
+		uint64_t bytes);
 
 /* Items 0 to nr-1, each taken by one thread with a buffer of PART_PIECE_BYTES. */
 struct part_job {
 	uint64_t nr;
+	bool twice;                     /* The buffer has room for two pieces. */
 	struct part_progress *progress; /* May be NULL. */
 	/* *done: bytes for the progress. */
 	enum shard_status (*item)(struct part_job *j, uint64_t i, void *buffer, uint64_t *done,

@@ -11,10 +11,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -113,16 +115,28 @@ ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t 
 	return (ssize_t)bytes;
 }
 
+bool part_share(const struct part_fd *to, const struct part_fd *from, uint64_t offset,
+		uint64_t bytes)
+{
+	struct file_clone_range r = {.src_fd = from->fd,
+				     .src_offset = offset,
+				     .src_length = bytes,
+				     .dest_offset = offset};
+
+	CHECK(to->fd >= 0 && from->fd >= 0);
+	return ioctl(to->fd, FICLONERANGE, &r) == 0;
+}
+
 /* --- threads --- */
 
 /* In large pages where there are any. A device then moves it in a few long runs, not in thousands
  * of short ones. */
-static void *piece_buffer(void)
+static void *piece_buffer(size_t pieces)
 {
-	void *buffer = aligned_alloc(LARGE_PAGE, PART_PIECE_BYTES);
+	void *buffer = aligned_alloc(LARGE_PAGE, pieces * PART_PIECE_BYTES);
 
 	if (buffer)
-		(void)madvise(buffer, PART_PIECE_BYTES, MADV_HUGEPAGE);
+		(void)madvise(buffer, pieces * PART_PIECE_BYTES, MADV_HUGEPAGE);
 	return buffer;
 }
 
@@ -142,7 +156,7 @@ static void *work(void *arg)
 {
 	struct part_job *j = arg;
 	struct err e = {.status = SHARD_OK};
-	void *buffer = piece_buffer();
+	void *buffer = piece_buffer(j->twice ? 2 : 1);
 
 	if (!buffer)
 		failed(j, part_no_memory(&e, "a buffer of 8 MiB"), ENOMEM, &e);

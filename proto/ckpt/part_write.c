@@ -2,8 +2,9 @@
 /* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file
  * is a list of sources (header, runs, blobs), cut into pieces of PART_PIECE_BYTES → any free
  * thread sums and writes a piece → the file is cut to its length and synced. A piece that lies in
- * one run is written from there, and others are gathered first. It fails with what the file system
- * says (path, offset, tensor, reason), or when it is cancelled. The file is then removed. */
+ * one run is written from there, and others are gathered first. A piece that an earlier file has at
+ * the same place is shared with it where the file system can do that. It fails with what the file
+ * system says (path, offset, tensor, reason), or when it is cancelled. The file is then removed. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -33,7 +34,11 @@ struct writer {
 	void *header;
 	uint64_t header_bytes, bytes;
 	uint64_t *sums;
-	struct turn *order; /* [pieces] */
+	struct turn *order;   /* [pieces] */
+	struct part_fd older; /* The earlier file, which has older_is. -1: there is none. */
+	const struct part_file *older_is;
+	_Atomic bool refused; /* The file system does not share. */
+	_Atomic uint64_t shared_bytes;
 };
 
 struct turn { /* When a piece is written. */
@@ -147,6 +152,7 @@ static void writer_free(struct writer *w)
 	int error = errno;
 
 	part_close(&w->fd);
+	part_close(&w->older);
 	free(w->entry);
 	free(w->names);
 	free(w->source);
@@ -159,7 +165,7 @@ static void writer_free(struct writer *w)
 uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs,
 		    uint32_t blobs_nr)
 {
-	struct writer w = {.fd.fd = -1};
+	struct writer w = {.fd.fd = -1, .older.fd = -1};
 	void *header = NULL;
 	size_t header_bytes = 0;
 	uint64_t bytes = 0;
@@ -285,6 +291,34 @@ static void put_in_order(struct writer *w, uint32_t pieces)
 	qsort(w->order, pieces, sizeof(*w->order), by_turn);
 }
 
+/* Would the earlier file have had this piece, of the same length? */
+static bool older_has(const struct writer *w, uint64_t i, size_t bytes)
+{
+	const struct part_file *f = w->older_is;
+	uint64_t offset = i * PART_PIECE_BYTES;
+
+	if (w->older.fd < 0 || i >= f->sums_nr || f->sums[i] != w->sums[i])
+		return false;
+	return bytes == PART_PIECE_BYTES ? f->bytes - offset >= bytes : f->bytes - offset == bytes;
+}
+
+/* True: the new file has these bytes, and they did not have to be written. The sum of the manifest
+ * only says where it is worth asking. What the new file has then is read back and compared with the
+ * weights, since the earlier file may have been damaged or changed after it was written. */
+static bool share_piece(struct writer *w, uint64_t i, const void *from, size_t bytes, void *again)
+{
+	uint64_t offset = i * PART_PIECE_BYTES;
+
+	if (!older_has(w, i, bytes) || w->refused)
+		return false;
+	if (!part_share(&w->fd, &w->older, offset, bytes)) {
+		w->refused = true;
+		return false;
+	}
+	return part_pread(&w->fd, again, bytes, offset) == (ssize_t)bytes &&
+	       memcmp(again, from, bytes) == 0;
+}
+
 static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buffer, uint64_t *done,
 				     struct err *e)
 {
@@ -302,14 +336,30 @@ static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buff
 		from = buffer;
 	}
 	w->sums[i] = xxh_sum(from, bytes, 0);
+	*done = bytes;
+	if (share_piece(w, i, from, bytes, (char *)buffer + PART_PIECE_BYTES)) {
+		w->shared_bytes += bytes;
+		return SHARD_OK;
+	}
 	if (part_pwrite(&w->fd, from, bytes, offset) < 0)
 		return err_sys(
 			e, errno, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s",
 			w->path, bytes, offset, name_at(w, offset), strerror(errno),
 			errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder"
 							   : "");
-	*done = bytes;
 	return SHARD_OK;
+}
+
+/* Tries it with the first piece, which is written or shared later. */
+static bool shares(struct writer *w)
+{
+	uint64_t bytes;
+
+	if (w->older.fd < 0)
+		return false;
+	bytes = w->older_is->bytes < PART_PIECE_BYTES ? w->older_is->bytes : PART_PIECE_BYTES;
+	w->refused = !part_share(&w->fd, &w->older, 0, bytes);
+	return !w->refused;
 }
 
 static enum shard_status open_for(struct writer *w, struct err *e)
@@ -322,8 +372,9 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
 		return st;
 	/* Where the file system can reserve space, a full disk shows at once. No bytes are written
-	 * for that. */
-	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
+	 * for that. Nothing is reserved where the file system shares: less may be needed, and Btrfs
+	 * keeps all that was reserved as long as any of it is used. */
+	if (!shares(w) && fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
 	    (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
 		return err_sys(e, errno,
 			       "%s: %" PRIu64
@@ -332,10 +383,23 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 	return SHARD_OK;
 }
 
+/* Without it all is written, so it need not be there. */
+static void open_older(struct writer *w, const struct part_older *older)
+{
+	if (older == NULL || older->file->piece_bytes != PART_PIECE_BYTES ||
+	    part_open_file(&w->older, older->dir, older->file, NULL) != SHARD_OK)
+		return;
+	w->older_is = older->file;
+}
+
 static enum shard_status write_all(struct writer *w, uint32_t pieces, struct part_progress *p,
 				   struct err *e)
 {
-	struct part_job j = {.nr = pieces, .progress = p, .item = write_piece, .owner = w};
+	struct part_job j = {.nr = pieces,
+			     .twice = w->older.fd >= 0,
+			     .progress = p,
+			     .item = write_piece,
+			     .owner = w};
 	enum shard_status st = open_for(w, e);
 	int fd = w->fd.fd;
 
@@ -354,9 +418,10 @@ static enum shard_status write_all(struct writer *w, uint32_t pieces, struct par
 
 enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs,
 			     uint32_t runs_nr, struct part_blob *blobs, uint32_t blobs_nr,
-			     struct part_file *out, struct part_progress *p, struct err *e)
+			     const struct part_older *older, struct part_file *out,
+			     struct part_progress *p, struct err *e)
 {
-	struct writer w = {.fd.fd = -1};
+	struct writer w = {.fd.fd = -1, .older.fd = -1};
 	enum shard_status st = lay_out(&w, runs, runs_nr, blobs, blobs_nr, e);
 	uint32_t pieces;
 
@@ -374,6 +439,7 @@ enum shard_status part_write(const char *dir, const char *name, const struct par
 		goto end;
 	}
 	put_in_order(&w, pieces);
+	open_older(&w, older);
 	st = write_all(&w, pieces, p, e);
 	if (st != SHARD_OK) {
 		int error = errno;
@@ -387,6 +453,7 @@ enum shard_status part_write(const char *dir, const char *name, const struct par
 	out->header_bytes = w.header_bytes;
 	out->sums = w.sums;
 	out->sums_nr = pieces;
+	out->shared_bytes = w.shared_bytes;
 	w.sums = NULL;
 end:
 	writer_free(&w);

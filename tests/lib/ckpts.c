@@ -87,7 +87,7 @@ static enum shard_status write_node(const char *path, struct manifest *m, int no
 		}
 	}
 	snprintf(name, sizeof(name), "node-%c.safetensors", 'a' + node);
-	st = part_write(path, name, runs, nr, &blob, blobs, &m->files[m->files_nr], NULL, e);
+	st = part_write(path, name, runs, nr, &blob, blobs, NULL, &m->files[m->files_nr], NULL, e);
 	free(memory);
 	if (st != SHARD_OK)
 		return st;

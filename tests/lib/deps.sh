@@ -20,6 +20,7 @@ packages=(
 	libcmocka-dev procps                                        # tests
 	openssl                                                     # the other end of TLS in tests
 	etcd-server etcd-client                                     # the clusters of tests/proc/test_source_etcd
+	xfsprogs btrfs-progs                                        # file systems that share parts of files (tests/unit/test_part_older)
 	clang llvm libclang-rt-dev clang-format                     # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
 	iperf3 fio                                                  # figures beside ours in make bench

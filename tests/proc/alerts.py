@@ -57,6 +57,7 @@ OF_COORDINATOR = {
     "shardd_joined": const(2), "shardd_move_age_seconds": const(0),
     "shardd_votes_differ_total": const(0), "shardd_checkpoint_every_steps": const(100),
     "shardd_checkpoint_last_step": const("100+60"), "shardd_checkpoint_failures_total": const(0),
+    "shardd_checkpoint_copy_failures_total": const(0),
 }
 
 
@@ -238,6 +239,10 @@ FAULTS = [
      {key("shardd_checkpoint_failures_total", "a", model="m"): turns(0, 1, 11)},
      "ShardCheckpointFails", 9, 20, MODEL,
      "model m: a save or restore failed; the older checkpoints are still there"),
+    ("a checkpoint is not copied",
+     {key("shardd_checkpoint_copy_failures_total", "a", model="m"): turns(0, 1, 11)},
+     "ShardCheckpointNotCopied", 9, 20, MODEL,
+     "model m: checkpoint_hook failed to copy a checkpoint; shardctl status says why"),
     ("a node with another secret dials both nodes each second",
      both("shardd_auth_refused_total", turns(0, "0+60")),
      "ShardSecretRefused", 9, 30, JOB,

@@ -93,7 +93,7 @@ for node in a b; do
 	grep -q '^b = 10.0.0.2:29700$' "$dir/two.said" && grep -q '^checkpoint_every = 1000$' "$dir/two.said" || bad "the block of two nodes says something else: $(cat "$dir/two.said")"
 done
 # The default that stands there is the one of the table, where the value of an option is one of all nodes.
-sed '1,/^; <<<$/d; /^\[nodes\]/,$d; s/^;\([a-z_]* = \)/\1/; /^\(node\|secret\|node_secret\|etcd_[a-z]*\|tls_cert\|tls_key\|tls_ca\|memory\|http_allow\|workers\|checkpoint_roots\|nvme_dir\|membership\) = /d' deploy/shardd.conf >"$dir/all.conf"
+sed '1,/^; <<<$/d; /^\[nodes\]/,$d; s/^;\([a-z_]* = \)/\1/; /^\(node\|secret\|node_secret\|etcd_[a-z]*\|tls_cert\|tls_key\|tls_ca\|memory\|http_allow\|workers\|checkpoint_roots\|checkpoint_hook\|nvme_dir\|membership\) = /d' deploy/shardd.conf >"$dir/all.conf"
 for f in /dev/null "$dir/all.conf"; do
 	env -i "$B/shardd" --config "$f" --node a --check >"$dir/said" 2>&1 || bad "deploy/shardd.conf with its defaults set: $(cat "$dir/said")"
 	mv "$dir/said" "$dir/$(basename "$f").said"

@@ -100,7 +100,7 @@ static void test_origins(void **state)
 	" --set cluster.etcd_cert=/etc/d --set cluster.etcd_key=/etc/e"                            \
 	" --set net.tls_cert=/etc/f --set net.tls_key=/etc/g --set net.tls_ca=/etc/h"              \
 	" --set daemon.http=0.0.0.0:1 --set daemon.http_allow=10.0.0.0/8"                          \
-	" --set daemon.nvme_dir=/etc/i"
+	" --set daemon.nvme_dir=/etc/i --set daemon.checkpoint_hook=/etc/j"
 
 /* No option is left out: there are as many lines as --check prints. */
 static void test_all(void **state)

@@ -265,7 +265,7 @@ static void save_nan(struct yard *y)
 	assert_int_equal(run[nr - 1].kind, SHARD_MASTER);
 	run[nr - 1].at[run[nr - 1].count - 1] = NAN;
 	assert_int_equal(
-		part_write(to, "node-a.safetensors", run, nr, NULL, 0, &file, &progress, &e),
+		part_write(to, "node-a.safetensors", run, nr, NULL, 0, NULL, &file, &progress, &e),
 		SHARD_OK);
 	for (uint32_t i = 0; i < m->files_nr; i++)
 		part_file_free(&m->files[i]);

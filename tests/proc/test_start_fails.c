@@ -61,6 +61,24 @@ static void shardd(int rc, const char *text, const char *socket, unsigned http)
 	tool_expect(rc, text, "shardd", words);
 }
 
+#define FIRST "--config /dev/null --node a --listen off --state %s/state --socket %s/s "
+
+/* What is to copy checkpoints is there, and can be run. */
+static void test_hook(void **state)
+{
+	char words[400], text[200];
+
+	(void)state;
+	snprintf(words, sizeof(words), FIRST "--set daemon.checkpoint_hook=%s/hook", dir, dir, dir);
+	snprintf(text, sizeof(text), "[daemon] checkpoint_hook = %s/hook: cannot be run by uid %u",
+		 dir, (unsigned)geteuid());
+	tool_expect(4, text, "shardd", words);
+	snprintf(words, sizeof(words), FIRST "--set daemon.prune_copied_only=yes", dir, dir);
+	tool_expect(4, "nothing copies checkpoints, so none would ever be removed", "shardd",
+		    words);
+	assert_false(there("state"));
+}
+
 static void starts(char bytes[64])
 {
 	char path[128];
@@ -100,7 +118,8 @@ static void test_litter(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_litter, begin, end)};
+		cmocka_unit_test_setup_teardown(test_litter, begin, end),
+		cmocka_unit_test_setup_teardown(test_hook, begin, end)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

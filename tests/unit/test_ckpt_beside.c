@@ -227,7 +227,7 @@ static void test_prune_beside(void **state)
 		beside.save = second_saves;
 		calls = 0;
 		beside.at = at;
-		MUST(checkpoint_prune(second.dir, &of, 1, &removed, &e));
+		MUST(checkpoint_prune(second.dir, &of, 1, false, &removed, &e));
 		beside.at = 0;
 		check_latest(at);
 		if (second.saved > 0)
@@ -255,11 +255,11 @@ static void test_prune_spares_drafts(void **state)
 		MUST(ckpts_save_of(second.dir, "gpt", 7, s, &e));
 	MUST(checkpoint_begin(path, second.dir, "global_step8", "gpt", &held, &e));
 	assert_true(held >= 0);
-	MUST(checkpoint_prune(second.dir, &of, 1, &removed, &e));
+	MUST(checkpoint_prune(second.dir, &of, 1, false, &removed, &e));
 	assert_int_equal(removed, 0);
 	assert_true(checkpoint_begun(path, "gpt"));
 	close(held);
-	MUST(checkpoint_prune(second.dir, &of, 1, &removed, &e));
+	MUST(checkpoint_prune(second.dir, &of, 1, false, &removed, &e));
 	assert_int_equal(removed, 1);
 	assert_int_equal(entries(second.dir), 2);
 	ckpts_remove(second.dir);

@@ -96,7 +96,7 @@ static void test_pieces(void **state)
 				  .count = 1,
 				  .at = b}};
 
-	MUST(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e));
+	MUST(part_write(dir, "x.safetensors", out, 2, NULL, 0, NULL, &f, &p, &e));
 	assert_int_equal(p.done_bytes, f.bytes);
 	assert_int_equal(f.bytes, part_bytes(out, 2, NULL, 0));
 	assert_int_equal(f.sums_nr, 6);
@@ -113,7 +113,7 @@ static void test_pieces(void **state)
 	assert_int_equal(part_load(dir, &f, 1, in, 2, false, &p, &e), SHARD_INTERRUPTED);
 	assert_int_equal(part_verify(dir, &f, 1, &p, &e), SHARD_INTERRUPTED);
 	part_file_free(&f);
-	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e),
+	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, NULL, &f, &p, &e),
 			 SHARD_INTERRUPTED);
 	assert_int_equal(rmdir(dir), 0); /* The cancelled write has removed its file. */
 	free(a);
@@ -150,7 +150,7 @@ static void test_in_place(void **state)
 		{.kind = SHARD_MASTER, .tensor = "v", .first = 0, .count = v, .at = back + w},
 		{.kind = SHARD_MASTER, .tensor = "u", .first = 7, .count = u, .at = back + w + v}};
 
-	MUST(part_write(dir, "x.safetensors", out, 3, NULL, 0, &f, NULL, &e));
+	MUST(part_write(dir, "x.safetensors", out, 3, NULL, 0, NULL, &f, NULL, &e));
 	MUST(part_verify(dir, &f, 1, NULL, &e));
 	MUST(part_load(dir, &f, 1, in, 3, false, NULL, &e));
 	assert_memory_equal(back, near, near_bytes);
@@ -179,8 +179,8 @@ static void test_what_is_not_there(void **state)
 
 	(void)state;
 	ckpts_folder(dir);
-	MUST(part_write(dir, "x.safetensors", &out, 1, NULL, 0, &f[0], NULL, &e));
-	MUST(part_write(dir, "y.safetensors", &out, 1, NULL, 0, &f[1], NULL, &e));
+	MUST(part_write(dir, "x.safetensors", &out, 1, NULL, 0, NULL, &f[0], NULL, &e));
+	MUST(part_write(dir, "y.safetensors", &out, 1, NULL, 0, NULL, &f[1], NULL, &e));
 	assert_int_equal(part_load(dir, f, 1, &gap, 1, true, NULL, &e), SHARD_NOT_FOUND);
 	assert_non_null(strstr(e.text, "master/w[63:64]"));
 	assert_int_equal(part_load(dir, f, 1, &other, 1, true, NULL, &e), SHARD_NOT_FOUND);

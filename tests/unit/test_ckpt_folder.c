@@ -469,6 +469,19 @@ static void make_file(const char *dir, const char *name, const char *text)
 	fclose(f);
 }
 
+/* Marks it as copied, by the sum of its manifest or by another one. */
+static void mark(const char *dir, const char *tag, uint64_t off)
+{
+	char path[CHECKPOINT_PATH_MAX];
+	struct err e = {.text = ""};
+	struct manifest *m;
+
+	MUST(checkpoint_path(path, dir, tag, &e));
+	MUST(manifest_read(path, &m, &e));
+	MUST(checkpoint_mark(path, m->sum + off, &e));
+	manifest_free(&m);
+}
+
 /* A list has the newest step first and says why a checkpoint is not complete. Pruning removes old
  * complete checkpoints of the same run, and nothing else. */
 static void test_list_and_prune(void **state)
@@ -509,18 +522,25 @@ static void test_list_and_prune(void **state)
 	assert_int_equal(step, 99);
 	MUST(checkpoint_latest(dir, tag, &e));
 	assert_string_equal(tag, "global_step99");
-	MUST(checkpoint_prune(dir, &of, 0, &removed, &e));
+	MUST(checkpoint_prune(dir, &of, 0, false, &removed, &e));
 	assert_int_equal(removed, 0);
 	of.run.id[1]++; /* Another run of a model of that name. */
-	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
+	MUST(checkpoint_prune(dir, &of, 1, false, &removed, &e));
 	assert_int_equal(removed, 0);
 	of.run.id[1]--;
 	of.step = 7; /* The model was rolled back to before all of them. */
-	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
+	MUST(checkpoint_prune(dir, &of, 1, false, &removed, &e));
 	assert_int_equal(removed, 0);
 	of.step = 12;
-	MUST(checkpoint_prune(dir, &of, 2, &removed, &e));
-	assert_int_equal(removed, 2); /* Steps 9 and 8. Step 11 is not complete, and stays. */
+	MUST(checkpoint_prune(dir, &of, 2, true, &removed, &e));
+	assert_int_equal(removed, 0);
+	mark(dir, "global_step8", 0);
+	mark(dir, "global_step9", 1); /* Of another manifest. */
+	MUST(checkpoint_prune(dir, &of, 2, true, &removed, &e));
+	assert_int_equal(removed, 1); /* Step 8. */
+	MUST(checkpoint_prune(dir, &of, 2, false, &removed, &e));
+	assert_int_equal(removed,
+			 1); /* Step 9, with its mark. Step 11 is not complete, and stays. */
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
 	assert_int_equal(nr, 4);
 	free(found);

@@ -65,7 +65,8 @@ static void test_turns(void **state)
 					   .count = TURN_ELEMS,
 					   .memory = &memory,
 					   .turn = i % TURNS};
-	if (part_write(dir, "x.safetensors", out, 2 * TURNS, NULL, 0, &f, NULL, &e) != SHARD_OK)
+	if (part_write(dir, "x.safetensors", out, 2 * TURNS, NULL, 0, NULL, &f, NULL, &e) !=
+	    SHARD_OK)
 		fail_msg("%s", e.text);
 	assert_true(t.used && !t.late);
 	if (part_verify(dir, &f, 1, NULL, &e) != SHARD_OK)
