@@ -142,7 +142,7 @@ static enum shard_status find_super(struct disk *d, struct store *st, int fd, st
 		(void)close(dir);
 	if (rc != SHARD_OK || !d->there)
 		return rc;
-	rc = super_find(&d->found, fd, d->id, &why);
+	rc = super_find(&d->found, fd, d->id, UINT64_MAX, &why);
 	if (rc == SHARD_NOT_FOUND && !d->recall)
 		return SHARD_OK; /* No step has got so far. */
 	if (rc != SHARD_OK)
@@ -241,7 +241,7 @@ enum shard_status disk_recall(struct super_found *out, const struct server *s,
 	if (st == SHARD_NOT_FOUND)
 		return missing(s, of, name, e);
 	if (st == SHARD_OK) {
-		st = super_find(out, fd, of->id, &why);
+		st = super_find(out, fd, of->id, UINT64_MAX, &why);
 		(void)close(fd);
 	}
 	if (st == SHARD_NOT_FOUND || st == SHARD_MISMATCH)
@@ -331,7 +331,7 @@ static bool has_weights(int dir, const char *name)
 
 	if (fd < 0)
 		return errno != ELOOP && errno != ENOENT;
-	st = super_find(&f, fd, id != NULL ? strtoull(id + 1, NULL, 16) : 0, &e);
+	st = super_find(&f, fd, id != NULL ? strtoull(id + 1, NULL, 16) : 0, UINT64_MAX, &e);
 	super_free(&f);
 	(void)close(fd);
 	return st != SHARD_NOT_FOUND;
