@@ -375,7 +375,7 @@ help:
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
 	  'make nvme-kill NVME_KILLS=n' 'kills a process whose state is on a disk n times (1000), and compares every chunk' \
-	  'make nvme-power NVME_LOSSES=n' 'takes the power n times (1000) from a disk that forgets what was not synced, and compares every chunk' \
+	  'make nvme-power NVME_LOSSES=n' 'takes the power n times (1000) from a disk that forgets what was not synced, and from several nodes, and compares every chunk' \
 	  'make chaos SECONDS=n SEED=k' 'real daemons and trainers under faults, a replay, and figures; CLUSTER=static, quorum or etcd alone; FAULTS="a b"' \
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \

@@ -40,10 +40,11 @@ nvme-kill: $(B)/tests/proc/test_nvme_kill
 	@NVME_KILLS='$(or $(NVME_KILLS),1000)' $<
 
 # `make nvme-power NVME_LOSSES=n`: takes the power n times from a disk that forgets what was not
-# synced, and compares every chunk. `make check` does so a few hundred times.
+# synced, and n times from several nodes, and compares every chunk. `make check` does so a few
+# hundred times.
 .PHONY: nvme-power
-nvme-power: $(B)/tests/unit/test_nvme_power
-	@NVME_LOSSES='$(or $(NVME_LOSSES),1000)' $<
+nvme-power: $(B)/tests/unit/test_nvme_power $(B)/tests/unit/test_nvme_power_nodes
+	@for t in $^; do NVME_LOSSES='$(or $(NVME_LOSSES),1000)' $$t || exit 1; done
 
 # `make demo-elastic`: kills the node that coordinates for good, and lets another one join.
 demo-elastic:

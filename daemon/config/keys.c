@@ -220,10 +220,11 @@ static const struct table_row rows[] = {
 			"the memory of its master and moments."},
 	{.name = "nvme_durable", .role = SETTINGS_DURABLE, .type = TABLE_CHOICE,
 		.words = durable_words, FIELD(nvme_durable), .fallback = "off",
-		.help = "tier = nvme, on one node: with step, the disk has every step before the "
+		.help = "tier = nvme: with step, the disks of all nodes have every step before the "
 			"next one is decided, so that a loss of power costs one step at most. Then "
 			"each step writes all chunks, to twice the room. It takes warm_restart, "
-			"nvme_share = 100 and max_staleness = 0."},
+			"membership = static, nvme_share = 100, max_staleness = 0 and, on several "
+			"nodes, replicas = 1."},
 	{.name = "nvme_share", .role = SETTINGS_NVME, .type = TABLE_COUNT, FIELD(nvme_share), .min = 1,
 		.max = 100, .fallback = "100",
 		.help = "tier = nvme: how many percent of its chunks a node keeps on its disk. The "

@@ -272,8 +272,8 @@ static const struct table_row rows[] = {
 		FIELD(lost_timeout_ns), .min = S / 10, .max = 86400 * S, .fallback = "120s",
 		.shared = true,
 		.help = "A node that has been away for this long is given up, and the models that "
-			"it holds chunks of are LOST. It has to be longer than a watchdog and a "
-			"start together."},
+			"it holds chunks of are LOST, but for those with nvme_durable = step. It "
+			"has to be longer than a watchdog and a start together."},
 	{.section = "cluster", .name = "step_timeout", .type = TABLE_DURATION,
 		FIELD(step_timeout_ns), .min = S / 10, .max = 86400 * S, .fallback = "300s",
 		.shared = true,

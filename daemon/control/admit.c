@@ -73,7 +73,7 @@ static const struct model *durable_of(const struct list *models)
 	return NULL;
 }
 
-/* A model of one node, which has to stay one. NULL: there is none. */
+/* A model whose chunks have to stay where they are. NULL: there is none. */
 static const struct model *durable(const struct server *s)
 {
 	const struct model *m = durable_of(&s->models);
@@ -86,14 +86,15 @@ static enum shard_status may_add(const struct server *s, struct err *e)
 	const char *why;
 	const struct config_node *next = nodes_next(s, &why);
 	const struct peer *older = peer_older(s, WIRE_JOINS);
-	const struct model *alone = durable(s);
+	const struct model *stays = durable(s);
 
-	if (alone != NULL)
-		return err_set(e, SHARD_UNSUPPORTED,
-			       "\"%s\" has nvme_durable = step, which is for models on one node: "
-			       "save and drop it before a node joins, and define it without that "
-			       "afterwards",
-			       alone->name);
+	if (stays != NULL)
+		return err_set(
+			e, SHARD_UNSUPPORTED,
+			"\"%s\" has nvme_durable = step, whose chunks stay on the nodes that "
+			"it was defined on: save and drop it before a node joins, and define "
+			"it afterwards",
+			stays->name);
 	if (s->nodes_nr == 1 && (strcmp(s->node[0].address.host, "0.0.0.0") == 0 ||
 				 strcmp(s->node[0].address.host, "::") == 0))
 		return err_set(e, SHARD_BAD_STATE,

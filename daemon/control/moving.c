@@ -560,6 +560,18 @@ static void note_since(struct model *m, uint64_t now_ns)
 	}
 }
 
+/* A file has the chunks that it was made for. */
+static void stays(struct model *m)
+{
+	struct moving *v = moving_new(m);
+
+	if (v == NULL)
+		return;
+	v->due = false;
+	snprintf(v->why, sizeof(v->why),
+		 "\"%s\" has nvme_durable = step, whose chunks stay where they are", m->name);
+}
+
 static void moving_beat(struct model *m, uint64_t now_ns)
 {
 	struct moving *v = moving_of(m);
@@ -579,6 +591,11 @@ static void moving_beat(struct model *m, uint64_t now_ns)
 	out = out_of_place(m, nr, capacity);
 	if (!due && !out && v != NULL)
 		v->why[0] = 0;
+	if ((due || out) && m->set.nvme_durable) {
+		if (all_here(m)) /* Else it is a node that is away, and waited for. */
+			stays(m);
+		return;
+	}
 	if ((!due && !out) || !settled(m) || (v = moving_new(m)) == NULL)
 		return;
 	seen = seen_sum(m, capacity);

@@ -83,6 +83,12 @@ enum core_action_type {
 	/* On an elected coordinator: another node should lead, because of .why. If none does, this
 	 * one goes on after a while. */
 	CORE_ACT_YIELD,
+	/* What this node has of the model in memory must not be taken over by a later process, and
+	 * of its disk only what it has up to record .id, because of .why. End this process. */
+	CORE_ACT_BACK,
+	/* On a static coordinator: end this process, because only the next one has a term in which
+	 * members are asked what they have. .why says whom this one does not know any more. */
+	CORE_ACT_AGAIN,
 };
 
 struct core_action {

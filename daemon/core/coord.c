@@ -90,6 +90,7 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
 	hear_missed(x, node);
+	back_link_down(c, node);
 	world_lost_node(x, node, why);
 	if (c->coord.undecided && !c->coord.node[node].voted)
 		attempt_abort(x, SHARD_WORLD_CHANGED, why);

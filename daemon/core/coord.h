@@ -6,8 +6,8 @@
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
+#include "core/back.h"
 #include "core/copies.h"
-#include "core/ctx.h"
 #include "core/hear.h"
 #include "core/odd.h"
 
@@ -104,10 +104,10 @@ struct coord {
 	/* The first chunk that each node votes for. Those of a node mostly lie together, and
 	 * whoever looked at all chunks for each vote would spend most of a step's time on that. */
 	uint32_t votes_first[CORE_NODES_MAX];
-	/* The view that VIEW carries. It is a copy, because .view may change within the same
-	 * call. */
+	/* What VIEW carries. A copy, because .view may change within the same call. */
 	struct core_view durable;
 	struct core_world prepared; /* RECOVER: the world of the newest prepared attempt. */
+	struct back back;
 	uint64_t seal_step;
 	/* The tune that the shell sent. What it says about a resume is ignored. */
 	struct core_tune tune;

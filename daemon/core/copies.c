@@ -76,7 +76,8 @@ bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
 	uint64_t since = c->coord.node[node].absent_since;
 
 	return c->coord.view.sealed && c->coord.held_nr[node] && node_listed(c, node) && since &&
-	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
+	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns &&
+	       !c->conf.durable; /* What it held is on its disk. */
 }
 
 bool node_restarted(const struct core *c, uint16_t node)

@@ -20,7 +20,7 @@ bool coord_lists(const struct core *c, uint16_t node);
 const struct view_node *node_now(const struct core *c, uint16_t node);
 /* Does it have another memory than the view lists? */
 bool node_restarted(const struct core *c, uint16_t node);
-/* Has it been away for lost_timeout? */
+/* Has it been away for lost_timeout? Never if its disk has what it holds (core_conf.durable). */
 bool node_given_up(const struct core *c, uint16_t node, uint64_t now);
 /* Is it lost, with the copies that it had? */
 bool node_lost(const struct core *c, uint16_t node, uint64_t now);

@@ -48,6 +48,7 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_HEAR] = {.member = member_on_hear},
 	[CORE_HEARD] = {.coord = hear_on_heard, .outside = hear_on_outside},
 	[CORE_ODD] = {.member = member_on_odd},
+	[CORE_BACK] = {.member = back_on_order, .coord = back_on_told},
 };
 
 /* A link belongs to a slot, but membership changes with views, so that the sender may not be a
@@ -119,8 +120,10 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 	c->link[e->node].who = e->who;
 	core_copy_text(c->link[e->node].why, sizeof(c->link[e->node].why), e->why);
 	step_on_link_up(x, e->node);
-	if (e->node == core_coordinator(c))
+	if (e->node == core_coordinator(c)) {
 		local_tell_again(x);
+		back_linked(x);
+	}
 	if (e->node != core_coordinator(c) || member_misses(c))
 		member_tell(x);
 	if (core_coordinates(c))
@@ -323,7 +326,7 @@ void core_state(const struct core *c, struct core_state *s)
 	memset(s, 0, sizeof(*s));
 	s->part = c->step.part;
 	s->coordinator = coordinates;
-	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term;
+	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term || m->recalled;
 	s->sealed = m->sealed;
 	s->learning = core_fetches(c);
 	s->caught = c->step.caught;

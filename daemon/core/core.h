@@ -38,6 +38,8 @@ struct core_conf {
 	/* Coordinators are elected: any node may send a higher term than those that are known here,
 	 * and gives the orders from then on. Otherwise only the coordinator of .members does. */
 	bool elected;
+	/* Disks have each step before the next vote (back.h). recalled: what is saved is of one. */
+	bool durable, recalled;
 	uint32_t chunks_nr;
 	/* The tables of the first view. With saved state: those of the view that was saved, which
 	 * core_warm_view() names. */
@@ -64,8 +66,7 @@ struct core_conf {
 	/* A new coordinator waits so long for a member that it has never had a link to, if others
 	 * have copies of all chunks. */
 	uint64_t heartbeat_timeout_ns;
-	/* Two members that have no link to each other for so long cannot both stay (hear.h). It
-	 * is longer than it takes to make a link anew. */
+	/* Two members without a link to each other for so long cannot both stay (hear.h). */
 	uint64_t reconnect_ns;
 	struct record_conf record;
 };

@@ -65,6 +65,11 @@ void member_on_tick(struct ctx *x)
 
 	if (x->now < c->member.timer.at)
 		return;
+	if (back_tells(c)) {
+		back_tell(x);
+		timer_next(c, &c->member.timer, x->now);
+		return;
+	}
 	if (!member_tells(c) || !core_linked(c, core_coordinator(c)) ||
 	    !(member_misses(c) & core_members(c)->nodes)) {
 		timer_stop(&c->member.timer);
@@ -105,6 +110,8 @@ bool member_obeys(const struct core *c, const struct core_msg *m)
 	uint16_t self = c->conf.self;
 	bool opens = m->op == CORE_ASK || m->op == CORE_VIEW;
 
+	if (c->member.recalled && m->op != CORE_ASK)
+		return false;
 	if (m->from == self)
 		return core_coordinates(c);
 	return m->from == c->member.leader ||
@@ -128,6 +135,7 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 	if (m->id.term < c->member.promised || m->id.term <= c->member.term)
 		return;
 	member_promise(&c->member, m->id.term, m->from);
+	c->member.recalled = false; /* The answer says what there is, and it counts from now on. */
 	step_asked(x);
 	member_answer(x, m);
 }

@@ -101,10 +101,12 @@ enum core_op {
 	/* To the coordinator, with the .id of the question and the .seq of the view here: .misses.
 	 * Also unasked, when a link to another node goes down or comes up. */
 	CORE_HEARD,
-	/* Coordinator to a node: your votes for copies differed from those of the other nodes that
-	 * have them, in attempt .id, as .why says. No view needs your copies any more. Give them up
-	 * and end. */
+	/* Coordinator to a node: in attempt .id your votes for copies were not those of others, as
+	 * .why says. No view needs your copies any more. Give them up and end. */
 	CORE_ODD,
+	/* To the coordinator: what I have is of my disk, with record .id. To a node: go back to
+	 * that record (back.h). */
+	CORE_BACK,
 	CORE_MSG_NR
 };
 

@@ -503,7 +503,11 @@ void recover_settle(struct ctx *x)
 
 	if (co->state == COORD_RECOVER && recover_complete(c, x->now) && recover_differ(c)) {
 		bool lost = co->older || recover_lost(x);
+		enum back_is back = lost ? BACK_NONE : back_settle(x, recover_remedy(c));
 
+		if (back == BACK_WAITS)
+			return;
+		lost = lost || back == BACK_LOST;
 		if (!lost && co->view.sealed)
 			recover_rule(c);
 		if (!lost && co->view.restoring)
@@ -640,6 +644,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 	n->who = c->link[m->from].who;
 	n->generation = a->generation;
 	n->is_prepared = false;
+	back_answered(c, m->from, a);
 	if (a->generation != co->view.generation || !coord_lists(c, m->from) || !co->view.sealed)
 		return;
 	if (a->has_record && core_id_cmp(&a->record.id, &co->last.id) > 0)

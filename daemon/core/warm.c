@@ -27,7 +27,8 @@ enum {
 	WARM_LOST = 16,
 	WARM_CAUGHT = 32,
 	WARM_CLIP = 64,
-	WARM_FLAGS_ALL = 127
+	WARM_RECALLED = 128,
+	WARM_FLAGS_ALL = 255
 };
 
 /* Of arrays only what is in use is written and read (warm_used), because they are as long as the
@@ -133,7 +134,7 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	*to++ = m->promised;
 	*to++ = m->term;
 	*to++ = (uint64_t)m->seq << 32 | m->generation;
-	*to++ = (uint64_t)s->part << 1 | s->caught;
+	*to++ = (uint64_t)s->part << 2 | (uint64_t)m->recalled << 1 | s->caught;
 	to = words_id(to, &s->id);
 	to = words_id(to, &s->aborted);
 	CHECK(to == word + WARM_WORDS);
@@ -180,7 +181,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
 		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
 		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u) |
-		   (s->has_clip ? WARM_CLIP : 0u);
+		   (s->has_clip ? WARM_CLIP : 0u) | (m->recalled ? WARM_RECALLED : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->bad_tensor = s->bad_tensor;
@@ -427,6 +428,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	m->sealed = w->flags & WARM_SEALED;
 	m->restoring = w->flags & WARM_RESTORING;
 	m->lost = w->flags & WARM_LOST;
+	m->recalled = w->flags & WARM_RECALLED || c->conf.recalled;
 	m->tune = w->tune;
 	s->part = (enum core_part)w->part;
 	s->id = s->drained = w->id; /* Whatever was on its way died with the process. */

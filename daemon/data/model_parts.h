@@ -19,9 +19,10 @@ struct model;
 struct model_durable { /* data/durable.c: nvme_durable = step. */
 	bool busy;     /* The disk is being told of a step. No vote leaves. */
 	void (*done)(struct model *m);
-	bool again;    /* Another one was whole meanwhile. */
-	uint64_t at;   /* The step that the disk is being told of. */
-	uint64_t step; /* The last one that outlives a loss of power, since the start. 0: none. */
+	bool again;        /* Another one was whole meanwhile. */
+	struct core_id at; /* The record that the disk is being told of. */
+	struct core_id
+		has; /* The last one that outlives a loss of power. Step 0: none, or a seal. */
 };
 
 struct model_memory {         /* The memory of one model on each node. */

@@ -70,6 +70,7 @@ struct core_conf *model_core_conf(struct model *m)
 				   .who = model_node(m, s->self, m->memory.incarnation),
 				   .memory_why = m->memory.why,
 				   .term = s->start,
+				   .durable = m->set.nvme_durable && !lead_on(s),
 				   .chunks_nr = m->layout->chunks_nr,
 				   .place = m->place,
 				   .node_names = names,

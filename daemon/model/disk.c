@@ -4,12 +4,15 @@
  * disk_tier() puts the tier over it. The name has this node, the model and its memory, so no two
  * memories ever share a file. Where the memory does not outlive the process, the file has no name
  * as soon as it is open, so that a killed daemon leaves nothing. A start removes what others left,
- * unless it has weights. It fails where there is no folder, no room or no O_DIRECT. If the disk
- * fails later, this node's copy of the model is lost, and the process ends (odd_lost()). */
+ * unless it has weights. Of a file that may have every step there is a note in the state folder, so
+ * that a start without that disk does not take it for a model that was never here. It fails where
+ * there is no folder, no room or no O_DIRECT. If the disk fails later, this node's copy of the
+ * model is lost, and the process ends (odd_lost()). */
 #include "model/disk.h"
 
 #include "base/check.h"
 #include "data/data.h"
+#include "data/durable.h"
 #include "model/lead.h"
 #include "model/model.h"
 #include "model/odd.h"
@@ -27,6 +30,7 @@
 #include <unistd.h>
 
 #define AWAY     ".void"            /* Follows the name of a file that no start uses or removes. */
+#define NOTE     "nvme-"            /* Begins the name of a note in the state folder. */
 #define FENCE_NS (120 * NS_PER_SEC) /* A disk that has stalled finishes in that time, or never. */
 
 uint32_t disk_share(const struct model_settings *set)
@@ -51,8 +55,15 @@ static void name_of(char out[80], const struct server *s, uint32_t model, uint64
 	snprintf(out, 80, "%s-%08x-%016" PRIx64, node, model, id);
 }
 
-/* Of several nodes all would have to come up with the same step. What was defined before stays as
- * it is, whatever has become of the cluster since. */
+/* The folder of the files may not be mounted at the next start. The state folder is there. */
+static void note_of(char out[CONFIG_PATH_BYTES + 40], const struct server *s, uint32_t model,
+		    uint64_t id)
+{
+	snprintf(out, CONFIG_PATH_BYTES + 40, "%s/" NOTE "%08x-%016" PRIx64, s->conf->state, model,
+		 id);
+}
+
+/* What was defined before stays as it is, whatever has become of the cluster since. */
 static enum shard_status may_be_durable(const struct model *m, bool anew, struct err *e)
 {
 	const struct server *s = m->server;
@@ -60,9 +71,13 @@ static enum shard_status may_be_durable(const struct model *m, bool anew, struct
 
 	if (!m->set.nvme_durable || (!anew && s->warm != NULL))
 		return SHARD_OK;
-	if (m->memory.nodes_nr > 1)
-		why = "is for models on one node: with replicas a loss of power of one node costs "
-		      "nothing anyway";
+	if (m->memory.nodes_nr > 1 && m->set.replicas > 1)
+		why = "takes replicas = 1: with more, a loss of power of one node costs nothing "
+		      "anyway";
+	else if (m->memory.nodes_nr > 1 && m->set.grad_codec.kind != QUANT_NONE &&
+		 m->set.error_feedback)
+		why = "takes grad_codec = none or error_feedback = no on several nodes, because "
+		      "the disk does not have what codes have lost";
 	else if (lead_on(s))
 		why = "takes membership = static";
 	else if (m->set.nvme_share < 100)
@@ -92,6 +107,7 @@ enum shard_status disk_plan(struct disk *d, const struct model *m, const struct 
 		return SHARD_OK;
 	name_of(d->name, s, m->id, d->id);
 	d->durable = m->set.nvme_durable;
+	note_of(d->note, s, m->id, d->id);
 	if (d->dir[0] != 0)
 		return may_be_durable(m, anew, e);
 	return err_set(e, SHARD_UNSUPPORTED,
@@ -142,12 +158,38 @@ static enum shard_status find_super(struct disk *d, struct store *st, int fd, st
 		(void)close(dir);
 	if (rc != SHARD_OK || !d->there)
 		return rc;
-	rc = super_find(&d->found, fd, d->id, &why);
+	rc = super_find(&d->found, fd, d->id, UINT64_MAX, &why);
 	if (rc == SHARD_NOT_FOUND && !d->recall)
 		return SHARD_OK; /* No step has got so far. */
 	if (rc != SHARD_OK)
 		return err_wrap(e, &why, "%.200s/%s: %.200s", d->dir, d->name, why.text);
 	return d->recall ? tier_nvme_recall(st, &d->found, e) : SHARD_OK;
+}
+
+static void end_file(const struct disk *d, const char *path)
+{
+	(void)unlink(path);
+	if (d->durable)
+		(void)unlink(d->note);
+}
+
+/* From now on a start without the file knows that there was one. */
+static enum shard_status write_note(const struct disk *d, struct err *e)
+{
+	char dir[CONFIG_PATH_BYTES + 40];
+	int fd = open(d->note, O_WRONLY | O_CREAT | O_CLOEXEC, 0600), at;
+	enum shard_status st = SHARD_OK;
+
+	snprintf(dir, sizeof(dir), "%s", d->note);
+	*strrchr(dir, '/') = 0;
+	at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fsync(fd) != 0 || at < 0 || fsync(at) != 0)
+		st = err_sys(e, errno, "%s: %s", d->note, strerror(errno));
+	if (fd >= 0)
+		(void)close(fd);
+	if (at >= 0)
+		(void)close(at);
+	return st;
 }
 
 enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e)
@@ -169,14 +211,14 @@ enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, str
 	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
 	if (!outlives && unlink(path) != 0)
 		rc = err_sys(e, errno, "%s: %s", path, strerror(errno));
-	if (rc == SHARD_OK && d->durable)
-		rc = find_super(d, st, fd, e);
+	if (rc == SHARD_OK && d->durable && (rc = find_super(d, st, fd, e)) == SHARD_OK)
+		rc = write_note(d, e);
 	if (rc == SHARD_OK)
 		rc = open_ring(d, st, fd, e);
 	if (rc != SHARD_OK)
 		(void)close(fd);
 	if (rc != SHARD_OK && !d->there)
-		(void)unlink(path);
+		end_file(d, path);
 	return rc;
 }
 
@@ -187,7 +229,7 @@ void disk_close(struct disk *d)
 	snprintf(path, sizeof(path), "%s/%s", d->dir, d->name);
 	/* While the lock is held. It may have no name any more. */
 	if (d->ring != NULL && !d->keep)
-		(void)unlink(path);
+		end_file(d, path);
 	ring_close(&d->ring); /* What is under way may use the memory. */
 	super_free(&d->found);
 	free(d->super);
@@ -224,6 +266,54 @@ static enum shard_status missing(const struct server *s, const struct disk_of *o
 	return stays(s, of, SHARD_BAD_STATE, why, e);
 }
 
+bool disk_noted(const struct server *s, uint32_t model, uint64_t id)
+{
+	char note[CONFIG_PATH_BYTES + 40];
+
+	note_of(note, s, model, id);
+	return access(note, F_OK) == 0;
+}
+
+/* The note is of a file that is not there. */
+static enum shard_status noted(const struct server *s, const char *note, const char *name,
+			       struct err *e)
+{
+	char path[CONFIG_PATH_BYTES + 90];
+
+	snprintf(path, sizeof(path), "%s/%s" AWAY, s->conf->nvme_dir, name);
+	if (access(path, F_OK) == 0)
+		return SHARD_OK;
+	path[strlen(path) - strlen(AWAY)] = 0;
+	if (access(path, F_OK) == 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_STATE,
+		       "weights of a model are on the disk alone, and %.75s is not in %.120s: see "
+		       "that nvme_dir is mounted and can be read, and start again. To give them "
+		       "up: remove %.60s from %.90s, start, restore",
+		       name, s->conf->nvme_dir[0] != 0 ? s->conf->nvme_dir : "[daemon] nvme_dir",
+		       note, s->conf->state);
+}
+
+enum shard_status disk_missing(const struct server *s, struct err *e)
+{
+	DIR *dir = opendir(s->conf->state);
+	enum shard_status st = SHARD_OK;
+	struct dirent *d;
+	char name[80];
+	uint32_t model;
+	uint64_t id;
+
+	while (dir != NULL && st == SHARD_OK && (d = readdir(dir)) != NULL) {
+		if (sscanf(d->d_name, NOTE "%8x-%16" SCNx64, &model, &id) != 2)
+			continue;
+		name_of(name, s, model, id);
+		st = noted(s, d->d_name, name, e);
+	}
+	if (dir != NULL)
+		(void)closedir(dir);
+	return st;
+}
+
 enum shard_status disk_recall(struct super_found *out, const struct server *s,
 			      const struct disk_of *of, struct err *e)
 {
@@ -241,7 +331,7 @@ enum shard_status disk_recall(struct super_found *out, const struct server *s,
 	if (st == SHARD_NOT_FOUND)
 		return missing(s, of, name, e);
 	if (st == SHARD_OK) {
-		st = super_find(out, fd, of->id, &why);
+		st = super_find(out, fd, of->id, of->most, &why);
 		(void)close(fd);
 	}
 	if (st == SHARD_NOT_FOUND || st == SHARD_MISMATCH)
@@ -286,9 +376,12 @@ enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_c
 
 	if (d->ring == NULL)
 		return tier_ram_open(&m->tier, conf, e);
-	if (d->found.at != NULL)
+	if (d->found.at != NULL) {
 		nvme.super = (struct tier_nvme_super){
 			d->super, d->found.of.seq, super_cells(d->found.at), d->found.of.cells_nr};
+		durable_found(m, super_payload(d->found.at, d->found.of.cells_nr),
+			      d->found.of.payload_bytes);
+	}
 	if ((st = ring_start(d->ring, m->server->loop, e)) == SHARD_OK)
 		st = tier_nvme_open(&m->tier, conf, &nvme, e);
 	super_free(&d->found);
@@ -306,6 +399,33 @@ enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_c
 }
 
 /* --- what others left --- */
+
+enum shard_status disk_each(struct server *s, disk_each_fn *fn, struct err *e)
+{
+	DIR *dir = s->conf->nvme_dir[0] != 0 ? opendir(s->conf->nvme_dir) : NULL;
+	enum shard_status st = SHARD_OK;
+	struct dirent *d;
+	char mine[48];
+
+	if (dir == NULL)
+		return SHARD_OK;
+	prefix(s, mine);
+	while (st == SHARD_OK && (d = readdir(dir)) != NULL) {
+		const char *rest = d->d_name + strlen(mine);
+		char same[80];
+		uint32_t model;
+		uint64_t id;
+
+		if (strncmp(d->d_name, mine, strlen(mine)) != 0 ||
+		    sscanf(rest, "-%8x-%16" SCNx64, &model, &id) != 2)
+			continue;
+		name_of(same, s, model, id);
+		if (strcmp(same, d->d_name) == 0)
+			st = fn(s, model, id, e);
+	}
+	(void)closedir(dir);
+	return st;
+}
 
 static bool has_file(const struct server *s, const char *name)
 {
@@ -331,7 +451,7 @@ static bool has_weights(int dir, const char *name)
 
 	if (fd < 0)
 		return errno != ELOOP && errno != ENOENT;
-	st = super_find(&f, fd, id != NULL ? strtoull(id + 1, NULL, 16) : 0, &e);
+	st = super_find(&f, fd, id != NULL ? strtoull(id + 1, NULL, 16) : 0, UINT64_MAX, &e);
 	super_free(&f);
 	(void)close(fd);
 	return st != SHARD_NOT_FOUND;
@@ -340,7 +460,9 @@ static bool has_weights(int dir, const char *name)
 static void sweep_one(const struct server *s, int dir, const char *name)
 {
 	size_t bytes = strlen(name), away = strlen(AWAY);
-	char to[300];
+	char to[300], note[CONFIG_PATH_BYTES + 40];
+	uint32_t model;
+	uint64_t id;
 
 	if (bytes > away && strcmp(name + bytes - away, AWAY) == 0)
 		return;
@@ -353,6 +475,10 @@ static void sweep_one(const struct server *s, int dir, const char *name)
 		log_line(s->log, LOG_LEVEL_INFO, "event=nvme_removed file=%s/%s", s->conf->nvme_dir,
 			 name);
 	}
+	if (bytes < 26 || sscanf(name + bytes - 26, "-%8x-%16" SCNx64, &model, &id) != 2)
+		return;
+	note_of(note, s, model, id);
+	(void)unlink(note);
 }
 
 void disk_sweep(struct server *s)

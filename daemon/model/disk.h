@@ -4,6 +4,7 @@
 #ifndef SHARD_MODEL_DISK_H
 #define SHARD_MODEL_DISK_H
 
+#include "config/config.h"
 #include "config/settings.h"
 #include "store/tier.h"
 #include "warm/meta.h"
@@ -17,6 +18,8 @@ struct server;
 struct disk {
 	const char *dir;
 	char name[80];
+	/* nvme_durable = step: a file in the state folder, for as long as this one is there. */
+	char note[CONFIG_PATH_BYTES + 40];
 	bool there; /* An earlier process made it. */
 	bool keep;  /* A later process takes it over. */
 	uint64_t fence_ns, id;
@@ -39,6 +42,8 @@ struct disk_of {
 	uint32_t model;
 	uint64_t id; /* Of the memory that went with the file. */
 	bool sealed; /* There were weights, and only that file has them. */
+	/* Later steps that it has are given up. UINT64_MAX: it has all that there is. */
+	uint64_t most;
 };
 /* What the file of a model of this node has for a start after a loss of power. Blocks.
  * SHARD_MISMATCH: there are no such weights, or no superblock is whole. Every other failure says
@@ -46,6 +51,15 @@ struct disk_of {
  * SHARD_BAD_STATE: there were weights, and the file is not there. */
 enum shard_status disk_recall(struct super_found *out, const struct server *s,
 			      const struct disk_of *of, struct err *e);
+/* Before a start of a node that does not coordinate, which has no definitions: is a file not there
+ * that may have weights? SHARD_BAD_STATE: yes, and e says what an operator can do. Blocks. */
+enum shard_status disk_missing(const struct server *s, struct err *e);
+/* May the file of that memory have weights? Blocks. */
+bool disk_noted(const struct server *s, uint32_t model, uint64_t id);
+/* For each file of this node that has the name of a model's memory. Ends with the first failure. */
+typedef enum shard_status disk_each_fn(struct server *s, uint32_t model, uint64_t id,
+				       struct err *e);
+enum shard_status disk_each(struct server *s, disk_each_fn *fn, struct err *e);
 /* In a thread. SHARD_BUDGET: no room on the disk, with figures. The rest is as ring_file_open().
  * outlives: the memory outlives the process, so the file does, too. */
 enum shard_status disk_open(struct disk *d, struct store *st, bool outlives, struct err *e);

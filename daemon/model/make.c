@@ -60,7 +60,7 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 			       "another release");
 	if (meta_persistent(&m->meta) && !there)
 		meta_tables(&m->meta, &m->place, m->tables.defined.sum);
-	if (meta_persistent(&m->meta) && !there &&
+	if (meta_persistent(&m->meta) && (!there || conf->recalled) &&
 	    core_warm_save(m->core, meta_core_next(&m->meta)))
 		meta_core_switch(&m->meta);
 	return SHARD_OK;
@@ -418,6 +418,7 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 		return st;
 	if ((k->core = model_core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	k->core->recalled = k->found != NULL && k->found->super != NULL;
 	return store_conf(k, e);
 }
 

@@ -578,7 +578,8 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_PLACED] = act_placed,   [CORE_ACT_RESIGNED] = act_resigned,
 	[CORE_ACT_MOVED] = act_moved,     [CORE_ACT_DIFFER] = odd_differ,
 	[CORE_ACT_ODD] = odd_act,         [CORE_ACT_CUT] = note_cut,
-	[CORE_ACT_YIELD] = lead_yield,
+	[CORE_ACT_YIELD] = lead_yield,    [CORE_ACT_BACK] = odd_back,
+	[CORE_ACT_AGAIN] = odd_again,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and

@@ -62,10 +62,43 @@ void odd_act(struct model *m, const struct core_action *a)
 	server_wake(s, 0);
 }
 
+/* The process ends, unless another model would lose weights by that. */
+static void end_now(const struct model *m)
+{
+	const struct model *other = alone(m);
+
+	if (other == NULL)
+		_exit(1);
+	log_line(m->server->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s",
+		 m->name, other->name,
+		 "this process has the only copy of chunks of the other model: save that one, or "
+		 "drain this node, and then stop it");
+}
+
+void odd_back(struct model *m, const struct core_action *a)
+{
+	struct meta_mark mark = m->meta.mark;
+
+	mark.load = META_LOAD_BACK;
+	if (meta_persistent(&m->meta))
+		meta_mark(&m->meta, &mark);
+	log_line(m->server->log, LOG_LEVEL_WARN,
+		 "event=nvme_back model=%s step=%lu from=%lu why=%s means=%s", m->name,
+		 (unsigned long)a->id.step, (unsigned long)m->record.id.step, a->why,
+		 "this process ends, and the next one has that step");
+	end_now(m);
+}
+
+void odd_again(struct model *m, const struct core_action *a)
+{
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=nvme_asks_again model=%s why=%s means=%s",
+		 m->name, a->why,
+		 "this process ends, and the next one asks all nodes which step they have");
+	end_now(m);
+}
+
 void odd_lost(struct model *m, const char *event, const char *what, const char *why)
 {
-	struct server *s = m->server;
-	const struct model *other = alone(m);
 	char means[160];
 
 	m->memory.disk_lost = true;
@@ -73,12 +106,7 @@ void odd_lost(struct model *m, const char *event, const char *what, const char *
 		meta_void(&m->meta);
 	snprintf(means, sizeof(means),
 		 "%s: it leaves the model, and its next start begins without copies", what);
-	log_line(s->log, LOG_LEVEL_ERROR, "event=%s model=%s why=%s means=%s", event, m->name, why,
-		 means);
-	if (other == NULL)
-		_exit(1);
-	log_line(s->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s", m->name,
-		 other->name,
-		 "this process has the only copy of chunks of the other model: save that one, or "
-		 "drain this node, and then stop it");
+	log_line(m->server->log, LOG_LEVEL_ERROR, "event=%s model=%s why=%s means=%s", event,
+		 m->name, why, means);
+	end_now(m);
 }

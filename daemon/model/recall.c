@@ -4,8 +4,10 @@
  * that is whole is read, and the region of the model is made of the copy in it. A view names the
  * step of these weights, an earlier one, or the next one: a record may be durable in the state
  * folder before the disk has its chunks, and the vote for a second one does not leave before that.
- * The view then goes back by that step, which is the step that a loss of power costs. It fails with
- * SHARD_MISMATCH if the weights are lost, and otherwise the start ends and the file stays. */
+ * The view then goes back by that step, which is the step that a loss of power costs. A node that
+ * does not coordinate has no views. It takes what its file has, and the cores of all nodes see to
+ * it that they have the same step (core/back.h). It fails with SHARD_MISMATCH if the weights are
+ * lost, and otherwise the start ends and the file stays. */
 #include "model/recall.h"
 
 #include "model/disk.h"
@@ -62,21 +64,51 @@ static enum shard_status agree(const struct server *s, const struct meta_found *
 	return SHARD_OK;
 }
 
-enum shard_status recall(struct meta_found *found, struct super_found *super, struct server *s,
-			 const Shard__Model *spec, struct core_view *view, struct err *e)
+/* Has this node no chunk of the model, and so no file? */
+static bool has_none(const struct server *s, const Shard__Model *spec, const struct core_view *view)
 {
-	struct disk_of of = {.name = spec->spec->name, .model = spec->model};
+	for (uint32_t c = 0; view->place.primary != NULL && c < view->place.chunks_nr; c++)
+		if (place_keeps(&view->place, c, s->self))
+			return false;
+	for (size_t i = 0; view->place.primary == NULL && i + 1 < spec->n_place_runs; i += 2)
+		if (spec->place_runs[i] == s->self && spec->place_runs[i + 1] > 0)
+			return false;
+	return true;
+}
+
+enum shard_status recall_file(struct meta_found *found, struct super_found *super, struct server *s,
+			      const struct disk_of *of, struct err *e)
+{
+	enum shard_status st = disk_recall(super, s, of, e);
+	struct meta_mark mark;
+
+	if (st == SHARD_OK)
+		st = unpack(s, of->model, super, found, e);
+	if (st == SHARD_OK && (!meta_found_mark(found, &mark) || found->incarnation != of->id ||
+			       mark.step != super->of.step)) {
+		free(found->spec);
+		shm_unmap(&found->shm);
+		st = err_set(e, SHARD_MISMATCH, "what it has of the model is of another memory");
+	}
+	if (st != SHARD_OK)
+		super_free(super);
+	return st;
+}
+
+enum shard_status recall(struct meta_found *found, struct super_found *super, struct server *s,
+			 const Shard__Model *spec, struct core_view *view, uint64_t most,
+			 struct err *e)
+{
+	struct disk_of of = {.name = spec->spec->name, .model = spec->model, .most = most};
 	enum shard_status st;
 
 	/* The settings are the canonical ones. */
 	if (s->warm == NULL || view == NULL || spec->spec->settings == NULL ||
-	    strstr(spec->spec->settings, " nvme_durable=step") == NULL ||
-	    view->members.nodes != 1ull << s->self)
-		return err_set(e, SHARD_MISMATCH, "no file of this node has all of it");
+	    strstr(spec->spec->settings, " nvme_durable=step") == NULL || has_none(s, spec, view))
+		return err_set(e, SHARD_MISMATCH, "no file of this node has a part of it");
 	of.id = view->members.node[s->self].incarnation;
 	of.sealed = view->sealed;
-	if ((st = disk_recall(super, s, &of, e)) == SHARD_OK &&
-	    (st = unpack(s, of.model, super, found, e)) == SHARD_OK &&
+	if ((st = recall_file(found, super, s, &of, e)) == SHARD_OK &&
 	    (st = agree(s, found, view, e)) != SHARD_OK) {
 		free(found->spec);
 		shm_unmap(&found->shm);

@@ -6,9 +6,10 @@
  * a step that was being applied, tile by tile, and make the images from the masters (apply_settle).
  * On the coordinator its files say which models there are, and the memory must agree with them.
  * SHARD_MISMATCH voids that model's memory on this node. The coordinator then makes it new from its
- * file, another node when MODEL comes, and a new incarnation tells all nodes. Other failures end
- * the start, and the memory stays. All of it was written by another process, perhaps of another
- * release, so it is checked first. */
+ * file, another node when MODEL comes, and a new incarnation tells all nodes. A model whose file
+ * has every step comes from there instead, on each node (recall.c). Other failures end the start,
+ * and the memory stays. All of it was written by another process, perhaps of another release, so it
+ * is checked first. */
 #include "model/resume.h"
 #include "model/definitions.h"
 #include "model/lead.h"
@@ -45,6 +46,8 @@ struct voided { /* A model whose memory could not be taken over, until it is mad
 	struct list link; /* In server.voided. */
 	uint32_t model;
 	char *why;
+	bool odd;      /* Its file is no better. */
+	uint64_t most; /* The newest step of its file that counts. */
 };
 
 char *resume_void_why(struct server *s, uint32_t model)
@@ -70,7 +73,8 @@ void resume_free(struct server *s)
 }
 
 /* Gives up this node's memory of one model. Nothing of it may be mapped. */
-static void void_model(struct server *s, uint32_t id, const char *name, const struct err *e)
+static void void_model(struct server *s, uint32_t id, const char *name,
+		       const struct meta_found *was, const struct err *e)
 {
 	struct voided *v = malloc(sizeof(*v));
 
@@ -79,7 +83,10 @@ static void void_model(struct server *s, uint32_t id, const char *name, const st
 	warm_forget(s->warm, id);
 	if (v == NULL)
 		return; /* The other nodes are not told why. */
-	*v = (struct voided){.model = id, .why = strdup(e->text)};
+	*v = (struct voided){.model = id,
+			     .why = strdup(e->text),
+			     .odd = was->odd,
+			     .most = was->goes_back ? was->back_step : UINT64_MAX};
 	list_push(&s->voided, &v->link);
 }
 
@@ -282,27 +289,74 @@ static enum shard_status make(struct server *s, Shard__Model *spec, const struct
 	return st;
 }
 
-static enum shard_status kept_one(struct server *s, uint32_t id, char name[72], struct err *e)
+/* Takes found over. */
+static enum shard_status make_kept(struct server *s, uint32_t id, struct meta_found *found,
+				   struct model **m, char name[72], struct err *e)
 {
-	struct meta_found found;
-	Shard__Model *spec;
-	struct model *m;
-	enum shard_status st = take(s, id, &found, e);
+	Shard__Model *spec = shard__model__unpack(NULL, found->spec_bytes, found->spec);
 
-	snprintf(name, 72, "%u", id);
-	if (st != SHARD_OK)
-		return st;
-	spec = shard__model__unpack(NULL, found.spec_bytes, found.spec);
-	free(found.spec);
+	free(found->spec);
 	if (spec != NULL && spec->spec != NULL && spec->model == id) {
 		snprintf(name, 72, "%s", spec->spec->name);
-		return make(s, spec, NULL, &found, &m, e);
+		return make(s, spec, NULL, found, m, e);
 	}
 	if (spec != NULL)
 		shard__model__free_unpacked(spec, NULL);
-	shm_unmap(&found.shm);
+	shm_unmap(&found->shm);
 	return err_set(e, SHARD_MISMATCH, "the definition of model %u is not one of this release",
 		       id);
+}
+
+static enum shard_status kept_one(struct server *s, uint32_t id, struct err *e)
+{
+	struct meta_found found;
+	char name[72];
+	struct model *m;
+	enum shard_status st = take(s, id, &found, e);
+
+	snprintf(name, sizeof(name), "%u", id);
+	if (st == SHARD_OK)
+		st = make_kept(s, id, &found, &m, name, e);
+	if (st != SHARD_MISMATCH)
+		return st;
+	void_model(s, id, name, &found, e);
+	return SHARD_OK;
+}
+
+/* After a loss of power, on a node that does not coordinate. What its memory was void for may say
+ * more of the file. */
+static enum shard_status file_one(struct server *s, uint32_t id, uint64_t incarnation,
+				  struct err *e)
+{
+	char name[72];
+	struct disk_of of = {
+		.name = name, .model = id, .id = incarnation, .sealed = true, .most = UINT64_MAX};
+	struct super_found super;
+	struct meta_found found;
+	struct model *m = NULL;
+	enum shard_status st;
+
+	snprintf(name, sizeof(name), "%u", id);
+	if (model_find(s, id) != NULL)
+		return SHARD_OK;
+	list_each(it, &s->voided) {
+		const struct voided *v = list_of(it, struct voided, link);
+
+		if (v->model == id && v->odd)
+			return SHARD_OK;
+		if (v->model == id)
+			of.most = v->most;
+	}
+	st = recall_file(&found, &super, s, &of, e);
+	if (st == SHARD_MISMATCH && disk_noted(s, id, incarnation))
+		recall_made(&super, s, name, NULL, e);
+	if (st == SHARD_MISMATCH) /* disk_sweep() judges it. */
+		return SHARD_OK;
+	if (st != SHARD_OK)
+		return st;
+	st = make_kept(s, id, &found, &m, name, e);
+	recall_made(&super, s, name, st == SHARD_OK ? m : NULL, e);
+	return st == SHARD_MISMATCH ? SHARD_OK : st;
 }
 
 /* True: the memory has the same definition as the file, except for the generation, which grows, and
@@ -397,23 +451,22 @@ static enum shard_status make_found(struct server *s, const Shard__Model *spec, 
 }
 
 static enum shard_status make_warm(struct server *s, const Shard__Model *spec, uint32_t id,
-				   const struct core_view *view, struct model **m, bool *odd,
-				   struct err *e)
+				   const struct core_view *view, struct model **m,
+				   struct meta_found *found, struct err *e)
 {
-	struct meta_found found;
-	enum shard_status st = take(s, id, &found, e);
+	enum shard_status st = take(s, id, found, e);
 
-	*odd = found.odd;
-	return st == SHARD_OK ? make_found(s, spec, id, view, &found, m, e) : st;
+	return st == SHARD_OK ? make_found(s, spec, id, view, found, m, e) : st;
 }
 
 /* After a loss of power: the model as its file has it. */
 static enum shard_status make_durable(struct server *s, const Shard__Model *spec, uint32_t id,
-				      struct core_view *view, struct model **m, struct err *e)
+				      struct core_view *view, uint64_t most, struct model **m,
+				      struct err *e)
 {
 	struct super_found super;
 	struct meta_found found;
-	enum shard_status st = recall(&found, &super, s, spec, view, e);
+	enum shard_status st = recall(&found, &super, s, spec, view, most, e);
 
 	if (st != SHARD_OK)
 		return st;
@@ -426,14 +479,15 @@ static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, u
 				     struct core_view *view, struct model **m, struct err *e)
 {
 	Shard__Model *spec = file->model;
+	struct meta_found was = {.odd = false};
 	enum shard_status st = SHARD_MISMATCH;
-	bool odd = false;
 
 	if (warm_has(s->warm, id) && warm_here(s->warm) &&
-	    (st = make_warm(s, spec, id, view, m, &odd, e)) == SHARD_MISMATCH)
-		void_model(s, id, spec->spec->name, e);
-	if (st == SHARD_MISMATCH && !odd)
-		st = make_durable(s, spec, id, view, m, e);
+	    (st = make_warm(s, spec, id, view, m, &was, e)) == SHARD_MISMATCH)
+		void_model(s, id, spec->spec->name, &was, e);
+	if (st == SHARD_MISMATCH && !was.odd)
+		st = make_durable(s, spec, id, view, was.goes_back ? was.back_step : UINT64_MAX, m,
+				  e);
 	if (st != SHARD_MISMATCH)
 		return st;
 	file->model = NULL;
@@ -585,14 +639,10 @@ static enum shard_status load_kept(struct server *s, struct err *e)
 {
 	uint32_t ids[WARM_MODELS_MAX], nr = warm_models(s->warm, ids, WARM_MODELS_MAX);
 	enum shard_status st = SHARD_OK;
-	char name[72];
 
 	if (!server_leads(s)) {
 		for (uint32_t i = 0; i < nr && st == SHARD_OK; i++)
-			if ((st = kept_one(s, ids[i], name, e)) == SHARD_MISMATCH) {
-				void_model(s, ids[i], name, e);
-				st = SHARD_OK;
-			}
+			st = kept_one(s, ids[i], e);
 		return st;
 	}
 	if ((st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
@@ -701,6 +751,9 @@ enum shard_status resume_load(struct server *s, struct err *e)
 		return st;
 	if (!warm_here(s->warm) && server_leads(s) &&
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
+		return st;
+	if (s->warm != NULL && !lead_on(s) && !server_leads(s) &&
+	    ((st = disk_missing(s, e)) != SHARD_OK || (st = disk_each(s, file_one, e)) != SHARD_OK))
 		return st;
 	session_numbers_after(s, (s->start - (any_durable(s) ? 0 : s->incarnation)) << 32);
 	warm_begun(s->warm);

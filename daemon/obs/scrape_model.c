@@ -83,7 +83,7 @@ ON_DISK(nvme_dirty, dirty)
 static void nvme_durable(FILE *f, const char *name, const struct model *m)
 {
 	if (m->set.nvme_durable)
-		metrics_count(f, name, MODEL(m), m->memory.durable.step);
+		metrics_count(f, name, MODEL(m), m->memory.durable.has.step);
 }
 NUMBER(loss_scale, m->record.scaler.scale)
 NUMBER(grad_norm, m->record.grad_norm)

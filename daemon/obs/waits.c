@@ -143,24 +143,32 @@ static void awaited_words(const struct model *m, char *out, size_t bytes, size_t
 {
 	struct awaited a;
 
-	if (used < bytes && awaited(m, &a))
-		snprintf(out + used, bytes - used,
-			 "%snode %s has been away for %.0f s, with %u chunks of which no node that "
-			 "is up has a copy: it is given up in %.0f s (lost_timeout)",
-			 used > 0 ? "; " : "", members_name(m->server, a.node), seconds(a.since_ns),
-			 a.chunks, left_s(&a));
+	char end[64] = "it is waited for, because its disk has them";
+
+	if (used >= bytes || !awaited(m, &a))
+		return;
+	if (!m->set.nvme_durable)
+		snprintf(end, sizeof(end), "it is given up in %.0f s (lost_timeout)", left_s(&a));
+	snprintf(out + used, bytes - used,
+		 "%snode %s has been away for %.0f s, with %u chunks of which no node that is up "
+		 "has a copy: %s",
+		 used > 0 ? "; " : "", members_name(m->server, a.node), seconds(a.since_ns),
+		 a.chunks, end);
 }
 
 void waits_awaited_json(json_t *o, const struct model *m)
 {
 	struct awaited a;
 
-	if (awaited(m, &a))
-		json_object_set_new(o, "awaited",
-				    json_pack("{s:s, s:i, s:f, s:f}", "node",
-					      members_name(m->server, a.node), "chunks",
-					      (int)a.chunks, "since_s", seconds(a.since_ns),
-					      "left_s", left_s(&a)));
+	json_t *is;
+
+	if (!awaited(m, &a))
+		return;
+	is = json_pack("{s:s, s:i, s:f}", "node", members_name(m->server, a.node), "chunks",
+		       (int)a.chunks, "since_s", seconds(a.since_ns));
+	if (!m->set.nvme_durable) /* Its disk has them, so nobody gives it up. */
+		json_object_set_new(is, "left_s", json_real(left_s(&a)));
+	json_object_set_new(o, "awaited", is);
 }
 
 /* Names whom a trainer on this node waits for. First come local ranks that have not committed, as

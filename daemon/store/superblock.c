@@ -208,14 +208,14 @@ static enum shard_status take(struct super_found *out, int fd, const struct head
 
 /* The newer one of these that is whole. e is of the first one that is not. */
 static enum shard_status take_newer(struct super_found *out, int fd, const struct head h[2],
-				    uint64_t id, uint64_t bytes, struct err *e)
+				    uint64_t id, uint64_t most, uint64_t bytes, struct err *e)
 {
 	enum shard_status st = SHARD_NOT_FOUND;
 	bool fits[2], newer;
 	struct err why;
 
 	for (uint32_t i = 0; i < 2; i++)
-		fits[i] = head_fits(&h[i], i, id, bytes);
+		fits[i] = head_fits(&h[i], i, id, bytes) && h[i].step <= most;
 	(void)err_set(e, SHARD_NOT_FOUND, "it has none");
 	newer = fits[1] && (!fits[0] || h[1].seq > h[0].seq);
 	for (uint32_t i = 0; i < 2 && st == SHARD_NOT_FOUND; i++) {
@@ -229,7 +229,25 @@ static enum shard_status take_newer(struct super_found *out, int fd, const struc
 	return st;
 }
 
-enum shard_status super_find(struct super_found *out, int fd, uint64_t id, struct err *e)
+/* If the other one was written after this one, its step is given up. */
+static enum shard_status end_other(int fd, struct head h[2], const struct super_of *of,
+				   struct err *e)
+{
+	struct super_of other = {.seq = of->seq + 1};
+	struct head *later = &h[other.seq % 2];
+
+	if (later->magic != MAGIC || later->seq <= of->seq)
+		return SHARD_OK;
+	memset(later, 0, sizeof(*later));
+	if (pwrite(fd, later, sizeof(*later), (off_t)super_head_at(&other)) != sizeof(*later) ||
+	    fdatasync(fd) != 0)
+		return err_sys(e, errno, "ending the superblock of a later step: %s",
+			       strerror(errno));
+	return SHARD_OK;
+}
+
+enum shard_status super_find(struct super_found *out, int fd, uint64_t id, uint64_t most,
+			     struct err *e)
 {
 	struct head *h = aligned_alloc(SUPER_BLOCK, 2ull * SUPER_BLOCK);
 	enum shard_status st;
@@ -242,7 +260,10 @@ enum shard_status super_find(struct super_found *out, int fd, uint64_t id, struc
 	if (fstat(fd, &s) != 0)
 		st = err_sys(&why, errno, "%s", strerror(errno));
 	else if ((st = get(fd, h, 2ull * SUPER_BLOCK, 0, &why)) == SHARD_OK)
-		st = take_newer(out, fd, h, id, (uint64_t)s.st_size, &why);
+		st = take_newer(out, fd, h, id, most, (uint64_t)s.st_size, &why);
+	if (st == SHARD_OK && most != UINT64_MAX &&
+	    (st = end_other(fd, h, &out->of, &why)) != SHARD_OK)
+		super_free(out);
 	free(h);
 	if (st == SHARD_NOT_FOUND)
 		return err_set(e, st, "no superblock of it is whole: %.200s", why.text);

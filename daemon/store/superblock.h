@@ -48,11 +48,13 @@ struct super_found {
 	uint8_t *at; /* As above. super_free() frees it. */
 };
 
-/* Reads the newest superblock of the file that is whole, with all trailers that its cells name.
- * What chunks contain is checked when they are read. SHARD_NOT_FOUND: there is none, and e says
- * what is wrong with the newer one. SHARD_SYSTEM: the disk failed a read, or memory lacks, so that
- * nobody knows what is there. Blocks. */
-enum shard_status super_find(struct super_found *out, int fd, uint64_t id, struct err *e);
+/* Reads the newest superblock of the file that is whole, with all trailers that its cells name, of
+ * a step up to `most`. If that is not UINT64_MAX, one of a later step is no superblock any more
+ * when this returns, also after a loss of power. What chunks contain is checked when they are read.
+ * SHARD_NOT_FOUND: there is none, and e says what is wrong with the newer one. SHARD_SYSTEM: the
+ * disk failed a read, or memory lacks, so that nobody knows what is there. Blocks. */
+enum shard_status super_find(struct super_found *out, int fd, uint64_t id, uint64_t most,
+			     struct err *e);
 void super_free(struct super_found *f); /* Harmless twice. */
 
 #endif

@@ -202,6 +202,25 @@ static void find_core(struct meta_found *found)
 	found->core = (const char *)h + at + now * core_step(bytes);
 }
 
+/* Was it ordered to go back? The definition is of no use then. */
+static enum shard_status goes_back(struct meta_found *found, struct err *e)
+{
+	struct meta_mark mark;
+	struct record r;
+
+	if (!meta_found_mark(found, &mark) || mark.load != META_LOAD_BACK || found->core == NULL ||
+	    !core_warm_record(found->core, found->core_bytes, &r) || r.id.step == 0)
+		return SHARD_OK;
+	found->goes_back = true;
+	found->back_step = r.id.step - 1;
+	free(found->spec);
+	found->spec = NULL;
+	return err_set(e, SHARD_MISMATCH,
+		       "it has step %lu, and goes back to step %lu, which the disks of all nodes "
+		       "have",
+		       (unsigned long)r.id.step, (unsigned long)found->back_step);
+}
+
 enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err *e)
 {
 	const struct meta_head *h = found->shm.base;
@@ -232,7 +251,7 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 	found->spec_bytes = bytes;
 	find_core(found);
 	if (xxh_sum(found->spec, bytes, META_MAGIC) == h->spec_sum)
-		return SHARD_OK;
+		return goes_back(found, e);
 	free(found->spec);
 	found->spec = NULL;
 	return err_set(e, SHARD_MISMATCH, "the sum over its definition is wrong");
@@ -419,6 +438,16 @@ uint64_t meta_packed_region(const void *packed, uint64_t bytes)
 	return at[AT_END];
 }
 
+bool meta_packed_mark(const void *packed, uint64_t bytes, struct meta_mark *mark)
+{
+	const struct meta_head *h = packed;
+
+	if (meta_packed_region(packed, bytes) == 0 || h->mark_now > 1)
+		return false;
+	*mark = h->mark[h->mark_now];
+	return true;
+}
+
 /* No tile is being changed. What codes have lost is not there. */
 enum shard_status meta_unpack(const struct shm *region, const void *packed, uint64_t bytes,
 			      struct err *e)
@@ -435,6 +464,7 @@ enum shard_status meta_unpack(const struct shm *region, const void *packed, uint
 	if ((now = h->mark_now) > 1)
 		return err_set(e, SHARD_MISMATCH, "it does not say which step its tensors have");
 	h->mark[now].residual = (struct meta_residual){.step = 0};
+	h->mark[now].load = META_LOAD_NONE;
 	return SHARD_OK;
 }
 

@@ -32,6 +32,9 @@ enum meta_load {
 	META_LOAD_NONE,
 	META_LOAD_READING, /* In part. */
 	META_LOAD_READ,    /* Completely. */
+	/* Of sealed weights: no later process takes them over, because the file goes back to the
+	 * step before the core's record (core/back.h). */
+	META_LOAD_BACK,
 };
 
 struct meta_residual { /* What the codes of the last applied step have lost here. */
@@ -64,7 +67,9 @@ struct meta_found { /* What the start before left, before it is known whether it
 	size_t spec_bytes;
 	uint64_t incarnation; /* The name that the memory got when it was made. */
 	uint32_t undo_nr;
-	bool odd; /* meta_void() was called for it. */
+	bool odd;       /* meta_void() was called for it. */
+	bool goes_back; /* META_LOAD_BACK: to .back_step. */
+	uint64_t back_step;
 	uint8_t from[16];
 	const void *core; /* What the core saved last, inside shm. NULL: it lies outside. */
 	size_t core_bytes;
@@ -107,6 +112,7 @@ void meta_pack(const struct meta *m, void *to);
 uint64_t meta_packed_region(const void *packed, uint64_t bytes);
 enum shard_status meta_unpack(const struct shm *region, const void *packed, uint64_t bytes,
 			      struct err *e);
+bool meta_packed_mark(const void *packed, uint64_t bytes, struct meta_mark *mark); /* As below. */
 /* The mark that counts. False: what says which one that is cannot be. */
 bool meta_found_mark(const struct meta_found *found, struct meta_mark *mark);
 /* Which chunks the memory was made with, a bit for each, and for how many nodes (store_conf.first).

@@ -110,6 +110,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_CORE + 17] = {"hear", CTRL, N, 0, SMALL},
 	[OP_CORE + 18] = {"heard", CTRL, N, 0, SMALL},
 	[OP_CORE + 19] = {"odd", CTRL, N, 0, SMALL},
+	[OP_CORE + 20] = {"back", CTRL, N, 0, SMALL},
 };
 
 const struct wire_op_row *wire_op(uint16_t op)

@@ -73,11 +73,13 @@ static void keep(struct duo_queued *q, const struct core_msg *m)
 }
 
 static const char *const op_names[CORE_MSG_NR] = {
-	"?",     "ASK",  "ANSWER",  "VIEW", "VIEW_OK", "BEGIN",   "GRANT",   "VOTE", "COMMIT",
-	"ABORT", "DONE", "DRAINED", "JOIN", "GONE",    "ABANDON", "WAITING", "RANKS"};
-static const char *const act_names[] = {"?",     "SEND",   "PERSIST", "BEGIN",   "CREDIT", "OPEN",
-					"APPLY", "RESULT", "ENDED",   "SEAL",    "LOST",   "EXPEL",
-					"LEFT",  "HELD",   "TUNED",   "RESIGNED"};
+	"?",       "ASK",     "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
+	"VOTE",    "COMMIT",  "ABORT",  "DONE", "DRAINED", "JOIN",  "GONE",
+	"ABANDON", "WAITING", "RANKS",  "HEAR", "HEARD",   "ODD",   "BACK"};
+static const char *const act_names[] = {
+	"?",     "SEND",   "PERSIST", "BEGIN", "CREDIT", "OPEN",  "APPLY",    "RESULT", "ENDED",
+	"SEAL",  "LOST",   "EXPEL",   "LEFT",  "HELD",   "TUNED", "RESIGNED", "PLACED", "LEARN",
+	"MOVED", "DIFFER", "ODD",     "CUT",   "YIELD",  "BACK",  "AGAIN"};
 
 static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 {
@@ -163,6 +165,8 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 				 .who = duo_who(n),
 				 .term = p->elected ? 0 : p->term[n],
 				 .elected = p->elected,
+				 .durable = p->durable,
+				 .recalled = p->recalled,
 				 .chunks_nr = 2,
 				 .place = place_of(owner, NULL, 2),
 				 .node_names = names,
@@ -195,10 +199,11 @@ static void *room(size_t bytes)
 	return p;
 }
 
-static void init(struct duo *p, bool elected)
+static void init(struct duo *p, bool elected, bool durable)
 {
 	memset(p, 0, sizeof(*p));
 	p->elected = elected;
+	p->durable = durable;
 	p->bytes = 1 << 16;
 	p->trace = calloc(1, p->bytes);
 	assert_non_null(p->trace);
@@ -217,7 +222,12 @@ static void init(struct duo *p, bool elected)
 
 void duo_init(struct duo *p)
 {
-	init(p, false);
+	init(p, false, false);
+}
+
+void duo_init_durable(struct duo *p)
+{
+	init(p, false, true);
 }
 
 void duo_lead(struct duo *p, unsigned n, uint64_t term)
@@ -234,7 +244,7 @@ void duo_lead(struct duo *p, unsigned n, uint64_t term)
 
 void duo_init_elected(struct duo *p)
 {
-	init(p, true);
+	init(p, true, false);
 	duo_lead(p, 0, 7);
 }
 

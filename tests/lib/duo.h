@@ -21,6 +21,8 @@ struct duo_queued {
 
 struct duo {
 	bool elected; /* Coordinators are elected, a first. */
+	/* For core_conf of the cores that are made from now on. */
+	bool durable, recalled;
 	struct core *core[2];
 	/* `saved` has two buffers per core, and counts[n] is the valid one. */
 	void *memory[2], *saved[2][2];
@@ -41,6 +43,7 @@ struct duo {
 
 struct view_node duo_who(unsigned n);
 void duo_init(struct duo *p);
+void duo_init_durable(struct duo *p); /* As core_conf.durable. */
 void duo_init_elected(struct duo *p);
 /* The node is elected and begins with the view that was given last to a disk. */
 void duo_lead(struct duo *p, unsigned n, uint64_t term);

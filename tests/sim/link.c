@@ -11,7 +11,7 @@
 static const char *const op_names[CORE_MSG_NR] = {
 	"?",       "ASK",     "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
 	"VOTE",    "COMMIT",  "ABORT",  "DONE", "DRAINED", "JOIN",  "GONE",
-	"ABANDON", "WAITING", "RANKS",  "HEAR", "HEARD"};
+	"ABANDON", "WAITING", "RANKS",  "HEAR", "HEARD",   "ODD",   "BACK"};
 
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b)
 {

@@ -323,6 +323,8 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_CUT:
 	case CORE_ACT_YIELD:
+	case CORE_ACT_BACK: /* No disk here has steps. */
+	case CORE_ACT_AGAIN:
 	case CORE_ACT_DIFFER:
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:

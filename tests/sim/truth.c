@@ -535,6 +535,8 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	case CORE_ACT_EXPEL:
 	case CORE_ACT_CUT:
 	case CORE_ACT_YIELD:
+	case CORE_ACT_BACK:
+	case CORE_ACT_AGAIN:
 		if (!a->why || !a->why[0])
 			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n,
 				 a->type);

@@ -40,7 +40,7 @@ static uint64_t found(void)
 {
 	struct super_found f;
 	struct err e;
-	enum shard_status st = super_find(&f, fd, ID, &e);
+	enum shard_status st = super_find(&f, fd, ID, UINT64_MAX, &e);
 	uint64_t nr = st == SHARD_OK ? f.of.step : UINT64_MAX;
 
 	assert_true(st == SHARD_OK || st == SHARD_NOT_FOUND);
