@@ -192,6 +192,7 @@ void ckpt_status(const struct model *m, struct ckpt_status *st)
 	for (uint16_t n = 0; n < op->server->nodes_nr; n++) {
 		st->done_bytes += op->share[n].done;
 		st->total_bytes += op->share[n].total;
+		st->shared_bytes += op->share[n].shared;
 	}
 }
 

@@ -80,7 +80,7 @@ struct ckpt_model {         /* The checkpoint state of one model. */
 
 struct ckpt_status {
 	const char *state; /* "idle", "holding", "writing", "finishing", "verifying", "restoring" */
-	uint64_t step, done_bytes, total_bytes;
+	uint64_t step, done_bytes, total_bytes, shared_bytes;
 };
 
 /* The functions of this folder that models call, as a table of model/watch.h. */

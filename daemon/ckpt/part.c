@@ -568,6 +568,7 @@ static void tell_progress(struct ckpt_part *p)
 	p->covered = covered;
 	body.done_bytes = done;
 	body.total_bytes = p->total_bytes;
+	body.shared_bytes = atomic_load(&p->progress.shared_bytes);
 	body.covered = covered;
 	if (for_self(p))
 		ckpt_progress(p->m, p->who.tag, &body);

@@ -24,7 +24,7 @@ struct ckpt_share {
 	bool asked;
 	uint32_t tag;  /* Tag of the last request, answered or not. */
 	uint32_t part; /* Tag of its SAVE_PART, LOAD_PART or VERIFY_PART. */
-	uint64_t done, total;
+	uint64_t done, total, shared;
 	bool covered; /* Steps may go on: it keeps what it has to write. */
 };
 

@@ -35,6 +35,7 @@ void ckpt_op_tell(struct ckpt_op *op)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		body.done_bytes += op->share[n].done;
 		body.total_bytes += op->share[n].total;
+		body.shared_bytes += op->share[n].shared;
 	}
 	caller_progress(s, &op->requester, &h, &body.base);
 }
@@ -280,6 +281,7 @@ static void progress(struct ckpt_op *op, uint16_t node, const Shard__Progress *s
 	op->done_bytes += said->done_bytes - share->done;
 	share->done = said->done_bytes;
 	share->total = said->total_bytes;
+	share->shared = said->shared_bytes;
 	share->covered |= said->covered;
 	ckpt_op_tell(op);
 	may_go_on(op);

@@ -390,9 +390,9 @@ static json_t *checkpoint_json(const struct model *m)
 		snprintf(last.path, sizeof(last.path), "%s", k->path);
 	}
 	ckpt_status(m, &st);
-	o = json_pack("{s:s, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step,
-		      "done_bytes", (json_int_t)st.done_bytes, "total_bytes",
-		      (json_int_t)st.total_bytes);
+	o = json_pack("{s:s, s:I, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step,
+		      "done_bytes", (json_int_t)st.done_bytes, "shared_bytes",
+		      (json_int_t)st.shared_bytes, "total_bytes", (json_int_t)st.total_bytes);
 	json_object_set_new(o, "last", last_json(&last));
 	json_object_set_new(
 		o, "failures",

@@ -66,8 +66,9 @@ struct part_older {
 };
 
 struct part_progress { /* Shared with another thread. */
-	_Atomic uint64_t done_bytes;
-	_Atomic bool cancel; /* When it is set, the call soon ends with SHARD_INTERRUPTED. */
+	_Atomic uint64_t done_bytes,
+		shared_bytes; /* shared_bytes: of done_bytes, of part_write(). */
+	_Atomic bool cancel;  /* When it is set, the call soon ends with SHARD_INTERRUPTED. */
 };
 
 const char *part_kind_name(

@@ -339,6 +339,8 @@ static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buff
 	*done = bytes;
 	if (share_piece(w, i, from, bytes, (char *)buffer + PART_PIECE_BYTES)) {
 		w->shared_bytes += bytes;
+		if (j->progress)
+			j->progress->shared_bytes += bytes;
 		return SHARD_OK;
 	}
 	if (part_pwrite(&w->fd, from, bytes, offset) < 0)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,13 +27,29 @@ static struct {
 	_Atomic uint64_t bytes;
 	_Atomic uint32_t calls;
 	const char *_Atomic path;
-} fs;
+	pthread_mutex_t lock;
+	pthread_cond_t goes_on;
+	uint32_t stops; /* The number of calls after which it stands still. */
+} fs = {.lock = PTHREAD_MUTEX_INITIALIZER,
+	.goes_on = PTHREAD_COND_INITIALIZER,
+	.stops = UINT32_MAX};
 
 void reflink_is(enum reflink how)
 {
 	fs.how = how;
 	fs.bytes = 0;
 	fs.calls = 0;
+	pthread_mutex_lock(&fs.lock);
+	fs.stops = UINT32_MAX;
+	pthread_cond_broadcast(&fs.goes_on);
+	pthread_mutex_unlock(&fs.lock);
+}
+
+void reflink_stops(uint32_t nr)
+{
+	pthread_mutex_lock(&fs.lock);
+	fs.stops = nr;
+	pthread_mutex_unlock(&fs.lock);
 }
 
 void reflink_removes(const char *path)
@@ -80,7 +97,13 @@ static void copy(int fd, const struct file_clone_range *r, uint64_t bytes)
 static int share(int fd, const struct file_clone_range *r)
 {
 	const char *path = atomic_exchange(&fs.path, NULL);
-	bool half = fs.calls++ > 0 && fs.how == REFLINK_ENDS;
+	uint32_t before = fs.calls++;
+	bool half = before > 0 && fs.how == REFLINK_ENDS;
+
+	pthread_mutex_lock(&fs.lock);
+	while (before >= fs.stops)
+		pthread_cond_wait(&fs.goes_on, &fs.lock);
+	pthread_mutex_unlock(&fs.lock);
 
 	if (path != NULL)
 		CHECK(unlink(path) == 0);

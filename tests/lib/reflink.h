@@ -16,6 +16,8 @@ enum reflink {
 void reflink_is(enum reflink how); /* Counts from 0 again. */
 /* The file that goes when the next part is to be shared. Its name must stay valid. */
 void reflink_removes(const char *path);
+/* Calls after the first `nr` wait until another reflink_is(). */
+void reflink_stops(uint32_t nr);
 uint64_t reflink_bytes(void); /* Shared so far. */
 uint32_t reflink_calls(void); /* Asked for so far, in vain or not. */
 

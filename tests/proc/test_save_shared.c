@@ -5,6 +5,7 @@
  * where only one element of the expert has changed, and a damaged one passes its damage on to
  * nobody. */
 #include "base/check.h"
+#include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
 #include "lib/keep.h"
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -192,6 +194,40 @@ static void shares_what_stays(void **state)
 	check_restored(x, "one", &one);
 }
 
+static void *saves(void *arg)
+{
+	struct moe *x = arg;
+
+	keep_must_save(x->c.node[0].unix_address, "m", x->keep.dir, "second");
+	return NULL;
+}
+
+/* While it is written, status says of what both nodes have done how much they share. */
+static void says_so_meanwhile(void **state)
+{
+	uint64_t by = pace_by(20);
+	struct moe *x = *state;
+	json_int_t shared = 0;
+	pthread_t thread;
+
+	train(x, false);
+	(void)save(x, "first");
+	reflink_stops(6);
+	assert_int_equal(pthread_create(&thread, NULL, saves, x), 0);
+	while (shared == 0 && clock_ns() < by) {
+		json_t *all = inproc_status(&x->c.node[0]), *c;
+
+		c = json_object_get(json_array_get(json_object_get(all, "models"), 0),
+				    "checkpoint");
+		shared = json_integer_value(json_object_get(c, "shared_bytes"));
+		json_decref(all);
+		usleep(10000);
+	}
+	assert_true(shared > 0 && shared % PART_PIECE_BYTES == 0);
+	reflink_is(REFLINK_COPIES);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 /* Of the checkpoint before one bit flips, in what the next one would share. */
 static void shares_no_damage(void **state)
 {
@@ -217,7 +253,8 @@ static void shares_no_damage(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {TEST(shares_what_stays), TEST(shares_no_damage)};
+	const struct CMUnitTest tests[] = {TEST(shares_what_stays), TEST(shares_no_damage),
+					   TEST(says_so_meanwhile)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

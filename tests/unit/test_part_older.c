@@ -80,10 +80,13 @@ static void write_file(struct pair *p, const char *name, uint32_t elems,
 		       const struct part_older *older, struct part_file *out)
 {
 	const struct part_run run = run_of(p->w, elems);
+	struct part_progress progress = {0};
 	struct err e = {.text = ""};
 
-	if (part_write(p->dir, name, &run, 1, NULL, 0, older, out, NULL, &e) != SHARD_OK)
+	if (part_write(p->dir, name, &run, 1, NULL, 0, older, out, &progress, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
+	assert_int_equal(progress.done_bytes, out->bytes);
+	assert_int_equal(progress.shared_bytes, out->shared_bytes);
 }
 
 static void write_older(struct pair *p)
