@@ -402,7 +402,6 @@ help:
 .PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
-.SECONDARY:
 .PHONY: fatbin
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
 -include tests/*.mk deploy/*.mk
