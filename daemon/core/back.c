@@ -14,15 +14,19 @@
 
 /* --- the coordinator --- */
 
-void back_answered(struct core *c, uint16_t node, const struct core_answer *a)
+void back_answered(struct core *c, const struct core_msg *m)
 {
 	struct back *b = &c->coord.back;
+	const struct core_answer *a = m->answer;
 
-	if (!a->has_record || a->generation != c->coord.view.generation || !coord_lists(c, node))
+	if (!a->has_record || a->generation != c->coord.view.generation || !coord_lists(c, m->from))
 		return;
-	b->has |= 1ull << node;
-	b->record[node] = a->record.id;
-	if (!c->coord.held_nr[node] || (b->any && core_id_cmp(&a->record.id, &b->lowest.id) >= 0))
+	b->has |= 1ull << m->from;
+	if (m->differs)
+		b->recalled |= 1ull << m->from;
+	b->record[m->from] = a->record.id;
+	if (!c->coord.held_nr[m->from] ||
+	    (b->any && core_id_cmp(&a->record.id, &b->lowest.id) >= 0))
 		return;
 	b->any = true;
 	b->lowest = a->record;
@@ -34,6 +38,7 @@ static void back_forget(struct core *c, uint16_t node)
 
 	n->answered = n->is_prepared = false;
 	c->coord.back.has &= ~(1ull << node);
+	c->coord.back.recalled &= ~(1ull << node);
 }
 
 void back_link_down(struct core *c, uint16_t node)
@@ -114,15 +119,23 @@ static void back_go(struct ctx *x, const struct core_id *id, const char *why)
 	a->why = why;
 }
 
-/* Those that are ahead answer again, from their next start. */
-static bool back_order(struct ctx *x)
+/* Has it that record, and nothing of the step after it? */
+static bool back_at(const struct core *c, uint16_t node, const struct core_id *to)
+{
+	const struct coord_node *n = &c->coord.node[node];
+
+	return core_id_cmp(&c->coord.back.record[node], to) <= 0 &&
+	       !(n->is_prepared && n->prepared.step == to->step + 1);
+}
+
+/* All others answer again, from their next start. */
+static bool back_order(struct ctx *x, const struct core_id *to)
 {
 	struct core *c = x->c;
-	const struct core_id *to = &c->coord.back.lowest.id;
 	bool any = false;
 
 	view_each(i, coord_members(c)) {
-		if (!back_has(c, i) || core_id_cmp(&c->coord.back.record[i], to) <= 0)
+		if (!back_has(c, i) || back_at(c, i, to))
 			continue;
 		any = true;
 		if (i == c->conf.self) {
@@ -145,14 +158,14 @@ enum back_is back_settle(struct ctx *x, const char *remedy)
 		return BACK_NONE;
 	view_each(i, coord_members(c))
 		all = all && (!co->held_nr[i] || back_follows(c, i, &co->last));
-	if (all)
+	if (all && !co->back.recalled)
 		return BACK_NONE;
-	if (back_lost(c, remedy))
+	if (!all && back_lost(c, remedy))
 		return BACK_LOST;
-	if (back_order(x))
+	if (back_order(x, all ? &co->last.id : &co->back.lowest.id))
 		return BACK_WAITS;
-	/* It was decided, and nobody has it. */
-	co->last = co->back.lowest;
+	if (!all) /* It was decided, and nobody has it. */
+		co->last = co->back.lowest;
 	return BACK_NONE;
 }
 
@@ -173,7 +186,8 @@ void back_on_told(struct ctx *x, const struct core_msg *m)
 
 bool back_tells(const struct core *c)
 {
-	return c->member.recalled && !core_coordinates(c) && core_linked(c, core_coordinator(c));
+	return c->member.recalled && !c->member.asked && !core_coordinates(c) &&
+	       core_linked(c, core_coordinator(c));
 }
 
 void back_tell(struct ctx *x)
@@ -195,9 +209,10 @@ void back_on_order(struct ctx *x, const struct core_msg *m)
 {
 	const struct core *c = x->c;
 	const struct step *s = &c->step;
+	int ahead = s->has_record ? core_id_cmp(&s->record.id, &m->id) : -1;
 
-	if (!c->conf.durable || !s->has_record || m->id.generation != s->record.id.generation ||
-	    core_id_cmp(&s->record.id, &m->id) <= 0)
+	if (!c->conf.durable || ahead < 0 || m->id.generation != s->record.id.generation ||
+	    (ahead == 0 && s->part != CORE_PREPARED))
 		return;
 	back_go(x, &m->id, core_text(x->c, "%s", m->why ? m->why : "no reason given"));
 }

@@ -14,23 +14,26 @@
  * that recovers compares the records of all members that hold chunks. Are some one step behind, and
  * not PREPARED for that step, those that are ahead are told to go back (BACK): they give up what
  * they have in memory, and end. Their next start takes the older step from the disk. The one that
- * recovers waits for their answers, so nothing is decided before all are at one step. */
+ * recovers waits for their answers, so nothing is decided before all are at one step.
+ *
+ * Who is PREPARED for a step that is given up goes back as well, to its own record, where somebody
+ * has come back from its disk: the step may have been decided, and then its image has chunks of
+ * it. */
 #ifndef SHARD_CORE_BACK_H
 #define SHARD_CORE_BACK_H
 
 #include "core/ctx.h"
 
-struct back {         /* What the members answered in COORD_RECOVER. */
-	uint64_t has; /* Bits of those that have a record, which is .record. */
+struct back {              /* What the members answered in COORD_RECOVER. */
+	uint64_t has;      /* Bits of those that have a record, which is .record. */
+	uint64_t recalled; /* Bits of those whose memory is what their disks had. */
 	struct core_id record[CORE_NODES_MAX];
 	bool any; /* .lowest is the oldest record of those that hold chunks. */
 	struct record lowest;
 };
 
-struct core_answer;
-
 /* The coordinator. */
-void back_answered(struct core *c, uint16_t node, const struct core_answer *a);
+void back_answered(struct core *c, const struct core_msg *m);
 void back_link_down(struct core *c, uint16_t node); /* It may come back with an older record. */
 enum back_is {
 	BACK_NONE,  /* All are at one step, .last of the coordinator. */

@@ -103,6 +103,7 @@ static void member_answer(struct ctx *x, const struct core_msg *ask)
 	answer = core_send(x, ask->from, CORE_ANSWER, &ask->id);
 	answer->answer = a;
 	answer->misses = member_misses(c);
+	answer->differs = c->member.recalled;
 }
 
 bool member_obeys(const struct core *c, const struct core_msg *m)
@@ -110,7 +111,7 @@ bool member_obeys(const struct core *c, const struct core_msg *m)
 	uint16_t self = c->conf.self;
 	bool opens = m->op == CORE_ASK || m->op == CORE_VIEW;
 
-	if (c->member.recalled && m->op != CORE_ASK)
+	if (c->member.recalled && !c->member.asked && m->op != CORE_ASK)
 		return false;
 	if (m->from == self)
 		return core_coordinates(c);
@@ -135,7 +136,7 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 	if (m->id.term < c->member.promised || m->id.term <= c->member.term)
 		return;
 	member_promise(&c->member, m->id.term, m->from);
-	c->member.recalled = false; /* The answer says what there is, and it counts from now on. */
+	c->member.asked = true; /* The answer says what there is, and it counts from now on. */
 	step_asked(x);
 	member_answer(x, m);
 }
@@ -307,6 +308,7 @@ static void member_resume(struct ctx *x)
 	 * coordinator. Neither way does it know the trainers of this node. */
 	again = v->term != m->term || v->seq != m->seq + 1 ||
 		(counted && !core_counts(c, c->conf.self));
+	m->recalled = m->asked = false;
 	m->term = v->term;
 	m->seq = v->seq;
 	m->sealed = v->sealed;

@@ -17,8 +17,9 @@ struct member {
 	struct placement place; /* The same. member_place() sets it. */
 	bool sealed, restoring, lost;
 	bool has_next; /* The view .next waits until APPLYING has ended. */
-	/* What is here is of the disk of this node, and no coordinator has asked for it yet. */
-	bool recalled;
+	/* What is here is of the disk of this node, and no view was adopted since. asked: a
+	 * coordinator has asked for it. */
+	bool recalled, asked;
 	struct core_tune tune;
 	struct core_view next;
 	char next_why[CORE_WHY_BYTES]; /* The reason that came with .next. */

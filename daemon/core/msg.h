@@ -141,7 +141,7 @@ struct core_msg {
 	bool caught;
 	/* VOTE: it does not count, and the sender is not PREPARED: the gradient of a chunk has
 	 * another sum of squares there than its primary said. The sums are what the sender found.
-	 * ABANDON: a gradient arrived damaged, and no single rank can have done it. */
+	 * ABANDON: a gradient arrived damaged, by no single rank. ANSWER: it is of a disk. */
 	bool differs;
 	/* A field that an op does not use is zero. */
 	const struct core_world *world;

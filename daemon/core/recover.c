@@ -644,7 +644,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 	n->who = c->link[m->from].who;
 	n->generation = a->generation;
 	n->is_prepared = false;
-	back_answered(c, m->from, a);
+	back_answered(c, m);
 	if (a->generation != co->view.generation || !coord_lists(c, m->from) || !co->view.sealed)
 		return;
 	if (a->has_record && core_id_cmp(&a->record.id, &co->last.id) > 0)

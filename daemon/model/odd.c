@@ -78,8 +78,10 @@ static void end_now(const struct model *m)
 void odd_back(struct model *m, const struct core_action *a)
 {
 	struct meta_mark mark = m->meta.mark;
+	struct core_state core;
 
-	mark.load = META_LOAD_BACK;
+	core_state(m->core, &core);
+	mark.load = core.committed == a->id.step ? META_LOAD_HERE : META_LOAD_BACK;
 	if (meta_persistent(&m->meta))
 		meta_mark(&m->meta, &mark);
 	log_line(m->server->log, LOG_LEVEL_WARN,

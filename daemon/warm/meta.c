@@ -208,11 +208,12 @@ static enum shard_status goes_back(struct meta_found *found, struct err *e)
 	struct meta_mark mark;
 	struct record r;
 
-	if (!meta_found_mark(found, &mark) || mark.load != META_LOAD_BACK || found->core == NULL ||
-	    !core_warm_record(found->core, found->core_bytes, &r) || r.id.step == 0)
+	if (!meta_found_mark(found, &mark) || mark.load < META_LOAD_BACK || found->core == NULL ||
+	    !core_warm_record(found->core, found->core_bytes, &r) ||
+	    (mark.load == META_LOAD_BACK && r.id.step == 0))
 		return SHARD_OK;
 	found->goes_back = true;
-	found->back_step = r.id.step - 1;
+	found->back_step = r.id.step - (mark.load == META_LOAD_BACK);
 	free(found->spec);
 	found->spec = NULL;
 	return err_set(e, SHARD_MISMATCH,

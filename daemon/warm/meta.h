@@ -35,6 +35,7 @@ enum meta_load {
 	/* Of sealed weights: no later process takes them over, because the file goes back to the
 	 * step before the core's record (core/back.h). */
 	META_LOAD_BACK,
+	META_LOAD_HERE, /* The same, but to the step of that record. */
 };
 
 struct meta_residual { /* What the codes of the last applied step have lost here. */

@@ -244,6 +244,29 @@ static void test_forgotten_vote(void **state)
 	end();
 }
 
+/* a has voted for step 6, and cannot know whether b had, too, and had sent it a part of the image
+ * of that step. So it gives up its image. If b has its memory, a knows. */
+static void test_vote_given_up(void **state)
+{
+	(void)state;
+	for (unsigned power = 0; power < 2; power++) {
+		begin(5);
+		duo_compute(&p, A, true, true);
+		duo_compute(&p, B, false, true);
+		assert_int_equal(p.core[A]->step.part, CORE_PREPARED);
+		comes(B, power ? 5 : 0);
+		comes(A, 0);
+		meet();
+		assert_int_equal(traced("  a: BACK"), power);
+		if (power) {
+			comes(A, 5);
+			meet();
+		}
+		open_at(5);
+		end();
+	}
+}
+
 /* The same vote is known to a coordinator that recovers, and only waits for another answer. */
 static void test_forgotten_answer(void **state)
 {
@@ -343,6 +366,7 @@ int main(void)
 		cmocka_unit_test(test_one_comes_back),
 		cmocka_unit_test(test_one_comes_back_behind),
 		cmocka_unit_test(test_forgotten_vote),
+		cmocka_unit_test(test_vote_given_up),
 		cmocka_unit_test(test_forgotten_answer),
 		cmocka_unit_test(test_with_memory),
 		cmocka_unit_test(test_obeys_nobody),
