@@ -77,7 +77,9 @@ CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 TLS_LOAD_C := client/tls/load.c
 TLS_C    := client/tls/library.c
 CTL_C    := $(wildcard client/ctl/*.c)
-GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
+# gpt and gpt-cuda have the rest of these in common, but only gpt-cuda has what needs a GPU.
+GPT_CUDA_C := $(addprefix client/examples/,gpt_cuda.c device.c transformer_cuda.c)
+GPT_C    := $(filter-out client/examples/gpt.c $(GPT_CUDA_C),$(wildcard client/examples/*.c))
 TESTLIB_C:= $(wildcard tests/lib/*.c) $(addprefix tests/ref/,refcode.c refmath.c refschedule.c refsettings.c)
 SIM_C    := $(wildcard tests/sim/*.c)
 UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test_*.c)
@@ -95,7 +97,7 @@ UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/
 # use a driver without a GPU.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
-LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease) # For a real GPU.
+LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease $(B)/tests/gpu/lease_gpt) # For a real GPU.
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
 REF_C    := $(wildcard tests/ref/*.c)
@@ -134,7 +136,7 @@ $(B)/with-systemd: systemd-look # It is always looked at, but only newer if it d
 systemd-look:
 
 # The programs and the library are made anew if the flags above change.
-$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(TLS_LOAD_C) $(TLS_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
+$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(TLS_LOAD_C) $(TLS_C) $(CUDA_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(if $(HAVE_CUDA),$(GPT_CUDA_C)) $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
 $(B)/hardening: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
@@ -159,8 +161,8 @@ parts: $(B)/with-cuda $(B)/with-nvcc
 # that come later compile the PTX themselves.
 GPU_ARCHS  := 80 90 100 120
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -ftz=true -prec-div=true -prec-sqrt=true
-FATBIN     := $(B)/daemon/gpu/kernels.fatbin
-nvcc_run    = $(Q)$(HAVE_NVCC) $(NVCC_FLAGS) -Iinclude -Iproto -Idaemon -Itests
+FATBIN     := $(B)/daemon/gpu/kernels.fatbin $(B)/client/examples/gpt_kernels.fatbin
+nvcc_run    = $(Q)$(HAVE_NVCC) $(NVCC_FLAGS) -Iinclude -Iproto $(if $(filter client/%,$<),-Iclient,-Idaemon -Itests)
 $(B)/%.fatbin: %.cu $(B)/with-nvcc
 	@mkdir -p $(@D)
 	$(call say,nvcc,$<)
@@ -178,7 +180,7 @@ $(B)/daemon/gpu/fatbin.o: $(FATBIN) # .incbin: no compiler sees this
 endif
 $(B)/daemon/gpu/fatbin.o: $(B)/with-nvcc
 
-all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a)
+all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-tls.so.0 $(B)/libshard-whole.a) $(if $(HAVE_CUDA),$(B)/libshard-cuda.so.0 $(B)/libshard-cuda-whole.a $(B)/gpt-cuda)
 
 $(B)/gen/shard.pb-c.h: $(PB) ;
 $(PB): proto/wire/shard.proto
@@ -229,6 +231,8 @@ $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -ljansson -linih -lm
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_CLIENT) -lm
+$(B)/gpt-cuda: $(call objs,$(GPT_CUDA_C)) $(GPT_A) $(B)/libshard-cuda.a $(CLIENT_A) $(PROTO_A)
+	$(link) -pie $^ $(LIBS_CLIENT) -ldl -lm
 $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C) $(TLS_LOAD_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
@@ -292,7 +296,7 @@ $(B)/tests/older/hello.o $(B)/tests/newer/hello.o: daemon/link/hello.c | $(PB)
 	$(compile)
 $(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
-$(B)/tests/proc/test_releases $(B)/tests/proc/test_save_client $(B)/tests/proc/test_own_dtypes $(B)/tests/proc/test_values $(B)/tests/proc/test_set_hyper: $(RELEASES)
+$(B)/tests/proc/test_releases $(B)/tests/proc/test_shares $(B)/tests/proc/test_save_client $(B)/tests/proc/test_own_dtypes $(B)/tests/proc/test_values $(B)/tests/proc/test_set_hyper: $(RELEASES)
 # A daemon whose memory or processor is bad, when a file says so.
 ODD_WRAP := -Wl,--wrap=grad_copied,--wrap=grad_reduced,--wrap=apply_stage
 $(B)/tests/odd/shardd: $(B)/tests/odd/lies.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)

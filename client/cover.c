@@ -56,7 +56,7 @@ void cover_reset(struct cover *c, cover_complete_fn complete, void *arg)
 {
 	for (uint32_t t = 0; t < c->layout->tensors_nr; t++) {
 		c->tensors[t].claimed = 0;
-		c->tensors[t].absent = false;
+		c->tensors[t].absent = c->tensors[t].shared = false;
 		c->tensors[t].spans_nr = 0;
 	}
 	memcpy(c->left, c->left_full, c->layout->chunks_nr * sizeof(*c->left));
@@ -165,6 +165,31 @@ enum shard_status cover_claim_absent(struct cover *c, uint32_t tensor, struct er
 			       (ull)c->layout->tensor[tensor].numel);
 	t->absent = true;
 	t->claimed = c->layout->tensor[tensor].numel;
+	return SHARD_OK;
+}
+
+enum shard_status cover_claim_share(struct cover *c, uint32_t tensor, uint64_t first,
+				    uint64_t count, bool later, struct err *e)
+{
+	struct cover_tensor *t = &c->tensors[tensor];
+	uint64_t numel = c->layout->tensor[tensor].numel;
+
+	CHECK(count <= numel && first <= numel - count);
+	if (t->shared)
+		return err_set(e, SHARD_DUPLICATE,
+			       "push of a share of \"%.200s\": this rank's share in this step is "
+			       "%llu elements from %llu on, and was pushed already",
+			       c->layout->tensor[tensor].name, (ull)(t->share.end - t->share.first),
+			       (ull)t->share.first);
+	if (t->absent || t->claimed > 0)
+		return err_set(e, SHARD_DUPLICATE,
+			       "push of a share of \"%.200s\", of which %llu of %llu elements were "
+			       "pushed without SHARD_SHARE already in this step",
+			       c->layout->tensor[tensor].name, (ull)(t->absent ? 0 : t->claimed),
+			       (ull)numel);
+	t->shared = true;
+	t->share = (struct span){first, first + count};
+	t->claimed = later ? numel - count : numel;
 	return SHARD_OK;
 }
 

@@ -16,6 +16,8 @@ struct span {
 struct cover_tensor {
 	uint64_t claimed; /* Elements. */
 	bool absent;      /* shard_push_none() was called for it. */
+	bool shared;      /* It has a share, and the other ranks of the node have the rest. */
+	struct span share;
 	struct span *spans;
 	uint32_t spans_nr, spans_room;
 };
@@ -39,6 +41,11 @@ void cover_reset(struct cover *c, cover_complete_fn complete, void *arg);
 enum shard_status cover_claim(struct cover *c, uint32_t tensor, uint64_t first, uint64_t count,
 			      struct err *e);
 enum shard_status cover_claim_absent(struct cover *c, uint32_t tensor, struct err *e);
+/* This rank's share of the tensor, which may be empty. The rest counts as claimed, and the share
+ * too unless `later`: then cover_claim() of its parts follows. SHARD_DUPLICATE: something was
+ * claimed before. */
+enum shard_status cover_claim_share(struct cover *c, uint32_t tensor, uint64_t first,
+				    uint64_t count, bool later, struct err *e);
 /* The elements of a claimed range are in the arena. */
 void cover_fill(struct cover *c, uint32_t tensor, uint64_t first, uint64_t count,
 		cover_complete_fn complete, void *arg);

@@ -46,6 +46,7 @@ void handle_free(struct shard_model *m)
 	free(m->forced);
 	free(m->holes);
 	free(m->absent);
+	free(m->shares);
 	free(m->lr);
 	free(m->blob);
 	layout_free(&m->layout);

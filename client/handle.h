@@ -78,7 +78,7 @@ struct shard_model {
 	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
 	unsigned char *holes;  /* [segments_nr] shard_push_none_range() covered it: not sent. */
 	bool has_holes;
-	uint32_t *absent;                /* [tensors_nr] room for one PUSH. */
+	uint32_t *absent, *shares;       /* [tensors_nr], [3 x tensors_nr] room for one PUSH. */
 	bool guard;                      /* SHARD_GUARD=1: pushed gradients are write-protected. */
 	bool ready_due;                  /* READY follows the last chunk. */
 	bool ready_skip;                 /* READY votes to skip the step. */

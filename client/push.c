@@ -43,16 +43,19 @@ enum shard_status push_init(struct shard_model *m, struct err *e)
 		m->queue = malloc(chunks * sizeof(*m->queue));
 		m->forced = calloc(chunks, 1);
 		m->absent = malloc(m->layout->tensors_nr * sizeof(*m->absent));
+		m->shares = malloc(3 * (size_t)m->layout->tensors_nr * sizeof(*m->shares));
 		m->holes = calloc(m->layout->segments_nr + 1, 1);
 	}
-	if (m->queue != NULL && m->forced != NULL && m->absent != NULL && m->holes != NULL)
+	if (m->queue != NULL && m->forced != NULL && m->absent != NULL && m->shares != NULL &&
+	    m->holes != NULL)
 		return SHARD_OK;
 	cover_deinit(&m->cover);
 	free(m->queue);
 	free(m->forced);
 	free(m->absent);
+	free(m->shares);
 	free(m->holes);
-	m->queue = m->absent = NULL;
+	m->queue = m->absent = m->shares = NULL;
 	m->forced = m->holes = NULL;
 	return err_set(e, SHARD_SYSTEM, "out of memory for the pushes of %u chunks", chunks);
 }
@@ -116,6 +119,33 @@ static bool segment_absent(const struct shard_model *m, uint32_t chunk, uint32_t
 	       cover_absent(&m->cover, m->layout->segment_tensor[segment]);
 }
 
+/* How many elements of a segment are in this rank's share of its tensor. *start: the first of them,
+ * from the segment's first on. */
+static uint32_t share_in(const struct shard_model *m, uint32_t chunk, uint32_t segment,
+			 uint32_t *start)
+{
+	const struct layout *l = m->layout;
+	const struct segment *g = &l->segment[segment];
+	uint32_t tensor = l->segment_tensor[segment];
+	const struct span *s = &m->cover.tensors[tensor].share;
+	uint64_t at = layout_chunk_start(l, chunk) + g->start - l->tensor[tensor].offset;
+	uint64_t from = s->first > at ? s->first : at;
+	uint64_t end = s->end < at + g->n ? s->end : at + g->n;
+
+	*start = from < end ? (uint32_t)(from - at) : 0;
+	return from < end ? (uint32_t)(end - from) : 0;
+}
+
+/* Whether no byte of a segment is sent. */
+static bool segment_empty(const struct shard_model *m, uint32_t chunk, uint32_t segment)
+{
+	uint32_t start;
+
+	return segment_absent(m, chunk, segment) ||
+	       (m->cover.tensors[m->layout->segment_tensor[segment]].shared &&
+		share_in(m, chunk, segment, &start) == 0);
+}
+
 /* True if [at, end) of the element space, inside chunk, holds a gradient. */
 static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t at, uint64_t end)
 {
@@ -126,7 +156,7 @@ static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t
 		const struct segment *g = &l->segment[s];
 
 		if (start + g->start < end && start + g->start + g->n > at &&
-		    !segment_absent(m, chunk, s))
+		    !segment_empty(m, chunk, s))
 			return true;
 	}
 	return false;
@@ -180,10 +210,20 @@ static enum shard_status send_chunk(struct shard_model *m, uint32_t chunk)
 
 	if (m->client->tcp && (rc = send_parts(m, chunk)) != SHARD_OK)
 		return rc;
-	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
-		if (segment_absent(m, chunk, s))
-			m->absent[p.n_absent++] = l->segment_tensor[s];
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		uint32_t tensor = l->segment_tensor[s], *share = m->shares + p.n_shares;
+
+		if (segment_absent(m, chunk, s)) {
+			m->absent[p.n_absent++] = tensor;
+		} else if (m->cover.tensors[tensor].shared) {
+			share[0] = tensor;
+			share[2] = share_in(m, chunk, s, &share[1]);
+			p.n_shares += 3;
+		}
+	}
 	p.absent = m->absent;
+	p.shares = m->shares;
+	p.skip = m->forced[chunk];
 	h.op = OP_PUSH;
 	h.chunk = chunk;
 	return stream_send_control(m->client->stream, &h, &p.base);
@@ -292,23 +332,79 @@ static enum shard_status push_open(struct shard_model *m, const char *what, uint
 			 what, name);
 }
 
+/* Of a tensor that there is not, 1. */
+static uint64_t numel_of(const struct shard_model *m, uint32_t tensor)
+{
+	return tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].numel : 1;
+}
+
+/* The elements that other ranks of the node push need nothing more of this one. */
+static void share_rest(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t count)
+{
+	uint64_t end = first + count;
+
+	cover_fill(&m->cover, tensor, 0, first, on_complete, m);
+	cover_fill(&m->cover, tensor, end, m->layout->tensor[tensor].numel - end, on_complete, m);
+	push_flush(m);
+	pump_kick(m->client);
+}
+
+static enum shard_status claim_share(struct shard_model *m, uint32_t tensor, uint64_t first,
+				     uint64_t count)
+{
+	const struct cover_tensor *t = &m->cover.tensors[tensor];
+	bool later = m->adds.micro_steps > 1;
+	struct err e;
+
+	if (later && t->shared && t->share.first == first && t->share.end == first + count)
+		return SHARD_OK; /* Of a later micro-step. */
+	if (cover_claim_share(&m->cover, tensor, first, count, later, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	share_rest(m, tensor, first, count);
+	return SHARD_OK;
+}
+
+static enum shard_status push_claim(struct shard_model *m, uint32_t tensor, uint64_t first,
+				    uint64_t count, uint32_t flags)
+{
+	enum shard_status rc = SHARD_OK;
+	struct err e;
+
+	if (flags & SHARD_SHARE)
+		rc = claim_share(m, tensor, first, count);
+	else if (m->cover.tensors[tensor].shared)
+		return text_fail(SHARD_BAD_ARG,
+				 "push of \"%.200s\" without SHARD_SHARE, of which a share was "
+				 "pushed in this step: pass it",
+				 m->layout->tensor[tensor].name);
+	if (rc != SHARD_OK || count == 0)
+		return rc;
+	if (m->adds.micro_steps > 1)
+		rc = adds_claim(&m->adds, tensor, first, count, &e);
+	else if (!(flags & SHARD_SHARE))
+		rc = cover_claim(&m->cover, tensor, first, count, &e);
+	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+}
+
 static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint64_t first,
 				    uint64_t count, const void *src, enum shard_dtype dtype,
 				    uint32_t flags)
 {
 	enum shard_status rc = push_open(m, "push", tensor);
-	struct err e;
+	bool empty = (flags & SHARD_SHARE) && count == 0;
 
 	if (rc != SHARD_OK)
 		return rc;
-	if ((rc = handle_range(m, "push", tensor, first, count)) != SHARD_OK)
+	rc = handle_range(m, "push", tensor, empty ? 0 : first,
+			  empty ? numel_of(m, tensor) : count);
+	if (rc != SHARD_OK)
 		return rc;
 	if (m->adds.micro_steps > 1 && !(flags & SHARD_ADD))
 		return text_fail(
 			SHARD_BAD_ARG,
 			"push of \"%.200s\" without SHARD_ADD in a step of %u micro-steps: pass it",
 			m->layout->tensor[tensor].name, m->adds.micro_steps);
-	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
+	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST | SHARD_SHARE))
 		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x",
 				 m->layout->tensor[tensor].name, flags);
 	if (!dtype_ok(dtype) || (dtype != m->spec.grad && (src == NULL || !(flags & SHARD_CAST))))
@@ -322,11 +418,14 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 		return text_fail(SHARD_BAD_ARG,
 				 "push of \"%.200s\", which is frozen: it takes no gradient",
 				 m->layout->tensor[tensor].name);
-	if (count == 0) /* The tensor has no element, so it is always complete. */
+	if (m->layout->tensor[tensor].numel == 0) /* So it is always complete. */
 		return SHARD_OK;
-	rc = m->adds.micro_steps > 1 ? adds_claim(&m->adds, tensor, first, count, &e)
-				     : cover_claim(&m->cover, tensor, first, count, &e);
-	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+	if ((flags & SHARD_SHARE) && m->client->wire_minor < WIRE_SHARES)
+		return text_fail(SHARD_UNSUPPORTED,
+				 "push of \"%.200s\" with SHARD_SHARE, which the release of shardd "
+				 "at %s does not know: upgrade it",
+				 m->layout->tensor[tensor].name, m->client->address);
+	return push_claim(m, tensor, empty ? 0 : first, count, flags);
 }
 
 static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
@@ -462,6 +561,8 @@ enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, ui
 		goto out_adding;
 	if ((rc = push_check(m, tensor, first, count, src, dtype, flags)) != SHARD_OK)
 		goto out;
+	if (count == 0) /* No bytes: a share may be empty. */
+		goto given;
 	if (m->adds.micro_steps > 1) {
 		rc = push_add(m, tensor, first, count, src, dtype);
 		goto given;
@@ -503,12 +604,6 @@ void push_absent(struct shard_model *m)
 	}
 	push_flush(m);
 	pump_kick(m->client);
-}
-
-/* Of a tensor that there is not, 1. */
-static uint64_t numel_of(const struct shard_model *m, uint32_t tensor)
-{
-	return tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].numel : 1;
 }
 
 /* One that is frozen or empty has no gradient anyway. */

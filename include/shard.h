@@ -271,7 +271,10 @@ enum {
 	/* Add to what was pushed in earlier micro-steps. */
 	SHARD_ADD = 1,
 	/* src has another dtype than the model's gradients: convert it. */
-	SHARD_CAST = 2
+	SHARD_CAST = 2,
+	/* The range is the sum over the ranks of this node already, and this rank alone pushes it.
+	 */
+	SHARD_SHARE = 4
 };
 
 /* What became of a committed step. */
@@ -573,7 +576,8 @@ struct shard_result {
 	double lr;
 	/* The first tensor with a gradient that is Inf or NaN; -1: none. */
 	int64_t bad_tensor;
-	/* The first rank that pushed it; -1: none. */
+	/* The first rank that pushed it; -1: none. With SHARD_SHARE it is the one whose share it is
+	 * in, and the gradient may be that of any rank of its node. */
 	int32_t bad_rank;
 	/* How long this trainer's calls on the model waited since shard_begin(), in nanoseconds. */
 	uint64_t wait_ns;
@@ -1776,24 +1780,38 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * goes on. In a step each element is pushed once, or with SHARD_ADD as often as the step has
  * micro_steps: then it is summed in fp32, in the order of the pushes, and rounded once.
  *
+ * With SHARD_SHARE the range is the sum over the ranks of this node already, as a reduce-scatter
+ * among their GPUs makes it. Each rank of the node pushes its own range of the tensor, by one call,
+ * and no element outside of it: that is pushed by the others. Together the ranges must be the whole
+ * tensor, each element once. A rank that has nothing of a tensor says so with count 0. So a node of
+ * R ranks copies 1/R of the gradients from each GPU, and its daemon adds nothing up. Other nodes
+ * may do otherwise, and so may other tensors. Weights are as ever: each rank gives that of its own
+ * samples. A rank with SHARD_NO_SAMPLES pushes nothing, so the others have its range. If ranges
+ * overlap, leave a gap, or meet a push without the flag, shard_result() says SHARD_MISMATCH to all
+ * ranks, with the elements and the ranks, and the step may begin again.
+ *
  * ARGUMENTS
  * model: the model.
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
- * count: how many elements; not 0, but of a tensor that has none.
+ * count: how many elements; not 0, but of a tensor that has none, or with SHARD_SHARE.
  * src: the gradient. It is copied during the call. NULL: it is in the arena already.
  * dtype: of the elements at src; with src NULL the model's grad dtype.
- * flags: 0, or SHARD_ADD and SHARD_CAST. SHARD_CAST converts where dtype is not the model's.
- *   SHARD_ADD is needed where the step has more than one micro-step.
+ * flags: 0, or SHARD_ADD, SHARD_CAST and SHARD_SHARE. SHARD_CAST converts where dtype is not the
+ *   model's. SHARD_ADD is needed where the step has more than one micro-step; with SHARD_SHARE all
+ *   of them push the same range. SHARD_SHARE: the range is the node's sum, as above.
  * ticket: set to a ticket that is done when src may be used again, which it is when the call has
  *   returned. NULL: none is needed.
  *
  * ERRORS
- * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, or the tensor is frozen.
+ * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, the tensor is frozen, or
+ *   SHARD_SHARE is missing for a tensor that was pushed with it in this step.
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
  * SHARD_DTYPE: dtype is not the model's, and SHARD_CAST is not given or src is NULL.
  * SHARD_DUPLICATE: elements were pushed already, in this step or in all of its micro-steps, or
- *   shard_push_none() was called for the tensor.
+ *   shard_push_none() was called for the tensor; with SHARD_SHARE, anything of the tensor was, or
+ *   an earlier micro-step pushed another range.
+ * SHARD_UNSUPPORTED: the daemon is of a release that does not know SHARD_SHARE.
  * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned.
  * SHARD_STALE: the step is decided: begin the next.
  * SHARD_WORLD_CHANGED: the attempt is over.
@@ -2064,7 +2082,8 @@ SHARD_API enum shard_status shard_abandon(shard_model *model, const char *why);
  * SHARD_STALE: the ticket is of no commit, or of one that is more than four commits old.
  * SHARD_DIVERGED: the step is decided, and the model is paused: the loss scale is at its floor, or
  *   max_skips steps in a row were skipped. `shardctl model resume` lets it go on.
- * SHARD_MISMATCH: the ranks gave different learning rates or clips. The text names who differs.
+ * SHARD_MISMATCH: the ranks gave different learning rates or clips, or shares that do not fit
+ *   together (SHARD_SHARE). The text names who differs, or which elements.
  *   Begin again.
  * SHARD_WORLD_CHANGED: the attempt is over.
  * SHARD_ROLLED_BACK: the model went back to a checkpoint.

@@ -390,15 +390,18 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * dev: the gradient in device memory. It may be written or freed when the ticket is done, or by
  *   work that comes after the copy on shard_cuda_stream().
  * dtype: of the elements at dev.
- * flags: 0, or SHARD_ADD and SHARD_CAST, as for shard_push().
+ * flags: 0, or SHARD_ADD and SHARD_CAST, as for shard_push(); or SHARD_SHARE alone, as for
+ *   shard_push(). A share that is empty is pushed by shard_push().
  * stream: the copy is made after the work that is on it now.
  * ticket: set to the ticket. NULL: none.
  *
  * ERRORS
- * SHARD_BAD_ARG: dev is NULL, a flag is not known, or the tensor is frozen; or as below.
+ * SHARD_BAD_ARG: dev is NULL, a flag is not known, SHARD_SHARE is not alone, or the tensor is
+ *   frozen; or as below.
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
  * SHARD_DTYPE: dtype is not that of the model's gradients, and SHARD_CAST is not given.
- * SHARD_DUPLICATE: elements were pushed already in this step, and SHARD_ADD is not given.
+ * SHARD_DUPLICATE: elements were pushed already in this step, and SHARD_ADD is not given; or they
+ *   were left to other ranks by SHARD_SHARE.
  * SHARD_BAD_STATE: shard_cuda_begin() was not called, the handle is being closed, or as below.
  * SHARD_AGAIN: too many copies are under way: wait for an older one first.
  * Also the errors of a device. Also what shard_push() said to an earlier push of the step.

@@ -10,13 +10,13 @@ nvcc:
 .PHONY: nvcc
 
 CXX     := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-SHIM_CU := $(patsubst %.cu,$(B)/shim/%.o,daemon/gpu/kernels.cu tests/cuda/border.cu)
+SHIM_CU := $(patsubst %.cu,$(B)/shim/%.o,daemon/gpu/kernels.cu client/examples/gpt_kernels.cu tests/cuda/border.cu)
 SHIM_A  := $(B)/libshim.a
 # Kernels are templates, which the linker need not see.
 $(B)/shim/%.o: %.cu tests/cuda/shim.h
 	@mkdir -p $(@D)
 	$(call say,c++,$<)
-	$(Q)$(CXX) -std=c++17 -fPIC -ffp-contract=off -fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(SANF) $(INC) -Idaemon -Itests \
+	$(Q)$(CXX) -std=c++17 -fPIC -ffp-contract=off -fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(SANF) $(INC) -Idaemon -Itests -Iclient \
 	  $(if $(SAN),-O1,-O2) -g1 -include tests/cuda/shim.h -MMD -MP -c -x c++ $< -o $@
 $(SHIM_A): $(SHIM_CU) $(call objs,tests/cuda/shim_run.c tests/cuda/shim_kernels.c tests/cuda/border.c)
 	$(ar)
@@ -26,6 +26,9 @@ $(SHIM_TESTS): TEST_L = $(SHIM_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 # It asks a real GPU (tests/gpu/lease.sh), on a machine that may have few libraries. A test gives it
 # the driver library for tests.
 $(B)/tests/gpu/lease: $(call objs,tests/gpu/lease.c tests/cuda/border.c) $(DAEMON_A) $(PROTO_A) $(FAKE_CUDA)
+	$(link) $(filter %.o %.a,$^) -ldl -lm
+# And what the example model has there.
+$(B)/tests/gpu/lease_gpt: $(call objs,tests/gpu/lease_gpt.c client/examples/transformer_cuda.c client/examples/device.c) $(GPT_A) $(PROTO_A) $(FAKE_CUDA)
 	$(link) $(filter %.o %.a,$^) -ldl -lm
 # Devices that a test moves by hand, in place of gpu/device.c.
 HAND_GPU := $(filter $(B)/tests/unit/test_tier_gpu%,$(UNIT))

@@ -143,8 +143,13 @@ static enum shard_status push_ok(const struct shard_cuda *c, const struct job *j
 
 	if (rc != SHARD_OK)
 		return rc;
-	if (j->flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
+	if (j->flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST | SHARD_SHARE))
 		return cuda_say(SHARD_BAD_ARG, "shard_cuda_push() with flags 0x%x", j->flags);
+	if ((j->flags & SHARD_SHARE) && j->flags != SHARD_SHARE)
+		return cuda_say(SHARD_BAD_ARG,
+				"shard_cuda_push() of tensor %u with SHARD_SHARE and other flags: "
+				"add up and convert on the device, before or after the reduce",
+				j->tensor);
 	if (c->tensor[j->tensor].frozen)
 		return cuda_say(
 			SHARD_BAD_ARG,
@@ -215,7 +220,10 @@ static enum shard_status push_queue(struct shard_cuda *c, struct job *j, shard_s
 				    shard_ticket *ticket)
 {
 	enum shard_status rc = alive(c, "shard_cuda_push()");
-	uint64_t end = j->first + j->count;
+	/* A share leaves the rest of its tensor to others. */
+	bool share = (j->flags & SHARD_SHARE) != 0;
+	uint64_t first = share ? 0 : j->first;
+	uint64_t end = share ? c->tensor[j->tensor].numel : j->first + j->count;
 	struct err e;
 
 	if (rc != SHARD_OK)
@@ -228,12 +236,12 @@ static enum shard_status push_queue(struct shard_cuda *c, struct job *j, shard_s
 		return cuda_fail(&c->push_fail);
 	if ((rc = room(c)) != SHARD_OK)
 		return rc;
-	if (!(j->flags & SHARD_ADD) && spans_overlap(&c->spans, j->tensor, j->first, end))
+	if (!(j->flags & SHARD_ADD) && spans_overlap(&c->spans, j->tensor, first, end))
 		return cuda_say(
 			SHARD_DUPLICATE,
 			"shard_cuda_push() of tensor %u: some of the elements %llu to %llu were "
 			"pushed already in this step",
-			j->tensor, (ull)j->first, (ull)end - 1);
+			j->tensor, (ull)first, (ull)end - 1);
 	if (!spans_room(&c->spans)) {
 		(void)err_sys(&e, ENOMEM, "out of memory for a push");
 		return cuda_fail(&e);
@@ -245,7 +253,7 @@ static enum shard_status push_queue(struct shard_cuda *c, struct job *j, shard_s
 	if (j->kind == JOB_PUSH && (rc = copy_out(c, j, &e)) != SHARD_OK)
 		return refused(c, &e);
 	if (!(j->flags & SHARD_ADD))
-		spans_add(&c->spans, j->tensor, j->first, end);
+		spans_add(&c->spans, j->tensor, first, end);
 	queue(c, j, ticket);
 	return SHARD_OK;
 }

@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { NAP_NS = 50000, SLICE_MS = 2, IDLE_SLICE_MS = 50 };
@@ -106,7 +107,8 @@ static void push_done(struct shard_cuda *c, struct job *j)
 	if (dropped(c, j))
 		return;
 	pthread_mutex_unlock(&c->lock);
-	rc = shard_push(c->model, j->tensor, j->first, j->count, NULL, j->dtype, 0, NULL);
+	rc = shard_push(c->model, j->tensor, j->first, j->count, NULL, j->dtype,
+			j->flags & SHARD_SHARE, NULL);
 	pthread_mutex_lock(&c->lock);
 	ended(c, j, rc);
 }
@@ -237,6 +239,25 @@ static enum shard_status pull(struct shard_cuda *c, const struct job *j, uint32_
 
 /* --- jobs that the helper copies --- */
 
+/* One piece of a gradient, from a slot of the ring. A share is pushed at once, when all of it is in
+ * the arena. */
+static enum shard_status staged_piece(const struct shard_cuda *c, const struct job *j, uint64_t at,
+				      uint64_t n, const void *slot)
+{
+	uint64_t elem = dtype_bytes(j->dtype);
+	char *arena;
+
+	if (!(j->flags & SHARD_SHARE))
+		return shard_push(c->model, j->tensor, j->first + at, n, slot, j->dtype, j->flags,
+				  NULL);
+	if ((arena = shard_grad(c->model, j->tensor)) == NULL)
+		return SHARD_BAD_STATE;
+	memcpy(arena + (j->first + at) * elem, slot, n * elem);
+	return at + n < j->count ? SHARD_OK
+				 : shard_push(c->model, j->tensor, j->first, j->count, NULL,
+					      j->dtype, SHARD_SHARE, NULL);
+}
+
 /* A gradient, through the ring: the copy of a piece runs while the one before is pushed. */
 static enum shard_status staged(struct shard_cuda *c, struct job *j)
 {
@@ -265,8 +286,8 @@ static enum shard_status staged(struct shard_cuda *c, struct job *j)
 		}
 		if ((rc = slot_settle(c, j, out % RING_SLOTS)) != SHARD_OK)
 			return rc;
-		rc = shard_push(c->model, j->tensor, j->first + at, piece[out % RING_SLOTS],
-				c->ring.slot[out % RING_SLOTS], j->dtype, j->flags, NULL);
+		rc = staged_piece(c, j, at, piece[out % RING_SLOTS],
+				  c->ring.slot[out % RING_SLOTS]);
 		if (rc != SHARD_OK)
 			return rc;
 		at += piece[out++ % RING_SLOTS];

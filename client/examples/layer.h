@@ -43,6 +43,8 @@ void layer_attention(float *out, const float *qkv, const struct layer_attention 
 void layer_attention_backward(float *d_qkv, const float *d_out, const float *qkv,
 			      const struct layer_attention *a);
 
+struct row_loss;
+double layer_loss(const struct row_loss *l); /* The cross-entropy of one row in nats. */
 /* Returns the mean cross-entropy over the rows in nats. logits become the gradient of scale x loss.
  */
 double layer_cross_entropy(float *logits, const uint8_t *targets, size_t rows, size_t classes,

@@ -131,8 +131,18 @@ static const char *shape_invalid(const struct transformer_shape *s)
 	return NULL;
 }
 
-enum shard_status transformer_init(struct transformer *t, const struct transformer_shape *shape,
+static enum shard_status no_memory(struct transformer *t, const struct transformer_shape *shape,
 				   struct err *e)
+{
+	size_t bytes = t->memory_floats * sizeof(float);
+
+	transformer_deinit(t);
+	return err_set(e, SHARD_SYSTEM, "model of layers=%u dim=%u seq=%u: no memory for %zu MiB",
+		       shape->layers, shape->dim, shape->seq, bytes >> 20);
+}
+
+enum shard_status transformer_describe(struct transformer *t, const struct transformer_shape *shape,
+				       struct err *e)
 {
 	const char *why = shape_invalid(shape);
 
@@ -146,27 +156,38 @@ enum shard_status transformer_init(struct transformer *t, const struct transform
 	t->w = calloc(t->tensors_nr, sizeof(*t->w));
 	t->g = calloc(t->tensors_nr, sizeof(*t->g));
 	t->blocks = calloc(shape->layers, sizeof(*t->blocks));
-	if (t->tensors && t->w && t->g && t->blocks) {
-		describe_all(t);
-		lay_out(t);
-		t->memory = aligned_alloc(64, t->memory_floats * sizeof(float));
-	}
-	if (!t->memory) {
-		enum shard_status st = err_set(
-			e, SHARD_SYSTEM, "model of layers=%u dim=%u seq=%u: no memory for %zu MiB",
-			shape->layers, shape->dim, shape->seq,
-			t->memory_floats * sizeof(float) >> 20);
-		transformer_deinit(t);
-		return st;
-	}
+	if (!t->tensors || !t->w || !t->g || !t->blocks)
+		return no_memory(t, shape, e);
+	describe_all(t);
 	lay_out(t);
+	return SHARD_OK;
+}
+
+void transformer_place(struct transformer *t, float *memory)
+{
+	CHECK(t->tensors && !t->memory);
+	t->memory = memory;
+	lay_out(t);
+}
+
+enum shard_status transformer_init(struct transformer *t, const struct transformer_shape *shape,
+				   struct err *e)
+{
+	enum shard_status st = transformer_describe(t, shape, e);
+
+	if (st != SHARD_OK)
+		return st;
+	t->own = aligned_alloc(64, t->memory_floats * sizeof(float));
+	if (!t->own)
+		return no_memory(t, shape, e);
+	transformer_place(t, t->own);
 	memset(t->memory, 0, t->memory_floats * sizeof(float));
 	return SHARD_OK;
 }
 
 void transformer_deinit(struct transformer *t)
 {
-	free(t->memory);
+	free(t->own);
 	free(t->blocks);
 	free(t->g);
 	free(t->w);

@@ -54,6 +54,7 @@ struct transformer {
 	float *d_stream, *d_row, *d_wide, *d_qkv, *square, *panel; /* Backward, and scratch. */
 	float *memory;
 	size_t memory_floats;
+	float *own; /* What transformer_init() allocated. */
 };
 
 /* SHARD_BAD_ARG: the shape makes no sense. SHARD_SYSTEM: there is no memory. transformer_deinit()
@@ -61,6 +62,11 @@ struct transformer {
 enum shard_status transformer_init(struct transformer *t, const struct transformer_shape *shape,
 				   struct err *e);
 void transformer_deinit(struct transformer *t);
+/* The same in two parts, for memory of the caller, which may be a GPU's: the first part says in
+ * memory_floats how much is needed. */
+enum shard_status transformer_describe(struct transformer *t, const struct transformer_shape *shape,
+				       struct err *e);
+void transformer_place(struct transformer *t, float *memory);
 
 /* Makes denormals zero in the calling thread. They cost ten times a normal number, and every
  * process must treat them alike. So each thread that computes calls this. */

@@ -40,7 +40,9 @@ enum core_event_type {
 	CORE_EV_LEARNED,
 	CORE_EV_JOIN, /* The local .trainer wants to join. */
 	CORE_EV_GONE, /* The local .trainer leaves (.trainer.leave) or is lost, because of .why. */
-	CORE_EV_ABANDON, /* The local rank of .session gives the attempt up, because of .why. */
+	/* The local rank of .session gives the attempt up, because of .why. .differ: it does so for
+	 * all local ranks, because what they pushed does not fit together. */
+	CORE_EV_ABANDON,
 	/* The contribution of .node to .chunk, or its reduced gradient if that node is the primary,
 	 * arrived with a wrong checksum in attempt .id. */
 	CORE_EV_DAMAGED,
@@ -108,7 +110,7 @@ struct core_event {
 	uint32_t lr_nr;
 	const double *clip;   /* READY: the largest norm that it gave, or NULL. */
 	const double *values; /* [CORE_VALUES_NR] READY: what it gives with the step, or NULL. */
-	bool finite, skip;
+	bool finite, skip, differ;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	struct core_id id;

@@ -748,7 +748,11 @@ void step_on_abandon(struct ctx *x, const struct core_event *e)
 	struct core *c = x->c;
 	int32_t rank = core_rank_of(&c->step.world, c->conf.self, e->session);
 
-	if (c->step.part == CORE_STAGING && rank >= 0)
+	if (c->step.part != CORE_STAGING || rank < 0)
+		return;
+	if (e->differ)
+		step_abandon(x, SHARD_MISMATCH, e->why);
+	else
 		step_abandon(x, SHARD_WORLD_CHANGED,
 			     core_text(c, "%s abandoned it: %s",
 				       core_rank_name(c, &c->step.world, (uint32_t)rank),

@@ -20,6 +20,8 @@
 #include "data/mr.h"
 #include "link/session.h"
 #include "data/reduce.h"
+#include "data/shares.h"
+#include "store/share.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
@@ -37,12 +39,14 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 	made = made && parts_init(&g->push_parts, local * chunks, parts);
 	g->chunk = calloc(chunks, sizeof(*g->chunk));
 	g->absent_local = calloc(local * segments, 1);
+	g->share = calloc(local * segments, sizeof(*g->share));
 	g->absent_node = calloc(nodes * segments, 1);
 	g->zero = calloc(segments, 1);
 	g->bad_rank_in = calloc(nodes * chunks, sizeof(*g->bad_rank_in));
 	g->due.sum = calloc(chunks, sizeof(*g->due.sum));
 	made = made && g->chunk != NULL && g->absent_local != NULL && g->absent_node != NULL;
-	if (!made || g->zero == NULL || g->bad_rank_in == NULL || g->due.sum == NULL) {
+	if (!made || g->share == NULL || g->zero == NULL || g->bad_rank_in == NULL ||
+	    g->due.sum == NULL) {
 		contrib_free(m);
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
 			       chunks, m->name);
@@ -56,6 +60,7 @@ void contrib_free(struct model *m)
 
 	free(g->chunk);
 	free(g->absent_local);
+	free(g->share);
 	free(g->absent_node);
 	free(g->zero);
 	parts_free(&g->parts_in);
@@ -132,6 +137,7 @@ void contrib_begin(struct model *m)
 	m->contrib_in = (struct model_flow){0};
 	memset(g->chunk, 0, chunks * sizeof(*g->chunk));
 	memset(g->absent_local, 0, local * segments);
+	shares_begin(m);
 	memset(g->absent_node, 0, nodes * segments);
 	memset(g->zero, 0, segments);
 	parts_clear(&g->parts_in, nodes * chunks);
@@ -401,6 +407,8 @@ static void local_complete(struct model *m, uint32_t chunk)
 	uint8_t *none = contrib_absent_node(m, (uint32_t)g->place[m->server->self]);
 
 	CHECK(m->contrib.local_nr > 0);
+	if (!shares_settle(m, chunk))
+		return; /* The attempt ends. */
 	for (uint32_t s = m->layout->chunk_segment[chunk]; s < m->layout->chunk_segment[chunk + 1];
 	     s++) {
 		uint32_t absent = 0;
@@ -484,14 +492,17 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	if (c->pushed >> t->local_index & 1)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
 			       h->chunk, (unsigned long)h->step);
-	if ((st = data_mark_absent(m, h->chunk, body->absent, body->n_absent, absent, e)) !=
-	    SHARD_OK)
+	st = data_mark_absent(m, h->chunk, body->absent, body->n_absent, absent, e);
+	if (st == SHARD_OK)
+		st = shares_take(m, h->chunk, t->local_index, body, e);
+	if (st != SHARD_OK)
 		return st;
 	if (!t->session->local)
 		st = data_check_whole(m, h->chunk, data_bytes(m, h->chunk, m->grad_bytes),
 				      &m->contrib.push_parts, t->local_index, absent, e);
 	if (st != SHARD_OK)
 		return st;
+	c->skip = c->skip || body->skip;
 	c->pushed |= 1ull << t->local_index;
 	m->contrib.local[t->local_index].chunks_pushed++;
 	m->contrib.local[t->local_index].pushed_ns = clock_ns();

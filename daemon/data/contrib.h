@@ -12,6 +12,7 @@
 #include "wire/frame.h"
 
 struct meta_residual;
+struct share;
 struct model;
 struct trainer;
 struct peer;
@@ -29,6 +30,7 @@ struct contrib_chunk {
 	bool sent;    /* The contribution is on its way to the primary. */
 	bool reduced; /* Held here: the reduced gradient is ready. */
 	bool finite;
+	bool skip;     /* A local rank votes to skip, and has left out what it did not push. */
 	uint8_t *base; /* Where the reduced gradient is, once .reduced is set. */
 };
 
@@ -59,6 +61,7 @@ struct contrib {
 	uint64_t credit;             /* The nodes that granted us slots for this attempt. */
 	struct contrib_chunk *chunk; /* [chunks_nr] */
 	uint8_t *absent_local;       /* [local_world][segments_nr] No gradient from that rank. */
+	struct share *share;         /* [local_world][segments_nr] Owner: shares.c. */
 	uint8_t *absent_node;        /* [CORE_NODES_MAX][segments_nr] None from that place. */
 	uint8_t *zero;               /* [segments_nr] None from any node. */
 	struct parts parts_in;   /* [CORE_NODES_MAX][chunks_nr] Parts of contributions, by place. */

@@ -21,6 +21,9 @@ struct data_events {
 	/* The bytes of a contribution in the attempt in hand, or of a reduced gradient, do not
 	 * match their checksum. */
 	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk);
+	/* What the local ranks pushed in the attempt in hand does not fit together, because of why.
+	 * It comes for a frame of a trainer only. session: one of these ranks. */
+	void (*differ)(struct model *m, uint64_t session, const char *why);
 	/* The record in hand is applied here, and its image parts and transfers have left. */
 	void (*applied)(struct model *m);
 	/* This chunk of the image of that step keeps trainers here waiting. late = false: no chunk

@@ -194,6 +194,8 @@ static enum shard_status hand_out(struct model *m, enum reduce_stage stage, uint
 		return SHARD_AGAIN;
 	if (stage == REDUCE_CODE)
 		sum.residual = contrib_residual(m, chunk);
+	if (stage == REDUCE_LOCAL && m->contrib.local_nr > 1)
+		sum.share = m->contrib.share;
 	for (uint32_t i = 0; i < sum.sources_nr; i++)
 		sum.source[i] =
 			(struct tier_source){operand(m, stage, i, chunk), absent(m, stage, i)};

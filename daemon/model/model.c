@@ -156,6 +156,15 @@ static void data_damaged(struct model *m, uint16_t node, uint32_t chunk)
 					    .chunk = chunk});
 }
 
+static void data_differ(struct model *m, uint64_t session, const char *why)
+{
+	model_event(m, &(struct core_event){.type = CORE_EV_ABANDON,
+					    .id = m->attempt.id,
+					    .session = session,
+					    .why = why,
+					    .differ = true});
+}
+
 static void data_applied(struct model *m)
 {
 	WATCH_TELL(m->server, applied, m);
@@ -207,6 +216,7 @@ const struct data_events model_data_events = {
 	.drained = data_drained,
 	.left = apply_maybe_done,
 	.damaged = data_damaged,
+	.differ = data_differ,
 	.applied = data_applied,
 	.late = data_late,
 	.published = data_published,

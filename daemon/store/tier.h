@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tier.h: where the state of a model's chunks lives, and how a step gets at it. The data path hands
- * out chunks, and a row does the arithmetic where the state is. Main memory (tier_ram.c) is the row
- * that there is. Everything is called on the loop thread. Nothing waits, and nothing allocates
- * after tier_open(). Each call that was accepted ends in exactly one done(), which may come before
- * the call returns if .here was set. A call that was not accepted says SHARD_AGAIN (the row is busy
- * and a later done() makes room) or SHARD_CLOSED. What operands point to stays as it is until
- * done(). */
+ * out chunks, and a row does the arithmetic where the state is. All is called on the loop thread.
+ * Nothing waits, and nothing allocates after tier_open(). Each call that was accepted ends in
+ * exactly one done(), which may come before the call returns if .here was set. A call that was not
+ * accepted says SHARD_AGAIN (the row is busy and a later done() makes room) or SHARD_CLOSED. What
+ * operands point to stays as it is until done(). */
 #ifndef SHARD_TIER_H
 #define SHARD_TIER_H
 
@@ -56,7 +55,8 @@ struct tier_sum { /* to = the sources in this order, each times pre, rounded onc
 	/* TIER_ENCODE: of the chunk. A segment without a gradient keeps what was lost. */
 	struct quant_residual residual;
 	struct tier_source source[TIER_SOURCES_MAX];
-	uint8_t *to; /* May be that of one source. */
+	const struct share *share; /* [sources_nr][segments_nr] NULL, or TIER_PLAIN to no source. */
+	uint8_t *to;               /* May be that of one source. */
 	float pre;
 	bool norm; /* Also take the sum of squares of the result. */
 };

@@ -10,6 +10,7 @@
 #include "optim/reduce.h"
 #include "store/away.h"
 #include "store/hold.h"
+#include "store/share.h"
 #include "store/store_impl.h"
 #include "store/store_missing.h"
 
@@ -162,6 +163,56 @@ static struct reduce_sum sum_of(const struct sum_job *j, const struct segment *s
 	return (struct reduce_sum){0, true};
 }
 
+static const struct share *share_of(const struct sum_job *j, uint32_t source, uint32_t segment)
+{
+	return &j->sum.share[(size_t)source * j->layout->segments_nr + segment];
+}
+
+/* Brings the shares of a segment together where its sum goes, as its only operand. */
+static const void *gather(const struct sum_job *j, uint32_t segment, uint32_t k,
+			  const uint32_t *who)
+{
+	const struct tier_sum *a = &j->sum;
+	size_t at = (size_t)j->layout->segment[segment].start * j->grad_bytes;
+
+	for (uint32_t i = 0; i < k; i++) {
+		const struct share *s = share_of(j, who[i], segment);
+		size_t from = at + (size_t)s->start * j->grad_bytes;
+
+		CHECK(a->source[who[i]].at != a->to);
+		memcpy(a->to + from, a->source[who[i]].at + from, (size_t)s->n * j->grad_bytes);
+	}
+	return a->to + at;
+}
+
+static bool share_finite(const struct sum_job *j, uint32_t source, uint32_t segment)
+{
+	const struct share *s = share_of(j, source, segment);
+	const uint8_t *from =
+		j->sum.source[source].at +
+		((size_t)j->layout->segment[segment].start + s->start) * j->grad_bytes;
+	float x;
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		dtype_convert(&x, SHARD_F32, from + (size_t)i * j->grad_bytes, j->grad, 1);
+		if (!dtype_finite(x))
+			return false;
+	}
+	return true;
+}
+
+/* Whose share of a segment is not finite. */
+static uint64_t blame_shares(const struct sum_job *j, uint32_t segment, uint32_t k,
+			     const uint32_t *who)
+{
+	uint64_t bad = 0;
+
+	for (uint32_t i = 0; i < k; i++)
+		if (!share_finite(j, who[i], segment))
+			bad |= 1ull << who[i];
+	return bad;
+}
+
 static void sum_segment(struct sum_job *j, uint32_t segment)
 {
 	const struct tier_sum *a = &j->sum;
@@ -169,7 +220,7 @@ static void sum_segment(struct sum_job *j, uint32_t segment)
 	size_t at =
 		a->how == TIER_DECODE ? a->codes->at[segment] : (size_t)s->start * j->grad_bytes;
 	const void *src[TIER_SOURCES_MAX];
-	uint32_t who[TIER_SOURCES_MAX], k = 0;
+	uint32_t who[TIER_SOURCES_MAX], k = 0, shares = 0;
 	struct reduce_sum sum;
 
 	for (uint32_t i = 0; i < a->sources_nr; i++) {
@@ -182,13 +233,19 @@ static void sum_segment(struct sum_job *j, uint32_t segment)
 		keep_residual(a, s);
 	if (k == 0)
 		return;
+	if (k > 1 && a->share != NULL && share_of(j, who[0], segment)->n != SHARE_WHOLE) {
+		src[0] = gather(j, segment, k, who);
+		shares = k;
+		k = 1;
+	}
 	sum = sum_of(j, s, k, src, segment);
 	j->job.result.sumsq += sum.sq;
 	if (sum.finite || !j->job.result.finite)
 		return;
 	j->job.result.finite = false;
 	j->job.result.bad_segment = segment;
-	j->job.result.bad_sources = blame(j, s, k, src, who);
+	j->job.result.bad_sources =
+		shares > 0 ? blame_shares(j, segment, shares, who) : blame(j, s, k, src, who);
 }
 
 static void sum_run(void *args)

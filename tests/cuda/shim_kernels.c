@@ -4,6 +4,7 @@
 #include "cuda/shim_kernels.h"
 
 #include "base/check.h"
+#include "examples/gpt_kernels.h"
 
 #include <string.h>
 
@@ -27,13 +28,17 @@
 #define DEFINE_OPERATION(name) DEFINE(name, border_job)
 #define ROW_OPERATION(name)    ROW(name, border_job, false)
 
+#define DEFINE_GPT(name) DEFINE(name, name##_job)
+#define ROW_GPT(name)    ROW(name, name##_job, false)
+
 OPTIM_KINDS(DEFINE_PAIRS)
+GPT_KERNELS(DEFINE_GPT)
 SUMS(DEFINE_SUM)
 RAW(DEFINE_OPERATION)
 CAREFUL(DEFINE_OPERATION)
 
 static const struct shim_kernel kernels[] = {OPTIM_KINDS(ROW_PAIRS) SUMS(ROW_SUM) RAW(ROW_OPERATION)
-						     CAREFUL(ROW_OPERATION)};
+						     CAREFUL(ROW_OPERATION) GPT_KERNELS(ROW_GPT)};
 
 const struct shim_kernel *shim_kernel(const char *name)
 {

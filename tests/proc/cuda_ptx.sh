@@ -5,7 +5,9 @@
 # and flushes; nothing is approximate. For one element each rule has exactly the operations of
 # wire/ARITHMETIC.md. A kernel spills no register and uses at most 64. The fatbin has each chip of
 # the Makefile, and PTX. What is wrong with a kernel is planted in copies of the PTX, and found.
-# SASS is not read: there a quotient is many operations. Skipped where there is no nvcc.
+# SASS is not read: there a quotient is many operations. The kernels of the example model join and
+# approximate nothing either: their sums have the order of a processor. Skipped where there is no
+# nvcc.
 set -eu
 build=${1:?usage: cuda_ptx.sh BUILD}
 cd "$(dirname "$0")/../.."
@@ -20,7 +22,8 @@ fail()
 	exit 1
 }
 ptx=$build/daemon/gpu/kernels.ptx probe=$build/tests/cuda/probe.ptx fatbin=$build/daemon/gpu/kernels.fatbin
-"${MAKE:-make}" --no-print-directory B="$build" "$ptx" "$probe" "$fatbin" >"$dir/make" 2>&1 || fail "$(tail -5 "$dir/make")"
+example=$build/client/examples/gpt_kernels.ptx
+"${MAKE:-make}" --no-print-directory B="$build" "$ptx" "$probe" "$fatbin" "$example" >"$dir/make" 2>&1 || fail "$(tail -5 "$dir/make")"
 
 # joinable FILE: operations that a later compiler may join, approximate ones, and those of fp32 that
 # do not flush. Conversions and comparisons only flush.
@@ -35,6 +38,9 @@ for f in "$ptx" "$probe"; do
 	said=$(joinable "$f" | head -3)
 	[ -z "$said" ] || fail "$f: $said"
 done
+# A reciprocal that is rounded is a quotient. Whole numbers become fp32 where a mean is taken.
+said=$({ joinable "$example" | grep -vE 'rcp\.rn\.ftz\.f32|cvt\.rn\.f32\.u64'; grep -E '\bfma\.' "$example"; } | head -3 || true)
+[ -z "$said" ] || fail "$example: $said"
 kernels=$(grep -c '\.entry' "$ptx")
 [ "$kernels" = 48 ] || fail "$kernels kernels instead of 48"
 rounded=$(grep -cE '\.rn\.(ftz\.f32|f64)' "$ptx")

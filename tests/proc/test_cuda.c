@@ -552,7 +552,7 @@ static void wrong_arguments(void **state)
 	CUDA(SHARD_RANGE, shard_cuda_push(r.cu, 0, UINT64_MAX, 2, dev, SHARD_F32, 0, NULL, NULL));
 	CUDA(SHARD_RANGE, shard_cuda_push(r.cu, 0, 0, 0, dev, SHARD_F32, 0, NULL, NULL));
 	CUDA(SHARD_BAD_ARG, shard_cuda_push(r.cu, 0, 0, 1, NULL, SHARD_F32, 0, NULL, NULL));
-	CUDA(SHARD_BAD_ARG, shard_cuda_push(r.cu, 0, 0, 1, dev, SHARD_F32, 4, NULL, NULL));
+	CUDA(SHARD_BAD_ARG, shard_cuda_push(r.cu, 0, 0, 1, dev, SHARD_F32, 8, NULL, NULL));
 	CUDA(SHARD_DTYPE, shard_cuda_push(r.cu, 0, 0, 1, dev, SHARD_BF16, 0, NULL, NULL));
 	/* Memory and streams that are not the device's. */
 	CUDA(SHARD_BAD_ARG, shard_cuda_push(r.cu, 0, 0, 1, &r, SHARD_F32, 0, NULL, NULL));

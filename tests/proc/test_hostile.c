@@ -285,6 +285,44 @@ static void test_pushes_to_a_dropped_model(void **state)
 	refused(&v, "which this trainer has not joined");
 }
 
+/* Shares that are none. Tensor 0 begins with the chunk. */
+static void hostile_shares(void)
+{
+	static uint32_t shares[] = {0, 0, 1, 0, 1, 1}, none = 0;
+	static const struct {
+		uint32_t n, tensor, start, elems;
+		bool absent;
+		const char *text;
+	} wrong[] = {
+		{2, 0, 0, 1, false, "2 numbers for the shares of chunk 0: each has three"},
+		{3, 3, 0, 1, false, "a share of tensor 3 in chunk 0, where it has no element"},
+		{6, 0, 0, 1, false, "which is frozen, absent, or there already"},
+		{3, 0, 0, 1, true, "which is frozen, absent, or there already"},
+		{3, 0, UINT32_MAX, 1, false,
+		 "a share of 1 elements from 4294967295 on of tensor 0"},
+		{3, 0, 1, UINT32_MAX, false,
+		 "a share of 4294967295 elements from 1 on of tensor 0"},
+	};
+
+	for (size_t i = 0; i < NR(wrong); i++) {
+		Shard__Push push = SHARD__PUSH__INIT;
+		struct wire_head h;
+		struct evil v;
+
+		evil_open(&v, g.address[0], EVIL_JOINED);
+		h = evil_head(&v, OP_PUSH, 0);
+		shares[0] = wrong[i].tensor;
+		shares[1] = wrong[i].start;
+		shares[2] = wrong[i].elems;
+		push.shares = shares;
+		push.n_shares = wrong[i].n;
+		push.absent = &none;
+		push.n_absent = wrong[i].absent;
+		raw_send(&v.r, &h, &push.base);
+		refused(&v, wrong[i].text);
+	}
+}
+
 static void test_pushes(void **state)
 {
 	static unsigned char body[WIRE_PART_BYTES];
@@ -318,6 +356,7 @@ static void test_pushes(void **state)
 	h = evil_head(&v, OP_PUSH, 0);
 	raw_send(&v.r, &h, &push.base);
 	refused(&v, "tensor 3 is absent from chunk 0, where it has no element");
+	hostile_shares();
 	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH, 0);
 	h.step--; /* A frame of an earlier step is dropped without any other effect. */

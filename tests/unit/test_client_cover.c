@@ -182,12 +182,51 @@ static void test_absent(void **state)
 	model_deinit(&m);
 }
 
+/* A share counts once it is filled, and what is beside it at once. */
+static void test_share(void **state)
+{
+	struct model m;
+	struct err e;
+
+	(void)state;
+	model_init(&m);
+	cover_reset(&m.cover, on_complete, &m);
+	assert_int_equal(cover_claim_share(&m.cover, 0, 1000, 100, false, &e), SHARD_OK);
+	cover_fill(&m.cover, 0, 0, 1000, on_complete, &m);
+	cover_fill(&m.cover, 0, 1100, 1900, on_complete, &m);
+	assert_int_equal(m.completed, 1); /* The frozen one. Chunks 0 and 1 have a part of it. */
+	cover_fill(&m.cover, 0, 1000, 100, on_complete, &m);
+	assert_int_equal(m.completed, 3);
+	assert_int_equal(cover_claim(&m.cover, 0, 0, 10, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_claim_absent(&m.cover, 0, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_claim_share(&m.cover, 0, 0, 10, false, &e), SHARD_DUPLICATE);
+	assert_string_equal(e.text, "push of a share of \"a\": this rank's share in this step is "
+				    "100 elements from 1000 on, and was pushed already");
+	assert_int_equal(cover_claim(&m.cover, 1, 0, 5, &e), SHARD_OK);
+	assert_int_equal(cover_claim_share(&m.cover, 1, 0, 10, false, &e), SHARD_DUPLICATE);
+	assert_string_equal(e.text, "push of a share of \"b\", of which 5 of 65 elements were "
+				    "pushed without SHARD_SHARE already in this step");
+	/* Of several micro-steps: the parts of the share are claimed when they are complete. */
+	assert_int_equal(cover_claim_share(&m.cover, 4, 24, 1000, true, &e), SHARD_OK);
+	assert_int_equal(cover_claim(&m.cover, 4, 24, 400, &e), SHARD_OK);
+	assert_int_equal(cover_claim(&m.cover, 4, 400, 100, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_missing(&m.cover, &e), SHARD_MISSING);
+	assert_non_null(strstr(e.text, "d (424 of 1024 elements)"));
+	assert_int_equal(cover_claim(&m.cover, 4, 424, 600, &e), SHARD_OK);
+	assert_int_equal(cover_claim(&m.cover, 4, 0, 1, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_claim_share(&m.cover, 3, 0, 0, true, &e), SHARD_OK);
+	assert_int_equal(cover_missing(&m.cover, &e), SHARD_MISSING); /* The rest of b. */
+	assert_null(strstr(e.text, "c"));
+	model_deinit(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layout),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_absent),
+		cmocka_unit_test(test_share),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "lib/fault.h"
 #include "optim/reduce.h"
+#include "store/share.h"
 #include "store/store_missing.h"
 #include "store/tier.h"
 
@@ -231,6 +232,58 @@ static void sums(void **state)
 	assert_int_equal(b->done[3], 1);
 	for (uint32_t k = 0; k < SOURCES; k++)
 		free(absent[k]);
+	bench_free(b);
+}
+
+/* Sources with shares of a segment are no operands of a sum, whatever lies beside the shares. */
+static void shares(void **state)
+{
+	static float source[SOURCES][CE], got[CE];
+	struct bench *b = bench(false);
+	uint8_t *absent[SOURCES];
+	struct share *all, *share[SOURCES];
+	struct tier_sum sum = {
+		.chunk = 0, .sources_nr = SOURCES, .pre = 0.5f, .norm = true, .to = (uint8_t *)got};
+	struct tier_call c = call(b, 0);
+	double sq = 0;
+
+	(void)state;
+	sum.share = all = malloc(SOURCES * b->layout->segments_nr * sizeof(*all));
+	memset(all, 0xff, SOURCES * b->layout->segments_nr * sizeof(*all));
+	for (uint32_t k = 0; k < SOURCES; k++) {
+		absent[k] = calloc(b->layout->segments_nr, 1);
+		share[k] = all + (size_t)k * b->layout->segments_nr;
+		for (uint32_t i = 0; i < CE; i++)
+			source[k][i] = NAN;
+		sum.source[k] = (struct tier_source){(uint8_t *)source[k], absent[k]};
+	}
+	/* Tensor a is summed. Of b, which begins at 128, sources 2 and 0 have shares. */
+	for (uint32_t i = 0; i < 100; i++)
+		source[0][i] = source[1][i] = source[2][i] = 1;
+	share[2][1] = (struct share){0, 77};
+	share[0][1] = (struct share){77, CE - 128 - 77};
+	share[1][1] = (struct share){0, 0};
+	absent[1][1] = 1;
+	for (uint32_t i = 128; i < CE; i++)
+		source[i < 128 + 77 ? 2 : 0][i] = value(i, 0);
+	c.here = true;
+	assert_int_equal(b->tier->row->sum(b->tier, &sum, &c), SHARD_OK);
+	for (uint32_t i = 0; i < 100; i++)
+		assert_true(got[i] == 1.5f);
+	for (uint32_t i = 128; i < CE; i++) {
+		assert_true(got[i] == 0.5f * value(i, 0));
+		sq += (double)got[i] * got[i];
+	}
+	assert_true(b->result[0].finite);
+	assert_true(fabs(b->result[0].sumsq - (sq + 225)) <= 1e-9 * sq);
+	source[0][128 + 77] = INFINITY;
+	assert_int_equal(b->tier->row->sum(b->tier, &sum, &c), SHARD_OK);
+	assert_false(b->result[0].finite);
+	assert_int_equal(b->result[0].bad_segment, 1);
+	assert_int_equal(b->result[0].bad_sources, 1 << 0);
+	for (uint32_t k = 0; k < SOURCES; k++)
+		free(absent[k]);
+	free(all);
 	bench_free(b);
 }
 
@@ -513,9 +566,13 @@ static void notes_that_are_impossible(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sums),          cmocka_unit_test(not_finite),
-		cmocka_unit_test(updates_plain), cmocka_unit_test(updates_by_tiles),
-		cmocka_unit_test(images),        cmocka_unit_test(notes_that_are_impossible),
+		cmocka_unit_test(sums),
+		cmocka_unit_test(not_finite),
+		cmocka_unit_test(shares),
+		cmocka_unit_test(updates_plain),
+		cmocka_unit_test(updates_by_tiles),
+		cmocka_unit_test(images),
+		cmocka_unit_test(notes_that_are_impossible),
 		cmocka_unit_test(pins),
 	};
 
