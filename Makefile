@@ -175,8 +175,8 @@ $(B)/%.ptx: %.cu $(B)/with-nvcc
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
 ifneq ($(and $(HAVE_NVCC),$(if $(SAN),,plain)),)
-$(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(FATBIN)"'
-$(B)/daemon/gpu/fatbin.o: $(FATBIN) # .incbin: no compiler sees this
+$(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(B)/daemon/gpu/kernels.fatbin"'
+$(B)/daemon/gpu/fatbin.o: $(B)/daemon/gpu/kernels.fatbin # .incbin: no compiler sees this
 endif
 $(B)/daemon/gpu/fatbin.o: $(B)/with-nvcc
 
