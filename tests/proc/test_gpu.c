@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/fakegpu.h"
+#include "lib/keep.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/rmtree.h"
@@ -162,6 +163,39 @@ static void test_saved(void **state)
 		 "replicas=2 chunk_elems=2048 tier=gpu gpu_share=60 restore_at_start=yes");
 }
 
+/* Saves while steps change what is saved. */
+static void test_saved_meanwhile(void **state)
+{
+	char w[512], folder[128], tag[65];
+	uint64_t step;
+
+	(void)state;
+	begin(NODES, TIER, CLUSTER_SYSTEMD);
+	for (int i = 0; i < 3; i++) {
+		tool_expect(0, "step", "shardctl", words(w, "save", "m"));
+		more(2);
+	}
+	(void)crew_finish(on.crew);
+	snprintf(folder, sizeof(folder), "%s/saves", on.folder);
+	step = keep_newest(folder, tag);
+	tool_expect(0, "", "shardctl", words(w, "model drop", "m"));
+	on.crew->extra = "replicas=2 chunk_elems=1024 restore_at_start=yes";
+	assert_int_equal(crew_define(on.crew, on.cluster->node[1].unix_address, w), SHARD_OK);
+	for (int n = 0; n < NODES; n++)
+		crew_check(on.crew, on.cluster->node[n].unix_address, step);
+	cluster_done(&on.cluster);
+}
+
+/* The image of a chunk is then made of codes, by the processors. */
+static void test_codes(void **state)
+{
+	(void)state;
+	begin(NODES, TIER " grad_codec=int8 image_codec=int4", CLUSTER_SYSTEMD);
+	again(1);
+	again(0);
+	end(NODES);
+}
+
 /* Chunks that a node was made with come back to its devices, and others to its memory. */
 static void test_moves(void **state)
 {
@@ -240,9 +274,9 @@ int main(int argc, char **argv)
 {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_killed), TEST(test_killed_alone), TEST(test_saved),
-		TEST(test_moves),  TEST(test_device_fails), TEST(test_tmpfs),
-		TEST(test_no_gpu),
+		TEST(test_saved_meanwhile), TEST(test_codes), TEST(test_killed),
+		TEST(test_killed_alone),    TEST(test_saved), TEST(test_moves),
+		TEST(test_device_fails),    TEST(test_tmpfs), TEST(test_no_gpu),
 	};
 
 	(void)argc;
