@@ -176,7 +176,7 @@ static void test_saved_meanwhile(void **state)
 		more(2);
 	}
 	(void)crew_finish(on.crew);
-	snprintf(folder, sizeof(folder), "%s/saves", on.folder);
+	snprintf(folder, sizeof(folder), "%s/saves/m", on.folder);
 	step = keep_newest(folder, tag);
 	tool_expect(0, "", "shardctl", words(w, "model drop", "m"));
 	on.crew->extra = "replicas=2 chunk_elems=1024 restore_at_start=yes";
