@@ -133,7 +133,7 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 			     "warm_restart = %s, but FileDescriptorStoreMax=0: a restart loses "
 			     "what memory holds",
 			     warm);
-		doctor_remedy(f, "FileDescriptorStoreMax=4097 by `systemctl edit shardd`, or "
+		doctor_remedy(f, "FileDescriptorStoreMax=16385 by `systemctl edit shardd`, or "
 				 "warm_restart = tmpfs");
 	} else if (strtoul(nr, NULL, 10) >= room) {
 		doctor_found(f, DOCTOR_WARN,

@@ -359,7 +359,8 @@ static void on_wake(uv_poll_t *h, int status, int events)
 	take_done(g);
 }
 
-/* Has the thread been in one call of the driver for too long? */
+/* Has the thread been in one call of the driver for too long? If the process stood still for that
+ * time, the call may have ended since: the loop looks twice. */
 static void on_watch(uv_timer_t *h)
 {
 	struct gpu *g = h->data;
@@ -368,6 +369,10 @@ static void on_watch(uv_timer_t *h)
 
 	pthread_mutex_lock(&g->lock);
 	late = !g->given_up && g->call_ns != 0 && now > g->call_ns + g->deadline_ns;
+	if (late && g->late_ns != g->call_ns) {
+		g->late_ns = g->call_ns;
+		late = false;
+	}
 	if (late) {
 		g->given_up = true;
 		if (!g->lost)

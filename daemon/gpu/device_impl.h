@@ -68,6 +68,7 @@ struct gpu {
 	bool stop, gone, loop_gone; /* The thread shall end; has ended. The loop has closed it. */
 	bool given_up;    /* The thread came back from no call in time, and touches nothing more. */
 	uint64_t call_ns; /* Since when the thread is in a call of the driver. 0: it is not. */
+	uint64_t late_ns; /* That of a call that was late when the loop looked last. */
 	struct err why;   /* Written once, before .lost. */
 	_Atomic bool lost;
 	struct gpu_lane lane[GPU_LANES]; /* The thread's alone. */

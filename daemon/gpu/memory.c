@@ -211,7 +211,9 @@ static enum shard_status take(struct gpu *g, struct gpu_mem *m, struct err *e)
 	cu_result rc;
 
 	rc = g->d.import_handle(&m->handle, (void *)(intptr_t)m->fd, CU_MEMORY_DESCRIPTOR);
-	if (rc == CU_OUT_OF_MEMORY || driver_fatal(rc))
+	/* Other failures say nothing of the descriptor, and may be over at the next start. */
+	if (rc != CU_SUCCESS && rc != CU_INVALID_VALUE && rc != CU_INVALID_HANDLE &&
+	    rc != CU_INVALID_DEVICE)
 		return gpu_fail(g, e, rc, "cuMemImportFromShareableHandle", "");
 	if (rc != CU_SUCCESS) {
 		char words[32], why[128];

@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "model/odd.h"
 #include "store/away.h"
+#include "store/room.h"
 #include "warm/warm.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ enum shard_status devices_plan(struct devices *d, const struct model *m, bool th
 	const struct server *s = m->server;
 	const char *why = NULL;
 
-	*d = (struct devices){.model = m->id, .there = there};
+	*d = (struct devices){.model = m->id, .there = there, .left_out = s->gpus_out > 0};
 	if (m->set.tier != TIER_GPU)
 		return SHARD_OK;
 	for (uint32_t i = 0; i < s->gpus_nr; i++)
@@ -104,6 +105,8 @@ static enum shard_status map_found(struct devices *d, int fd, uint64_t bytes, ui
 		if (why.status != SHARD_MISMATCH)
 			break;
 	}
+	if (why.status == SHARD_MISMATCH && d->left_out)
+		why.status = SHARD_UNSUPPORTED; /* It may be of that one. */
 	return err_wrap(e, &why, "memory of a GPU that it had: %.300s", why.text);
 }
 
@@ -138,19 +141,24 @@ static enum shard_status map_again(struct devices *d, const struct store *st, st
 	return rc;
 }
 
-/* What cannot be pinned goes through buffers of the device. */
-static void pin(struct devices *d, const struct store *st)
+/* What cannot be pinned goes through buffers of the device. One device pins the pages, and each has
+ * to know of it. */
+static void pin(struct devices *d, struct store *st)
 {
 	const struct shm *regions[] = {store_region(st, STORE_STATE), store_region(st, STORE_SUMS),
 				       store_image_shm(st)};
 	struct err e;
 
+	store_room_pin(st); /* The driver knows pages, and not addresses. */
 	for (uint32_t i = 0; i < sizeof(regions) / sizeof(regions[0]); i++) {
 		const struct shm *m = regions[i];
 
-		if (m->base != NULL && m->bytes > 0 &&
-		    gpu_pin(d->gpu[0], m->base, m->bytes, &e) == SHARD_OK)
-			d->pinned[d->pinned_nr++] = m->base;
+		if (m->base == NULL || m->bytes == 0)
+			continue;
+		for (uint32_t k = 0; k < d->nr; k++)
+			if (gpu_pin(d->gpu[k], m->base, m->bytes, &e) != SHARD_OK)
+				break;
+		d->pinned[d->pinned_nr++] = m->base;
 	}
 }
 
@@ -175,8 +183,12 @@ enum shard_status devices_open(struct devices *d, struct store *st, struct warm 
 
 void devices_close(struct devices *d)
 {
-	while (d->pinned_nr > 0)
-		gpu_unpin(d->gpu[0], d->pinned[--d->pinned_nr]);
+	while (d->pinned_nr > 0) {
+		void *at = d->pinned[--d->pinned_nr];
+
+		for (uint32_t k = d->nr; k-- > 0;) /* The first one has pinned it. */
+			gpu_unpin(d->gpu[k], at);
+	}
 	for (uint32_t i = 0; i < d->nr; i++)
 		gpu_unmap(&d->mem[i]);
 }

@@ -16,8 +16,9 @@ struct warm;
 struct devices {
 	struct warm *place; /* NULL: the memory ends with the process. */
 	uint32_t model, nr;
-	struct gpu *gpu[GPU_DEVICES_MAX];    /* [nr], in the order of their UUIDs. */
-	bool there;                          /* An earlier process made the memory. */
+	struct gpu *gpu[GPU_DEVICES_MAX]; /* [nr], in the order of their UUIDs. */
+	bool there;                       /* An earlier process made the memory. */
+	bool left_out; /* A GPU of this node could not be opened at this start. */
 	struct gpu_mem mem[GPU_DEVICES_MAX]; /* [nr] */
 	void *pinned[8];                     /* Of the host. */
 	uint32_t pinned_nr;

@@ -31,7 +31,7 @@ static const struct model *alone(const struct model *odd)
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m == odd || !m->sealed || meta_persistent(&m->meta))
+		if (m == odd || !m->sealed || m->memory.disk_lost || meta_persistent(&m->meta))
 			continue;
 		for (uint32_t c = 0; c < m->place.chunks_nr; c++)
 			if (place_copies(&m->place, c) == 1ull << s->self)

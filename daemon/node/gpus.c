@@ -54,9 +54,11 @@ static void open_all(struct server *s)
 		return;
 	}
 	for (uint32_t i = 0; i < nr && s->gpus_nr < GPU_DEVICES_MAX; i++)
-		if (open_one(s, NULL, (int)i, &e) != SHARD_OK)
+		if (open_one(s, NULL, (int)i, &e) != SHARD_OK) {
+			s->gpus_out++;
 			log_line(s->log, LOG_LEVEL_WARN, "event=no_gpu device=%u why=%s", i,
 				 e.text);
+		}
 }
 
 enum shard_status gpus_open(struct server *s, struct err *e)

@@ -69,10 +69,10 @@ struct server {
 	struct budget budget;     /* Owner: store/budget.c. */
 	struct warm *warm;        /* Memory that outlives the process; NULL: there is none. */
 	struct worker_pool *pool; /* Owner: node/worker.c. */
-	struct job_queue jobs[JOB_KINDS]; /* Owner: node/job.c. */
-	struct rdma_local *rdma;          /* The RDMA device. Owner: link/rdma_local.c. */
-	struct gpu *gpu[GPU_DEVICES_MAX]; /* Owner: node/gpus.c, from the start to the stop. */
-	uint32_t gpus_nr, gpus_lost;      /* gpus_lost: a bit for each that was told of. */
+	struct job_queue jobs[JOB_KINDS];      /* Owner: node/job.c. */
+	struct rdma_local *rdma;               /* The RDMA device. Owner: link/rdma_local.c. */
+	struct gpu *gpu[GPU_DEVICES_MAX];      /* Owner: node/gpus.c, from the start to the stop. */
+	uint32_t gpus_nr, gpus_lost, gpus_out; /* lost: bits of those told of. out: not opened. */
 	struct server_conns conns;
 	struct server_past past;
 	struct peer *peer[CONFIG_NODES_MAX]; /* Owner: link/peer.c. NULL: this node. */

@@ -157,7 +157,10 @@ bool gpus_bring(struct gpus *n, uint32_t chunk)
 	forget(n, b);
 	n->buffer[b].chunk = chunk;
 	n->where[chunk] = b;
-	set_stamp(n, chunk, at.slot == SLOT_NONE ? 0 : at.seq);
+	/* Of a chunk that is void, and may have been updated before, the notes of a thread that
+	 * died still count: they name that stamp. */
+	if (at.slot != SLOT_NONE && at.seq != 0)
+		set_stamp(n, chunk, at.seq);
 	if (at.slot == SLOT_NONE) {
 		warm(n, b, true);
 		return true;

@@ -512,6 +512,9 @@ static enum shard_status ram_repair(struct tier *t, uint64_t stamp, bool applyin
 		of(arg, chunk, &a);
 		u = update_of(r, &a);
 		st = tile_repair(r->tiles, i, &u, applying, kept, e);
+		/* It may leave memory before its step is finished, and takes one stamp along. */
+		if (st == SHARD_OK && applying && store_is_away(r->store, chunk))
+			*kept += tile_apply(r->tiles, stamp, &u);
 	}
 	return st;
 }

@@ -3,6 +3,7 @@
 #include "cuda/hand_gpu.h"
 
 #include "base/check.h"
+#include "optim/undo.h"
 #include "store/away.h"
 #include "store/store_missing.h"
 
@@ -371,7 +372,7 @@ void bench_pin(struct bench *b, struct tier_pin *p, uint32_t chunk, bool writes)
 	}
 }
 
-static float weight(uint32_t i)
+float bench_weight(uint32_t i)
 {
 	return (float)(i % 97) * 0.125f - 6;
 }
@@ -381,7 +382,7 @@ void bench_fill_chunk(struct store *st, const struct layout *l, uint32_t c)
 {
 	store_clear_chunk(st, c);
 	for (uint32_t i = 0; i < layout_chunk_elems(l, c); i++)
-		store_master(st, c)[i] = weight(c * CE + i);
+		store_master(st, c)[i] = bench_weight(c * CE + i);
 	for (uint32_t k = 0; k < store_states(st, c); k++)
 		memset(store_state(st, c, k), 0, layout_chunk_elems(l, c) * sizeof(float));
 }
@@ -548,6 +549,55 @@ void bench_step(struct bench *b, uint32_t nr)
 
 /* It ends with jobs under way, of devices and of threads: some were done, and nobody heard of it.
  * The memory stays, and that of the devices. */
+static float *array_of(struct bench *b, uint32_t c, uint32_t i)
+{
+	return i == 0 ? store_master(b->store, c) : store_state(b->store, c, i - 1);
+}
+
+static bool in_memory(struct bench *b, uint32_t c)
+{
+	return !store_is_away(b->store, c) || store_away_here(b->store, c);
+}
+
+/* A thread dies in the middle of its job. If that is an update, a tile has a part of it, and the
+ * tiles behind have nothing. The elements that it was about to store have any bits. */
+static void dies(struct bench *b, struct exec_job *job)
+{
+	static float old[CHUNKS][3][CE];
+	uint64_t versions[CHUNKS];
+	uint32_t c, tiles, elems, tile, at, lanes;
+	struct tile_undo *note = b->undo;
+
+	for (c = 0; c < CHUNKS; c++) {
+		versions[c] = atomic_load(&b->tiles.version[b->tiles.first[c]]);
+		for (uint32_t i = 0; in_memory(b, c) && i <= store_states(b->store, c); i++)
+			memcpy(old[c][i], array_of(b, c, i),
+			       layout_chunk_elems(b->layout, c) * sizeof(float));
+	}
+	job->run(job->args);
+	for (c = 0; c < CHUNKS; c++)
+		if (versions[c] != b->stamp && in_memory(b, c) &&
+		    atomic_load(&b->tiles.version[b->tiles.first[c]]) == b->stamp)
+			break;
+	if (c == CHUNKS || (tiles = tile_count(b->layout, c)) < 2)
+		return;
+	while (note->stamp != b->stamp || note->chunk != c) /* Its own. */
+		note++;
+	elems = layout_chunk_elems(b->layout, c);
+	tile = 1 + bench_draw(b, tiles - 1);
+	at = tile * TILE_ELEMS + bench_draw(b, 64) * UNDO_LANES;
+	at = at < elems ? at : elems - 1;
+	lanes = elems - at < UNDO_LANES ? elems - at : UNDO_LANES;
+	for (uint32_t i = 0; i <= store_states(b->store, c); i++) {
+		memcpy(array_of(b, c, i) + at, old[c][i] + at, (elems - at) * sizeof(float));
+		memcpy(note->undo.place[0][i], old[c][i] + at, lanes * sizeof(float));
+		memset(array_of(b, c, i) + at, 0x7a, lanes * sizeof(float));
+	}
+	for (uint32_t t = at / TILE_ELEMS; t < tiles; t++)
+		atomic_store(&b->tiles.version[b->tiles.first[c] + t], versions[c]);
+	undo_keep(&note->undo, at, 0, lanes);
+}
+
 void bench_ends(struct bench *b)
 {
 	static struct tier *dead[1024]; /* Their calls never end, so they are not closed. */
@@ -561,7 +611,9 @@ void bench_ends(struct bench *b)
 	for (uint32_t i = 0; i < b->devices; i++)
 		gpus[i].nr = 0;
 	for (uint32_t i = 0; i < b->hand.nr; i++)
-		if (bench_draw(b, 2) == 0)
+		if (i + 1 == b->hand.nr)
+			dies(b, &b->hand.job[i]);
+		else if (bench_draw(b, 2) == 0)
 			b->hand.job[i].run(b->hand.job[i].args);
 	b->hand.nr = 0;
 	b->held = 0;

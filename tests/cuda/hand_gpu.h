@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-enum { CE = 1024, CHUNKS = 21, JOBS = 128, SLOT = 3 * 4096 + 4096, PINS = 12, DEVICES = 3 };
+/* A chunk has several tiles, so that a kill may leave it updated in part. */
+enum { CE = 4 * TILE_ELEMS, CHUNKS = 21, JOBS = 128, PINS = 12, DEVICES = 3 };
 
 struct gpu {
 	uint8_t *memory;
@@ -66,6 +67,7 @@ uint32_t bench_flying(const struct bench *b);
 void bench_quiet(struct bench *b);
 void bench_pinned(struct tier_pin *p);
 void bench_pin(struct bench *b, struct tier_pin *p, uint32_t chunk, bool writes);
+float bench_weight(uint32_t i); /* Of the i-th element of all, after bench_fill(). */
 void bench_fill(struct bench *b);
 void bench_gradients(struct bench *b, uint32_t step);
 enum shard_status bench_apply(struct bench *b, uint32_t c);

@@ -237,6 +237,37 @@ static void test_device_fails(void **state)
 	end(NODES);
 }
 
+/* A GPU that cannot be opened at one start costs no weights: that start ends, and the next one goes
+ * on. One that is not there any more does, and the copies come from the other nodes. */
+static void test_fewer(void **state)
+{
+	int status;
+
+	(void)state;
+	begin(NODES, TIER, CLUSTER_SYSTEMD);
+	cluster_kill(on.cluster, 2);
+	CHECK(setenv("FAKE_CUDA_FAIL", "cuDevicePrimaryCtxRetain 1 2", 1) == 0);
+	cluster_spawn(on.cluster, 2);
+	CHECK(unsetenv("FAKE_CUDA_FAIL") == 0);
+	status = cluster_wait(on.cluster, 2, pace_ms(60000));
+	assert_true(WIFEXITED(status));
+	assert_int_not_equal(WEXITSTATUS(status), 0);
+	cluster_spawn(on.cluster, 2);
+	cluster_ready(on.cluster, 2);
+	more(3);
+	assert_int_equal(cluster_logged(on.cluster, 2, "event=model_kept model=m"), 1);
+	assert_int_equal(cluster_logged(on.cluster, 2, "event=model_void"), 0);
+	cluster_kill(on.cluster, 2);
+	CHECK(setenv("FAKE_CUDA_DEVICES", "1", 1) == 0);
+	cluster_spawn(on.cluster, 2);
+	CHECK(setenv("FAKE_CUDA_DEVICES", "2", 1) == 0);
+	cluster_ready(on.cluster, 2);
+	cluster_wait_log(on.cluster, 2, "event=learned model=m", 1);
+	assert_int_equal(cluster_logged(on.cluster, 2, "event=model_void model=m"), 1);
+	more(3);
+	end(NODES);
+}
+
 static void refused(const char *what)
 {
 	char error[512];
@@ -276,7 +307,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(test_saved_meanwhile), TEST(test_codes), TEST(test_killed),
 		TEST(test_killed_alone),    TEST(test_saved), TEST(test_moves),
-		TEST(test_device_fails),    TEST(test_tmpfs), TEST(test_no_gpu),
+		TEST(test_device_fails),    TEST(test_fewer), TEST(test_tmpfs),
+		TEST(test_no_gpu),
 	};
 
 	(void)argc;

@@ -20,10 +20,10 @@ static void bits(uint32_t share, uint32_t devices, bool full, bool pins)
 
 	b->often_full = full;
 	bench_fill(b);
-	for (uint32_t s = 1; s <= 40; s++) {
+	for (uint32_t s = 1; s <= 20; s++) {
 		bench_step_until(b, s, CHUNKS, pins);
 		bench_step_reference(ref, s);
-		if (s % 10 == 0)
+		if (s % 5 == 0)
 			bench_same(b, ref);
 	}
 	bench_quiet(b);
@@ -32,7 +32,7 @@ static void bits(uint32_t share, uint32_t devices, bool full, bool pins)
 		assert_int_equal(tier_gpu_count(b->tier).dirty, 0);
 		assert_int_equal(tier_gpu_count(b->tier).updates +
 					 tier_gpu_count(b->tier).host_updates,
-				 40ull * (CHUNKS * share / 100));
+				 20ull * (CHUNKS * share / 100));
 		assert_in_range(tier_gpu_count(b->tier).host_updates, 0, TIER_GPU_BUFFERS);
 	}
 	bench_reference_free(ref);
@@ -205,7 +205,7 @@ static void void_meanwhile(void **state)
 	tier_unpin(b->tier, &p);
 	/* No slot is lost by that. */
 	bench_fill(b);
-	for (uint32_t s = 3; s <= 40; s++)
+	for (uint32_t s = 3; s <= 20; s++)
 		bench_step(b, s);
 	bench_quiet(b);
 	bench_free(b);
