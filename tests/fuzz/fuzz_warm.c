@@ -12,6 +12,7 @@
 // covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/store/tile.c
 // needs: daemon/core/*.c daemon/optim/*.c daemon/config/*.c daemon/node/*.c daemon/store/*.c
 // needs: daemon/cluster/*.c daemon/warm/*.c daemon/link/*.c daemon/data/*.c daemon/model/*.c
+// needs: daemon/gpu/*.c
 // clang-format on
 #include "base/check.h"
 #include "core/moves.h"
