@@ -503,6 +503,7 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	if (st != SHARD_OK)
 		return st;
 	c->skip = c->skip || body->skip;
+	m->contrib.local[t->local_index].skip |= body->skip;
 	c->pushed |= 1ull << t->local_index;
 	m->contrib.local[t->local_index].chunks_pushed++;
 	m->contrib.local[t->local_index].pushed_ns = clock_ns();
