@@ -21,11 +21,25 @@
 #include "link/session.h"
 #include "data/reduce.h"
 #include "data/shares.h"
+#include "store/budget.h"
 #include "store/share.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* What contrib_init() allocates. The budget has counted it. */
+static uint64_t tables_bytes(const struct model *m)
+{
+	const struct contrib *g = &m->contrib;
+	uint64_t nodes = CORE_NODES_MAX, local = m->set.local_world,
+		 chunk = sizeof(*g->chunk) + nodes * sizeof(*g->bad_rank_in) + sizeof(*g->due.sum),
+		 segment = nodes + sizeof(*g->zero) +
+			   local * (sizeof(*g->absent_local) + sizeof(*g->share));
+
+	return m->layout->chunks_nr * chunk + m->layout->segments_nr * segment +
+	       2 * g->parts_in.bytes + 2 * g->push_parts.bytes;
+}
 
 enum shard_status contrib_init(struct model *m, struct err *e)
 {
@@ -51,6 +65,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
 			       chunks, m->name);
 	}
+	CHECK(tables_bytes(m) <= budget_contribs(m->layout, m->set.local_world, m->grad));
 	return codes_init(&m->codes, m->layout, &m->set.grad_codec, m->grad, e);
 }
 
