@@ -46,7 +46,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 	struct contrib *g = &m->contrib;
 	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
 	       nodes = CORE_NODES_MAX, local = m->set.local_world;
-	uint32_t parts = data_parts(data_bytes(m, 0, m->grad_bytes));
+	uint32_t parts = data_parts_max(m);
 	bool made = parts_init(&g->parts_in, nodes * chunks, parts);
 
 	CHECK(m->contrib.chunk == NULL && m->set.local_world <= CONTRIB_LOCAL_MAX);

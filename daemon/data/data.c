@@ -28,6 +28,11 @@ uint32_t data_parts(uint64_t bytes)
 	return (uint32_t)((bytes + WIRE_PART_BYTES - 1) / WIRE_PART_BYTES);
 }
 
+uint32_t data_parts_max(const struct model *m)
+{
+	return data_parts((uint64_t)m->layout->chunk_elems * m->grad_bytes);
+}
+
 uint32_t data_part_bytes(uint64_t bytes, uint32_t part)
 {
 	uint64_t at = (uint64_t)part * WIRE_PART_BYTES;
