@@ -172,6 +172,11 @@ enum shard_status adds_claim_none(struct adds *a, uint32_t tensor, struct err *e
 	return SHARD_OK;
 }
 
+bool adds_pushed(const struct adds *a, uint32_t tensor)
+{
+	return a->tensors[tensor].spans_nr > 0;
+}
+
 static void add(float *sum, const void *src, enum shard_dtype dtype, uint64_t n)
 {
 	const char *from = src;

@@ -34,6 +34,8 @@ void adds_reset(struct adds *a); /* Forgets everything. */
 enum shard_status adds_claim(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count,
 			     struct err *e);
 enum shard_status adds_claim_none(struct adds *a, uint32_t tensor, struct err *e);
+/* Whether a micro-step brought a gradient of it. */
+bool adds_pushed(const struct adds *a, uint32_t tensor);
 /* Adds a claimed range. src holds count elements of dtype. */
 void adds_add(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
 	      enum shard_dtype dtype);

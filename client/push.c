@@ -358,6 +358,13 @@ static enum shard_status claim_share(struct shard_model *m, uint32_t tensor, uin
 
 	if (later && t->shared && t->share.first == first && t->share.end == first + count)
 		return SHARD_OK; /* Of a later micro-step. */
+	/* The sum would be of this rank's gradient and of the node's. */
+	if (later && !t->shared && adds_pushed(&m->adds, tensor))
+		return text_fail(
+			SHARD_DUPLICATE,
+			"push of a share of \"%.200s\", of which elements were pushed "
+			"without SHARD_SHARE in an earlier micro-step: all pass it, or none",
+			m->layout->tensor[tensor].name);
 	if (cover_claim_share(&m->cover, tensor, first, count, later, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	share_rest(m, tensor, first, count);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "net/shm.h"
+#include "wire/ops.h"
 
 #define ALIGN_ELEMS 64ull
 #define PAGE_BYTES  4096ull
@@ -21,6 +22,11 @@
  * chunk. */
 #define GPU_BUFFERS 8u
 #define GPU_SPARE   16u
+/* As store/budget.c has them, for gradients of a step: nodes that a cluster may have, bytes of a
+ * chunk, and of a rank's share of a segment. */
+#define CONTRIB_NODES 64ull
+#define CONTRIB_CHUNK 64ull
+#define CONTRIB_SHARE 8ull
 
 /* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit
  * parameters. Adam takes 12. */
@@ -187,6 +193,17 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 	return held - elems;
 }
 
+/* What a node keeps of the gradients of a step, beside them. */
+static uint64_t contribs(const struct memory_spec *m, uint64_t chunks, uint64_t segments)
+{
+	uint64_t parts = ((uint64_t)m->chunk_elems * m->grad_bytes + WIRE_PART_BYTES - 1) /
+			 WIRE_PART_BYTES,
+		 bits = 2 * ((parts + 7) / 8);
+
+	return chunks * (CONTRIB_CHUNK + CONTRIB_NODES * (bits + 4) + m->local * bits) +
+	       segments * (CONTRIB_NODES + 1 + m->local * (1 + CONTRIB_SHARE));
+}
+
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	struct shape s = shape_of(m);
@@ -228,6 +245,7 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 		out->bytes[MEMORY_CODES] = mapped(m, sums + coded) - sums;
 	out->bytes[MEMORY_FIXED] =
 		(400ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
+		contribs(m, out->chunks, segments) +
 		((uint64_t)(m->replicas > 1 ? m->ranks : m->local) + m->ranks) * BLOB_BYTES;
 	for (int i = 0; i < MEMORY_ITEMS; i++)
 		out->total += out->bytes[i];

@@ -21,18 +21,32 @@
 #include "link/session.h"
 #include "data/reduce.h"
 #include "data/shares.h"
+#include "store/budget.h"
 #include "store/share.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* What contrib_init() allocates. The budget has counted it. */
+static uint64_t tables_bytes(const struct model *m)
+{
+	const struct contrib *g = &m->contrib;
+	uint64_t nodes = CORE_NODES_MAX, local = m->set.local_world,
+		 chunk = sizeof(*g->chunk) + nodes * sizeof(*g->bad_rank_in) + sizeof(*g->due.sum),
+		 segment = nodes + sizeof(*g->zero) +
+			   local * (sizeof(*g->absent_local) + sizeof(*g->share));
+
+	return m->layout->chunks_nr * chunk + m->layout->segments_nr * segment +
+	       2 * g->parts_in.bytes + 2 * g->push_parts.bytes;
+}
+
 enum shard_status contrib_init(struct model *m, struct err *e)
 {
 	struct contrib *g = &m->contrib;
 	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
 	       nodes = CORE_NODES_MAX, local = m->set.local_world;
-	uint32_t parts = data_parts(data_bytes(m, 0, m->grad_bytes));
+	uint32_t parts = data_parts_max(m);
 	bool made = parts_init(&g->parts_in, nodes * chunks, parts);
 
 	CHECK(m->contrib.chunk == NULL && m->set.local_world <= CONTRIB_LOCAL_MAX);
@@ -51,6 +65,7 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
 			       chunks, m->name);
 	}
+	CHECK(tables_bytes(m) <= budget_contribs(m->layout, m->set.local_world, m->grad));
 	return codes_init(&m->codes, m->layout, &m->set.grad_codec, m->grad, e);
 }
 
@@ -503,6 +518,7 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	if (st != SHARD_OK)
 		return st;
 	c->skip = c->skip || body->skip;
+	m->contrib.local[t->local_index].skip |= body->skip;
 	c->pushed |= 1ull << t->local_index;
 	m->contrib.local[t->local_index].chunks_pushed++;
 	m->contrib.local[t->local_index].pushed_ns = clock_ns();

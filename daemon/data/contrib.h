@@ -38,6 +38,7 @@ struct contrib_rank {            /* A local rank of the attempt. They are in ran
 	struct trainer *trainer; /* NULL: it is gone. */
 	uint32_t rank, slot, chunks_pushed;
 	bool ready;
+	bool skip; /* It has left out what it did not push, and will vote to skip. */
 	uint64_t pushed_ns;
 };
 

@@ -28,6 +28,11 @@ uint32_t data_parts(uint64_t bytes)
 	return (uint32_t)((bytes + WIRE_PART_BYTES - 1) / WIRE_PART_BYTES);
 }
 
+uint32_t data_parts_max(const struct model *m)
+{
+	return data_parts((uint64_t)m->layout->chunk_elems * m->grad_bytes);
+}
+
 uint32_t data_part_bytes(uint64_t bytes, uint32_t part)
 {
 	uint64_t at = (uint64_t)part * WIRE_PART_BYTES;
@@ -160,21 +165,18 @@ enum shard_status data_mark_absent(const struct model *m, uint32_t chunk, const 
 				   size_t tensors_nr, uint8_t *absent, struct err *e)
 {
 	const struct layout *l = m->layout;
+	uint32_t s = l->chunk_segment[chunk];
 
 	if (tensors_nr > l->chunk_segment[chunk + 1] - l->chunk_segment[chunk])
 		return err_set(e, SHARD_PROTOCOL,
 			       "%zu tensors are absent from chunk %u, which has %u", tensors_nr,
 			       chunk, l->chunk_segment[chunk + 1] - l->chunk_segment[chunk]);
 	for (size_t i = 0; i < tensors_nr; i++) {
-		bool found = false;
-
-		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
-			if (l->segment_tensor[s] == tensor[i])
-				absent[s] = found = true;
-		if (!found)
+		if (!layout_find_segment(l, chunk, tensor[i], &s))
 			return err_set(e, SHARD_PROTOCOL,
 				       "tensor %u is absent from chunk %u, where it has no element",
 				       tensor[i], chunk);
+		absent[s] = true;
 	}
 	return SHARD_OK;
 }

@@ -22,6 +22,9 @@ struct wire_head;
  * one. Past the last part these are 0. */
 uint64_t data_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
 uint32_t data_parts(uint64_t bytes);
+/* Of the gradient of any chunk. The first chunk may be short, where there are image dtypes of
+ * tensors. */
+uint32_t data_parts_max(const struct model *m);
 uint32_t data_part_bytes(uint64_t bytes, uint32_t part);
 /* The version of a chunk of the newest image that is up to date. */
 uint64_t data_version(const struct model *m);

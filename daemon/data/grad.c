@@ -41,7 +41,7 @@ enum shard_status grad_init(struct model *m, struct err *e)
 	uint32_t chunks = m->layout->chunks_nr;
 	bool made;
 
-	made = parts_init(&g->parts_in, chunks, data_parts(data_bytes(m, 0, m->grad_bytes)));
+	made = parts_init(&g->parts_in, chunks, data_parts_max(m));
 	g->sent = calloc(chunks, sizeof(*g->sent));
 	g->said = calloc(chunks, sizeof(*g->said));
 	g->absent = calloc(m->layout->segments_nr, 1);

@@ -37,18 +37,10 @@ void shares_begin(struct model *m)
 
 /* --- what a rank says --- */
 
-static bool find_segment(const struct layout *l, uint32_t chunk, uint32_t tensor, uint32_t *segment)
-{
-	for (*segment = l->chunk_segment[chunk]; *segment < l->chunk_segment[chunk + 1]; ++*segment)
-		if (l->segment_tensor[*segment] == tensor)
-			return true;
-	return false;
-}
-
 enum shard_status shares_take(struct model *m, uint32_t chunk, uint32_t i, const Shard__Push *body,
 			      struct err *e)
 {
-	uint32_t s;
+	uint32_t s = m->layout->chunk_segment[chunk];
 
 	if (body->n_shares % 3 != 0)
 		return err_set(e, SHARD_PROTOCOL,
@@ -58,7 +50,7 @@ enum shard_status shares_take(struct model *m, uint32_t chunk, uint32_t i, const
 		uint32_t tensor = body->shares[k], start = body->shares[k + 1],
 			 n = body->shares[k + 2];
 
-		if (!find_segment(m->layout, chunk, tensor, &s))
+		if (!layout_find_segment(m->layout, chunk, tensor, &s))
 			return err_set(e, SHARD_PROTOCOL,
 				       "a share of tensor %u in chunk %u, where it has no element",
 				       tensor, chunk);

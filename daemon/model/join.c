@@ -381,6 +381,12 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 			       (unsigned long)h->step,
 			       m->contrib.local[t->local_index].chunks_pushed,
 			       m->layout->chunks_nr);
+	/* Otherwise gradients that were left out would count as zeros. */
+	if (m->contrib.local[t->local_index].skip && !body->skip)
+		return err_set(e, SHARD_PROTOCOL,
+			       "commit of step %lu after a chunk that was pushed with `skip`: "
+			       "READY votes to skip, too",
+			       (unsigned long)h->step);
 	if ((st = check_lr(m, body, e)) != SHARD_OK || (st = check_more(m, body, e)) != SHARD_OK ||
 	    (st = blobs_check(body, e)) != SHARD_OK)
 		return st;

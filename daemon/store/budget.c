@@ -9,13 +9,16 @@
 #include "base/clock.h"
 #include "store/away.h"
 #include "store/codes.h"
+#include "store/share.h"
 #include "store/sizes.h"
 #include "store/superblock.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 
-#define PAGE_BYTES 4096ull
-#define HUGE_BYTES (2ull << 20)
+#define PAGE_BYTES    4096ull
+#define HUGE_BYTES    (2ull << 20)
+#define CONTRIB_CHUNK 64ull /* struct contrib_chunk, and the place in the queue of sums. */
 
 static const enum budget_item item_of[STORE_REGIONS] = {[STORE_STATE] = BUDGET_STATE,
 							[STORE_SUMS] = BUDGET_SUMS,
@@ -116,6 +119,21 @@ static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 	return (bytes + unit - 1) / unit * unit;
 }
 
+uint64_t budget_contribs(const struct layout *l, uint32_t local_world, enum shard_dtype grad)
+{
+	uint64_t parts = (l->chunk_elems * dtype_bytes(grad) + WIRE_PART_BYTES - 1) /
+			 WIRE_PART_BYTES,
+		 bits = 2 * ((parts + 7) / 8); /* A part has begun, and is here. */
+	/* What a chunk has itself, and the rank that a node blames. */
+	uint64_t chunk =
+		CONTRIB_CHUNK + CORE_NODES_MAX * (bits + sizeof(int32_t)) + local_world * bits;
+	/* Whether a node has no gradient, whether any has one, and of each rank whether, and its
+	 * share. */
+	uint64_t segment = CORE_NODES_MAX + 1 + local_world * (1 + sizeof(struct share));
+
+	return l->chunks_nr * chunk + l->segments_nr * segment;
+}
+
 /* Counts the tables beside the element buffers (layout, chunk table, votes and contributions of
  * this node), and the blobs. There is one place per trainer of this node for the step in hand, or
  * one per rank with several copies, and one per rank for what is committed. The tables are an upper
@@ -125,7 +143,7 @@ static uint64_t fixed_bytes(const struct store_conf *conf, bool copied)
 	const struct layout *l = conf->layout;
 
 	uint64_t tables = (400ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
-			  l->chunks_nr * 192ull;
+			  l->chunks_nr * 192ull + budget_contribs(l, conf->local_world, conf->grad);
 
 	if (conf->durable_bytes > 0 && conf->away_share > 0)
 		tables += SUPER_BLOCK + super_room(l->chunks_nr, conf->durable_bytes);

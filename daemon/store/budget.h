@@ -49,6 +49,9 @@ struct budget {
 
 /* "state", "image", "arenas", "landing slots", "node sums", "codes" or "fixed". */
 const char *budget_item_name(enum budget_item item);
+/* The tables of a step's gradients, of data/contrib.c. They have a place for each node that a
+ * cluster may have. */
+uint64_t budget_contribs(const struct layout *l, uint32_t local_world, enum shard_dtype grad);
 /* Computes the need on node conf->self, which may be any node of the cluster. It is what
  * store_init() maps, to the page. */
 void budget_need(struct budget_need *need, const struct store_conf *conf);

@@ -426,6 +426,20 @@ bool layout_frozen(const struct layout *l, uint32_t segment)
 	return l->tensor[l->segment_tensor[segment]].flags & SHARD_FROZEN;
 }
 
+bool layout_find_segment(const struct layout *l, uint32_t chunk, uint32_t tensor, uint32_t *segment)
+{
+	uint32_t first = l->chunk_segment[chunk], end = l->chunk_segment[chunk + 1];
+
+	CHECK(chunk < l->chunks_nr && *segment >= first && *segment <= end);
+	for (uint32_t left = end - first; left > 0; left--, ++*segment) {
+		if (*segment == end)
+			*segment = first;
+		if (l->segment_tensor[*segment] == tensor)
+			return true;
+	}
+	return false;
+}
+
 bool layout_trained(const struct layout *l, uint32_t chunk)
 {
 	CHECK(chunk < l->chunks_nr);

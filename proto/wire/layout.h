@@ -110,6 +110,11 @@ uint64_t layout_stored_before(const struct layout *l, uint32_t chunk);
 /* How many elements of [at, end) lie in the chunk of `at`. */
 uint64_t layout_piece(const struct layout *l, uint64_t at, uint64_t end);
 bool layout_frozen(const struct layout *l, uint32_t segment);
+/* Sets *segment to that of the tensor in the chunk. False: it has no element there. The search
+ * begins at *segment, one of the chunk, and goes around. So all searches for a list in the order of
+ * segments are one pass. */
+bool layout_find_segment(const struct layout *l, uint32_t chunk, uint32_t tensor,
+			 uint32_t *segment);
 /* The image of a chunk: the dtype of its elements, the size of one, and the bytes of a run of
  * chunks. */
 enum shard_dtype layout_image(const struct layout *l, uint32_t chunk);

@@ -323,6 +323,36 @@ static void hostile_shares(void)
 	}
 }
 
+/* What PUSH leaves out by `skip` is no gradient of zeros, so READY must vote to skip. */
+static void unkept_skip(void)
+{
+	Shard__Ready ready = SHARD__READY__INIT;
+	Shard__Push push = SHARD__PUSH__INIT;
+	struct wire_head h;
+	struct evil v;
+
+	evil_open(&v, g.address[0], EVIL_JOINED);
+	push_chunk(&v, 0);
+	h = evil_head(&v, OP_PUSH, 1);
+	push.skip = true;
+	raw_send(&v.r, &h, &push.base);
+	push_chunk(&v, 2);
+	h = evil_head(&v, OP_READY, 0);
+	ready.weight = 1;
+	raw_send(&v.r, &h, &ready.base);
+	refused(&v, "after a chunk that was pushed with `skip`: READY votes to skip, too");
+	evil_open(&v, g.address[0], EVIL_JOINED);
+	for (uint32_t c = 0; c < 3; c++) {
+		h = evil_head(&v, OP_PUSH, c);
+		raw_send(&v.r, &h, &push.base);
+	}
+	h = evil_head(&v, OP_READY, 0);
+	ready.skip = true;
+	raw_send(&v.r, &h, &ready.base);
+	assert_true(raw_expect(&v.r, OP_RESULT));
+	raw_close(&v.r);
+}
+
 static void test_pushes(void **state)
 {
 	static unsigned char body[WIRE_PART_BYTES];
@@ -374,6 +404,7 @@ static void test_pushes(void **state)
 	ready.weight = -1;
 	raw_send(&v.r, &h, &ready.base);
 	refused(&v, "it must be at least 0 and finite");
+	unkept_skip();
 	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH_DATA, 0);
 	raw_head(&v.r, &h, body, 4096);

@@ -3,9 +3,9 @@
  * model. Training with two real daemons equals the in-process reference byte by byte, over unix
  * sockets and TCP, with one and two copies, with weights of two steps before, and when daemons are
  * killed and come again. Every tensor is read in its own type at the place that is told, also after
- * a save, a drop and a restore. Definitions that cannot be are refused, and so are those with what
- * the release of a node does not know: such tensors, one without elements, and many groups. The
- * text names it. */
+ * a save, a drop and a restore. A chunk of one type may have many more bytes than the first one of
+ * another. Definitions that cannot be are refused, and so are those with what the release of a node
+ * does not know: such tensors, one without elements, and many groups. The text names it. */
 #include "base/check.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"
@@ -476,6 +476,47 @@ static int put_away(void **state)
 	return 0;
 }
 
+/* The only tensor of the model's type fills less of its chunk than one part of the wire, and the
+ * chunk of the other type has more parts than a byte has bits. */
+static void first_chunk_is_short(void **state)
+{
+	enum { LONG = 1 << 20 };
+	static const struct shard_tensor two[] = {
+		{.name = "small", .ndim = 1, .shape = {64}},
+		{.name = "large", .ndim = 1, .shape = {LONG}, .image = SHARD_F32}};
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct shard_spec s = SHARD_INIT(struct shard_spec);
+	float *w = calloc(LONG, sizeof(*w));
+	struct trainer t;
+	struct inproc c;
+
+	(void)state;
+	assert_non_null(w);
+	s.name = "gpt";
+	s.tensors = two;
+	s.tensors_nr = NR(two);
+	s.image = SHARD_BF16;
+	s.grad = SHARD_F32;
+	s.settings = "optimizer=sgd lr=1 chunk_elems=1048576 replicas=1";
+	inproc_start(&c, NULL);
+	trainer_connect(&t, address_of(&c, 0, true));
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	for (uint32_t k = 0; k < NR(two); k++)
+		EXPECT(SHARD_OK,
+		       shard_write(t.model, SHARD_MASTER, k, 0, two[k].shape[0], SHARD_F32, w));
+	EXPECT(SHARD_OK, shard_seal(t.model, 0));
+	join(&t);
+	trainer_begin(&t);
+	for (uint32_t k = 0; k < NR(two); k++)
+		EXPECT(SHARD_OK, shard_push(t.model, k, 0, two[k].shape[0], w, SHARD_F32, 0, NULL));
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(20000), &r));
+	assert_int_equal(r.outcome, SHARD_APPLIED);
+	trainer_end(&t);
+	inproc_stop(&c);
+	free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -486,6 +527,7 @@ int main(void)
 		cmocka_unit_test(one_copy_tcp),
 		cmocka_unit_test(two_copies_unix),
 		cmocka_unit_test(two_copies_tcp),
+		cmocka_unit_test(first_chunk_is_short),
 		cmocka_unit_test(other_types),
 		cmocka_unit_test(hostile),
 		cmocka_unit_test_teardown(older_release, put_away),

@@ -409,6 +409,24 @@ static void blamed(void **state)
 
 /* --- what the library refuses --- */
 
+/* A step has two micro-steps. Nothing of a tensor is pushed with SHARD_SHARE in one of them, and
+ * without it in the other. */
+static void later_shares(shard_model *m)
+{
+	const uint32_t share = SHARD_SHARE | SHARD_ADD;
+
+	EXPECT(SHARD_OK, shard_push(m, B, 0, 64, NULL, SHARD_BF16, SHARD_ADD, NULL));
+	EXPECT(SHARD_DUPLICATE, shard_push(m, B, 0, 64, NULL, SHARD_BF16, share, NULL));
+	EXPECT_TEXT("pushed without SHARD_SHARE in an earlier micro-step: all pass it, or none");
+	EXPECT(SHARD_DUPLICATE, shard_push(m, B, 0, 10, NULL, SHARD_BF16, share, NULL));
+	EXPECT(SHARD_DUPLICATE, shard_push(m, B, 0, 0, NULL, SHARD_BF16, share, NULL));
+	EXPECT_TEXT("pushed without SHARD_SHARE in an earlier micro-step: all pass it, or none");
+	EXPECT(SHARD_OK, shard_push(m, B, 0, 64, NULL, SHARD_BF16, SHARD_ADD, NULL));
+	EXPECT(SHARD_OK, shard_push(m, N, 0, 0, NULL, SHARD_BF16, share, NULL));
+	EXPECT(SHARD_BAD_ARG, shard_push(m, N, 0, 2048, NULL, SHARD_BF16, SHARD_ADD, NULL));
+	EXPECT_TEXT("without SHARD_SHARE, of which a share was pushed in this step: pass it");
+}
+
 static void refused(void **state)
 {
 	shard_model *m;
@@ -446,6 +464,7 @@ static void refused(void **state)
 	EXPECT(SHARD_DUPLICATE,
 	       shard_push(m, A, 10, 10, NULL, SHARD_BF16, SHARD_SHARE | SHARD_ADD, NULL));
 	EXPECT_TEXT("pushed in all 2 micro-steps already");
+	later_shares(m);
 	end_training();
 }
 

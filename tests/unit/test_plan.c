@@ -6,6 +6,7 @@
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
 #include "store/budget.h"
+#include "store/share.h"
 #include "store/tier_gpu.h"
 #include "wire/place.h"
 
@@ -219,6 +220,22 @@ static struct store_conf conf_of(const struct memory_spec *m, const char *optimi
 				   .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 }
 
+/* One more trainer of a node costs the tables of its gradients. */
+static void check_tables(const struct budget_need *need, const struct store_conf *conf)
+{
+	struct store_conf more = *conf;
+	struct budget_need wider;
+	uint64_t blobs = conf->place.holders != NULL ? 0 : BUDGET_BLOB_BYTES;
+
+	more.local_world++;
+	budget_need(&wider, &more);
+	assert_int_equal(wider.bytes[BUDGET_FIXED] - need->bytes[BUDGET_FIXED],
+			 blobs + budget_contribs(conf->layout, more.local_world, conf->grad) -
+				 budget_contribs(conf->layout, conf->local_world, conf->grad));
+	assert_true(wider.bytes[BUDGET_FIXED] - need->bytes[BUDGET_FIXED] >
+		    blobs + conf->layout->segments_nr * sizeof(struct share));
+}
+
 static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
 			 enum shard_dtype grad)
 {
@@ -252,6 +269,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 
 		conf.self = n;
 		budget_need(&need, &conf);
+		check_tables(&need, &conf);
 		most = need.total > most ? need.total : most;
 		assert_int_equal(need.stale, mine.stale);
 		assert_true((need.stale > 0) == (m->staleness > 0));
