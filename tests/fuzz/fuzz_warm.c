@@ -635,6 +635,7 @@ static bool unpack(struct found *f)
 	size_t first = was->at[AT_VERSIONS], rest = was->at[AT_END] - was->at[AT_FIRST];
 	char *packed = malloc(first + rest);
 	struct shm region = {.bytes = 0};
+	struct meta_mark mark;
 	struct err e;
 	bool ok;
 
@@ -645,11 +646,12 @@ static bool unpack(struct found *f)
 	if (region.bytes > 0 && region.bytes <= FILE_BYTES_MAX)
 		region.base = calloc(1, region.bytes);
 	ok = region.base != NULL && meta_unpack(&region, packed, first + rest, &e) == SHARD_OK;
+	ok = ok && meta_packed_mark(packed, first + rest, &mark);
 	free(packed);
-	if (!ok) {
+	if (!ok)
 		free(region.base);
+	if (!ok)
 		return false;
-	}
 	free(f->at[1]);
 	f->at[1] = region.base;
 	f->bytes[1] = region.bytes;
@@ -749,8 +751,9 @@ static void start(struct node *n, const struct left *whole)
 			CHECK(nr <= 2);
 			for (uint32_t i = 0; i < nr; i++)
 				CHECK(blobs[i].bytes <= PART_BLOB_BYTES);
-			CHECK(whole == NULL ||
-			      m->core->step.has_record == (whole->phase >= SEALED));
+			CHECK(!whole || m->core->step.has_record == (whole->phase >= SEALED));
+			CHECK(!meta_persistent(&m->meta) ||
+			      (meta_void(&m->meta), meta_voided(&m->meta)));
 		}
 		CHECK(whole == NULL || !list_empty(&s->models));
 		coordinator_back(s);
@@ -792,7 +795,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	}
 	for (int i = 0; i < FILES; i++)
 		free(f.at[i]);
-	if (f.file != NULL)
-		shard__model_file__free_unpacked(f.file, NULL);
+	shard__model_file__free_unpacked(f.file, NULL); /* NULL: nothing. */
 	return 0;
 }
