@@ -15,11 +15,13 @@
 #include "lib/trainer.h"
 #include "lib/warm.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -446,10 +448,20 @@ static void test_away(void **state)
 		cluster_spawn(w->cluster, n);
 	assert_true(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))) != 0);
 	assert_int_equal(warm_logged(w, 1, "see that nvme_dir is mounted"), 1);
+	/* It is there, and cannot be read: the way out is that of a node without definitions. */
+	assert_int_equal(mkdir(path, 0700), 0);
+	cluster_spawn(w->cluster, 1);
+	assert_true(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))) != 0);
+	assert_int_equal(warm_logged(w, 1, "To give them up: remove nvme-"), 2);
+	assert_int_equal(rmdir(path), 0);
 	by = clock_ns() + NS_PER_SEC; /* Five times lost_timeout. */
 	while (!says(0, "node b, which has no link") || clock_ns() < by)
 		assert_true(clock_ns() < by + (uint64_t)pace_ms(30000) * NS_PER_MS);
 	assert_int_equal(rename(aside, path), 0);
+	/* What cannot be read and has no steps is in nobody's way. */
+	snprintf(aside, sizeof(aside), "%.*s-000000ff-0000000000000009",
+		 (int)(strlen(path) - strlen("-00000001-0000000000000001")), path);
+	assert_int_equal(mkdir(aside, 0700), 0);
 	warm_train(w, again(B, 4, 5) + 1);
 	assert_int_equal(logged("event=lost"), 0);
 	warm_finish(w);
@@ -483,6 +495,44 @@ static void test_other_disk(void **state)
 			    warm_logged(w, 0, "no step is on the disks of all nodes") > 0);
 		warm_finish(w);
 	}
+}
+
+static void spoil(const char *path)
+{
+	static _Alignas(4096) char zeros[4096];
+	int fd = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+	struct stat s;
+
+	assert_true(fd >= 0 && fstat(fd, &s) == 0 && s.st_size % 4096 == 0);
+	for (off_t at = 0; at < s.st_size; at += 4096)
+		assert_int_equal(pwrite(fd, zeros, 4096, at), 4096);
+	assert_int_equal(close(fd), 0);
+}
+
+/* A disk fails, and is taken out. The node starts without it and without its chunks. */
+static void test_bad_disk(void **state)
+{
+	char path[5000];
+
+	(void)state;
+	begin("");
+	w->numel = 48 * 1024;
+	warm_all(w);
+	warm_train(w, 4);
+	file(1, path);
+	spoil(path);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_begin(w, r);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_commit(w, r);
+	assert_int_equal(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))), 1);
+	assert_true(warm_logged(w, 1, "event=nvme_lost model=m") > 0);
+	assert_int_equal(unlink(path), 0);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_end(w, r);
+	warm_spawn(w, B);
+	warm_wait_log(w, 0, "event=lost model=m", 1);
+	warm_finish(w);
 }
 
 static void refused(const char *settings, const char *why)
@@ -527,6 +577,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_again_meanwhile, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_other_disk, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_disk, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 	};
 
