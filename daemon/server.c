@@ -23,6 +23,7 @@
 #include "control/moving.h"
 #include "model/model.h"
 #include "model/lead.h"
+#include "model/odd.h"
 #include "obs/cluster.h"
 #include "obs/events.h"
 #include "obs/health.h"
@@ -127,6 +128,7 @@ static void on_beat(struct server *s, uint64_t now)
 	health_beat(s);
 	drop_beat(s, now);
 	give_back(s);
+	odd_beat(s, now);
 	fault_beat(s); /* Last, because it may begin the stop. */
 }
 

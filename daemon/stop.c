@@ -267,12 +267,16 @@ static bool feeding(const struct server *s)
 	return false;
 }
 
-/* What uses a tier whose disk is lost never ends. Whoever stops the daemon was told so. */
-static bool lost_disk(const struct server *s)
+/* What uses a tier whose disk is lost never ends, and a model of model/odd.c does nothing. Whoever
+ * stops the daemon was told so. */
+static bool ends_anyway(const struct server *s)
 {
-	list_each(it, &s->models)
-		if (list_of(it, struct model, link)->memory.disk_lost)
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->memory.disk_lost || m->memory.ends)
 			return true;
+	}
 	return false;
 }
 
@@ -288,7 +292,7 @@ static void check_stopped(struct server *s)
 			return; /* stop_tick() calls again. */
 		close_connections(s);
 	}
-	if (lost_disk(s))
+	if (ends_anyway(s))
 		_exit(1);
 	lead_stop(s);
 	if (!links_closed(s) || !lead_ended(s) || !history_stopped(s) || !ckpt_stopped(s) ||

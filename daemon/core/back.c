@@ -10,6 +10,7 @@
 
 #include "core/inner.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* --- the coordinator --- */
@@ -169,17 +170,37 @@ enum back_is back_settle(struct ctx *x, const char *remedy)
 	return BACK_NONE;
 }
 
+/* Can the disk of a member have that? One that was away may have an older generation, and it has to
+ * be asked, or it never obeys. It may have one step more than what was decided, which it gave up
+ * and has not written over. */
+static bool back_can_be(const struct core *c, const struct core_id *id)
+{
+	const struct core_view *v = &c->coord.view;
+
+	if (id->generation != v->generation)
+		return id->generation < v->generation;
+	return v->sealed && id->step <= c->coord.last.id.step + 1;
+}
+
 void back_on_told(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
 
 	if (!c->conf.durable || c->coord.state == COORD_RECOVER || c->backs ||
-	    !coord_lists(c, m->from))
+	    !coord_lists(c, m->from) || !back_can_be(c, &m->id))
 		return;
 	c->backs = true;
 	core_act(x, CORE_ACT_AGAIN)->why =
 		core_text(c, "node %s has come back from its disk, with step %llu",
 			  core_node_name(c, m->from), (unsigned long long)m->id.step);
+}
+
+void back_waits(const struct core *c, char *text, size_t bytes)
+{
+	snprintf(text, bytes,
+		 "node %s, whose daemon has to start again to come to the step of all disks: if it "
+		 "does not end by itself, see event=odd_stays in its log",
+		 core_node_name(c, c->conf.self));
 }
 
 /* --- a member --- */

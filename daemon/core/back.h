@@ -44,6 +44,9 @@ enum back_is {
 enum back_is back_settle(struct ctx *x, const char *remedy);
 void back_on_told(struct ctx *x, const struct core_msg *m); /* BACK of a member. */
 
+/* c->backs: what the model waits for. */
+void back_waits(const struct core *c, char *text, size_t bytes);
+
 /* A member. */
 void back_linked(struct ctx *x); /* There is a new link to the coordinator. */
 bool back_tells(const struct core *c);

@@ -355,7 +355,9 @@ void core_state(const struct core *c, struct core_state *s)
 		s->paused = s->paused || record_pauses(&c->step.record, &m->tune);
 	}
 	moves_waits(c, s->moves, sizeof(s->moves));
-	if (coordinates)
+	if (c->backs)
+		back_waits(c, s->waits, sizeof(s->waits));
+	else if (coordinates)
 		coord_waits(c, s->waits, sizeof(s->waits));
 	else if (!core_linked(c, core_coordinator(c)))
 		snprintf(s->waits, sizeof(s->waits), "node %s, which has no link",

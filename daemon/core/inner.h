@@ -39,8 +39,10 @@ struct core {
 	struct step step;
 	struct member member;
 	struct coord coord;
-	bool odd;      /* CORE_ODD came. The process ends. */
-	bool backs;    /* CORE_ACT_BACK or CORE_ACT_AGAIN was given. The process ends. */
+	bool odd; /* CORE_ODD came. The process ends. */
+	/* CORE_ACT_BACK or CORE_ACT_AGAIN was given in this generation. The process ends, or stays
+	 * because it would take another model along. */
+	bool backs;
 	bool stopping; /* CORE_EV_STOP came. It is not saved for the next process. */
 	bool warm_due; /* The next event has to be CORE_EV_WARM. */
 	uint64_t warm_word[WARM_WORDS]; /* The numbers of the state that was saved last. */

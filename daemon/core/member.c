@@ -166,6 +166,7 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 
 	step_drop(x, SHARD_WORLD_CHANGED, core_text(c, "%s", why));
 	step_forget(x);
+	c->backs = false;
 	m->generation = v->generation;
 	if (!tell)
 		return;

@@ -31,7 +31,7 @@ void durable_begin(struct model *m, void (*done)(struct model *m))
 {
 	uint8_t *to;
 
-	if (!m->set.nvme_durable || !m->sealed || m->dropping)
+	if (!m->set.nvme_durable || !m->sealed || m->dropping || m->memory.ends)
 		return;
 	if (m->memory.durable.busy) {
 		m->memory.durable.again = true;

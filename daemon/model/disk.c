@@ -166,29 +166,46 @@ static enum shard_status find_super(struct disk *d, struct store *st, int fd, st
 	return d->recall ? tier_nvme_recall(st, &d->found, e) : SHARD_OK;
 }
 
+/* The folder that the note is in. */
+static int sync_folder(const char *note)
+{
+	char dir[CONFIG_PATH_BYTES + 40];
+	int at, rc;
+
+	snprintf(dir, sizeof(dir), "%s", note);
+	*strrchr(dir, '/') = 0;
+	at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	rc = at < 0 ? -1 : fsync(at);
+	if (at >= 0)
+		(void)close(at);
+	return rc;
+}
+
+/* A note that outlives its file ends every start. So it goes first, and for good, and the file only
+ * then. A file that is left without a note is one for disk_sweep(). */
+static void end_note(const char *note)
+{
+	if (unlink(note) == 0)
+		(void)sync_folder(note);
+}
+
 static void end_file(const struct disk *d, const char *path)
 {
-	(void)unlink(path);
 	if (d->durable)
-		(void)unlink(d->note);
+		end_note(d->note);
+	(void)unlink(path);
 }
 
 /* From now on a start without the file knows that there was one. */
 static enum shard_status write_note(const struct disk *d, struct err *e)
 {
-	char dir[CONFIG_PATH_BYTES + 40];
-	int fd = open(d->note, O_WRONLY | O_CREAT | O_CLOEXEC, 0600), at;
+	int fd = open(d->note, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	enum shard_status st = SHARD_OK;
 
-	snprintf(dir, sizeof(dir), "%s", d->note);
-	*strrchr(dir, '/') = 0;
-	at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fsync(fd) != 0 || at < 0 || fsync(at) != 0)
+	if (fd < 0 || fsync(fd) != 0 || sync_folder(d->note) != 0)
 		st = err_sys(e, errno, "%s: %s", d->note, strerror(errno));
 	if (fd >= 0)
 		(void)close(fd);
-	if (at >= 0)
-		(void)close(at);
 	return st;
 }
 
@@ -240,6 +257,13 @@ void disk_close(struct disk *d)
 static enum shard_status stays(const struct server *s, const struct disk_of *of,
 			       enum shard_status st, const char *why, struct err *e)
 {
+	if (!server_leads(s))
+		return err_set(
+			e, st,
+			"the weights of \"%.64s\" are on the disk alone, and %.180s: see that "
+			"nvme_dir is mounted and can be read, and start again. To give them "
+			"up: remove " NOTE "%08x-%016" PRIx64 " from %.90s, start, restore",
+			of->name, why, of->model, of->id, s->conf->state);
 	return err_set(
 		e, st,
 		"the weights of \"%.64s\" are on the disk alone, and %.180s: see that nvme_dir is "
@@ -294,20 +318,45 @@ static enum shard_status noted(const struct server *s, const char *note, const c
 		       note, s->conf->state);
 }
 
+/* dir: the state folder, or NULL. NULL: there is no other one. */
+static const char *next_note(DIR *dir, uint32_t *model, uint64_t *id)
+{
+	struct dirent *d;
+
+	while (dir != NULL && (d = readdir(dir)) != NULL)
+		if (sscanf(d->d_name, NOTE "%8x-%16" SCNx64, model, id) == 2)
+			return d->d_name;
+	return NULL;
+}
+
+void disk_give_up(const struct server *s, uint32_t model)
+{
+	DIR *dir = opendir(s->conf->state);
+	char note[CONFIG_PATH_BYTES + 40];
+	uint32_t of;
+	uint64_t id;
+
+	while (next_note(dir, &of, &id) != NULL) {
+		note_of(note, s, of, id);
+		if (of == model)
+			end_note(note);
+	}
+	if (dir != NULL)
+		(void)closedir(dir);
+}
+
 enum shard_status disk_missing(const struct server *s, struct err *e)
 {
 	DIR *dir = opendir(s->conf->state);
 	enum shard_status st = SHARD_OK;
-	struct dirent *d;
+	const char *note;
 	char name[80];
 	uint32_t model;
 	uint64_t id;
 
-	while (dir != NULL && st == SHARD_OK && (d = readdir(dir)) != NULL) {
-		if (sscanf(d->d_name, NOTE "%8x-%16" SCNx64, &model, &id) != 2)
-			continue;
+	while (st == SHARD_OK && (note = next_note(dir, &model, &id)) != NULL) {
 		name_of(name, s, model, id);
-		st = noted(s, d->d_name, name, e);
+		st = noted(s, note, name, e);
 	}
 	if (dir != NULL)
 		(void)closedir(dir);
@@ -467,6 +516,10 @@ static void sweep_one(const struct server *s, int dir, const char *name)
 	if (bytes > away && strcmp(name + bytes - away, AWAY) == 0)
 		return;
 	snprintf(to, sizeof(to), "%.280s" AWAY, name);
+	if (bytes >= 26 && sscanf(name + bytes - 26, "-%8x-%16" SCNx64, &model, &id) == 2) {
+		note_of(note, s, model, id);
+		end_note(note);
+	}
 	if (has_weights(dir, name)) {
 		if (renameat(dir, name, dir, to) == 0)
 			log_line(s->log, LOG_LEVEL_WARN, "event=nvme_set_aside file=%s/%s",
@@ -475,10 +528,6 @@ static void sweep_one(const struct server *s, int dir, const char *name)
 		log_line(s->log, LOG_LEVEL_INFO, "event=nvme_removed file=%s/%s", s->conf->nvme_dir,
 			 name);
 	}
-	if (bytes < 26 || sscanf(name + bytes - 26, "-%8x-%16" SCNx64, &model, &id) != 2)
-		return;
-	note_of(note, s, model, id);
-	(void)unlink(note);
 }
 
 void disk_sweep(struct server *s)

@@ -54,6 +54,9 @@ enum shard_status disk_recall(struct super_found *out, const struct server *s,
 /* Before a start of a node that does not coordinate, which has no definitions: is a file not there
  * that may have weights? SHARD_BAD_STATE: yes, and e says what an operator can do. Blocks. */
 enum shard_status disk_missing(const struct server *s, struct err *e);
+/* This node has lost its copy of that model: no start misses the file or takes weights from it, and
+ * disk_sweep() judges it. Blocks. */
+void disk_give_up(const struct server *s, uint32_t model);
 /* May the file of that memory have weights? Blocks. */
 bool disk_noted(const struct server *s, uint32_t model, uint64_t id);
 /* For each file of this node that has the name of a model's memory. Ends with the first failure. */

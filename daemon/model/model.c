@@ -267,7 +267,8 @@ void server_run_later(struct server *s)
 	     i++) { /* More events may be appended while this runs. */
 		struct later_event l = s->later.queue[i];
 
-		model_run(l.m, &l.ev);
+		if (!l.m->memory.ends)
+			model_run(l.m, &l.ev);
 	}
 	s->later.nr = 0;
 }
@@ -319,7 +320,7 @@ void server_deadline(struct server *s)
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
 
-		if (!m->defining && core_deadline(m->core) < due)
+		if (!m->defining && !m->memory.ends && core_deadline(m->core) < due)
 			due = core_deadline(m->core);
 	}
 	if (due == s->clock.core_due || s->stop.all)
@@ -650,7 +651,7 @@ void model_run(struct model *m, const struct core_event *ev)
 
 void model_event(struct model *m, const struct core_event *ev)
 {
-	if (m->dropping)
+	if (m->dropping || m->memory.ends)
 		return;
 	if (m->server->later.in_event) {
 		CHECK(ev->msg == NULL && ev->why == NULL && ev->lr == NULL && ev->tune == NULL &&

@@ -5,14 +5,20 @@
  * why, and asks for the end of the process, with exit status 1, as it happens in order. Its memory
  * or its processor is bad, so nothing that it computes can be trusted. But models are independent:
  * if another one has weights here that are nowhere else and that end with the process, the process
- * goes on, and an operator has to move them first. Nothing here fails. */
+ * goes on, and an operator has to move them first. A model that has to go back to the step of its
+ * disk, or has lost a disk, ends the process as well. It does nothing from then on, and END_NS
+ * later one exit serves all models that have come to the same: a service manager counts the exits,
+ * and gives the memory of all models up when there are too many. Nothing here fails. */
 #include "model/odd.h"
 
+#include "base/clock.h"
 #include "model/model.h"
 #include "server.h"
 
 #include <stdio.h>
 #include <unistd.h>
+
+#define END_NS (300 * NS_PER_MS) /* What nodes say to each other of all models takes less. */
 
 void odd_differ(struct model *m, const struct core_action *a)
 {
@@ -31,7 +37,8 @@ static const struct model *alone(const struct model *odd)
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m == odd || !m->sealed || m->memory.disk_lost || meta_persistent(&m->meta))
+		if (m == odd || m->memory.ends || m->memory.disk_lost || !m->sealed ||
+		    meta_persistent(&m->meta))
 			continue;
 		for (uint32_t c = 0; c < m->place.chunks_nr; c++)
 			if (place_copies(&m->place, c) == 1ull << s->self)
@@ -62,17 +69,34 @@ void odd_act(struct model *m, const struct core_action *a)
 	server_wake(s, 0);
 }
 
-/* The process ends, unless another model would lose weights by that. */
-static void end_now(const struct model *m)
+/* The process ends soon, unless another model would lose weights by that. */
+static void end_soon(struct model *m)
 {
 	const struct model *other = alone(m);
+	struct server *s = m->server;
 
-	if (other == NULL)
+	if (other != NULL) {
+		log_line(s->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s",
+			 m->name, other->name,
+			 "this process has the only copy of chunks of the other model: save that "
+			 "one, or drain this node, and then stop it");
+		return;
+	}
+	if (s->stop.on) /* It has no beats, and would wait for what is never done. */
 		_exit(1);
-	log_line(m->server->log, LOG_LEVEL_ERROR, "event=odd_stays model=%s other=%s why=%s",
-		 m->name, other->name,
-		 "this process has the only copy of chunks of the other model: save that one, or "
-		 "drain this node, and then stop it");
+	m->memory.ends = true;
+	if (s->clock.end_ns == 0)
+		s->clock.end_ns = clock_ns() + END_NS;
+	server_wake(s, s->clock.end_ns);
+}
+
+void odd_beat(struct server *s, uint64_t now)
+{
+	if (s->clock.end_ns == 0)
+		return;
+	if (now >= s->clock.end_ns)
+		_exit(1);
+	server_wake(s, s->clock.end_ns);
 }
 
 void odd_back(struct model *m, const struct core_action *a)
@@ -88,7 +112,7 @@ void odd_back(struct model *m, const struct core_action *a)
 		 "event=nvme_back model=%s step=%lu from=%lu why=%s means=%s", m->name,
 		 (unsigned long)a->id.step, (unsigned long)m->record.id.step, a->why,
 		 "this process ends, and the next one has that step");
-	end_now(m);
+	end_soon(m);
 }
 
 void odd_again(struct model *m, const struct core_action *a)
@@ -96,7 +120,7 @@ void odd_again(struct model *m, const struct core_action *a)
 	log_line(m->server->log, LOG_LEVEL_WARN, "event=nvme_asks_again model=%s why=%s means=%s",
 		 m->name, a->why,
 		 "this process ends, and the next one asks all nodes which step they have");
-	end_now(m);
+	end_soon(m);
 }
 
 void odd_lost(struct model *m, const char *event, const char *what, const char *why)
@@ -110,5 +134,5 @@ void odd_lost(struct model *m, const char *event, const char *what, const char *
 		 "%s: it leaves the model, and its next start begins without copies", what);
 	log_line(m->server->log, LOG_LEVEL_ERROR, "event=%s model=%s why=%s means=%s", event,
 		 m->name, why, means);
-	end_now(m);
+	end_soon(m);
 }

@@ -46,7 +46,6 @@ struct voided { /* A model whose memory could not be taken over, until it is mad
 	struct list link; /* In server.voided. */
 	uint32_t model;
 	char *why;
-	bool odd;      /* Its file is no better. */
 	uint64_t most; /* The newest step of its file that counts. */
 };
 
@@ -80,12 +79,13 @@ static void void_model(struct server *s, uint32_t id, const char *name,
 
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_void model=%s id=%u why=%s", name, id,
 		 e->text);
+	if (was->odd) /* First: the memory alone says that its file is no better. */
+		disk_give_up(s, id);
 	warm_forget(s->warm, id);
 	if (v == NULL)
 		return; /* The other nodes are not told why. */
 	*v = (struct voided){.model = id,
 			     .why = strdup(e->text),
-			     .odd = was->odd,
 			     .most = was->goes_back ? was->back_step : UINT64_MAX};
 	list_push(&s->voided, &v->link);
 }
@@ -337,18 +337,17 @@ static enum shard_status file_one(struct server *s, uint32_t id, uint64_t incarn
 	enum shard_status st;
 
 	snprintf(name, sizeof(name), "%u", id);
-	if (model_find(s, id) != NULL)
+	/* Without a note it has no weights, or they are given up. So it need not be read. */
+	if (model_find(s, id) != NULL || !disk_noted(s, id, incarnation))
 		return SHARD_OK;
 	list_each(it, &s->voided) {
 		const struct voided *v = list_of(it, struct voided, link);
 
-		if (v->model == id && v->odd)
-			return SHARD_OK;
 		if (v->model == id)
 			of.most = v->most;
 	}
 	st = recall_file(&found, &super, s, &of, e);
-	if (st == SHARD_MISMATCH && disk_noted(s, id, incarnation))
+	if (st == SHARD_MISMATCH)
 		recall_made(&super, s, name, NULL, e);
 	if (st == SHARD_MISMATCH) /* disk_sweep() judges it. */
 		return SHARD_OK;

@@ -101,6 +101,8 @@ struct server_clock {
 	uint64_t slept_ns;     /* How far core time is behind the clock. */
 	uint64_t core_seen_ns; /* Core time of the last core event. */
 	uint64_t ran_ns;       /* When this process last ran, by the clock. */
+	uint64_t end_ns; /* Owner: model/odd.c. When the process ends, not in order. 0: it need not.
+			  */
 };
 
 /* Core events that the actions of a core event raise. They wait until it is handled. Owner:

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -368,21 +369,46 @@ static void test_joined(void **state)
 	warm_finish(w);
 }
 
-/* A model that was dropped does not come back, and its file is gone. */
+/* In both folders, in the order in which they went. */
+static void expect_gone(int seen, const char *first, const char *second)
+{
+	_Alignas(struct inotify_event) char all[16384];
+	ssize_t bytes = read(seen, all, sizeof(all));
+	const struct inotify_event *e;
+	int nr = 0;
+
+	assert_true(bytes > 0);
+	for (ssize_t at = 0; at < bytes; at += (ssize_t)(sizeof(*e) + e->len)) {
+		e = (const struct inotify_event *)(all + at);
+		if (strncmp(e->name, first, strlen(first)) == 0)
+			assert_int_equal(nr++, 0);
+		else if (strncmp(e->name, second, strlen(second)) == 0)
+			assert_int_equal(nr++, 1);
+	}
+	assert_int_equal(nr, 2);
+}
+
+/* A model that was dropped does not come back, and its file is gone. A note without a file would
+ * end the next start, so the note goes first. */
 static void test_dropped(void **state)
 {
 	char path[5000], words[400];
+	int seen = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
 
 	(void)state;
 	begin(DURABLE, 1);
 	warm_all(w);
 	warm_train(w, 3);
 	warm_end(w, 0);
+	assert_true(inotify_add_watch(seen, w->cluster->node[0].state, IN_DELETE) >= 0);
+	assert_true(inotify_add_watch(seen, folder, IN_DELETE) >= 0);
 	snprintf(words, sizeof(words), "model drop m --address %s",
 		 w->cluster->node[0].unix_address);
 	tool_expect(0, "", "shardctl", words);
 	file(path);
 	assert_string_equal(path, "");
+	expect_gone(seen, "nvme-", "shardd-");
+	assert_int_equal(close(seen), 0);
 	lose_power();
 	warm_spawn(w, 1);
 	assert_int_equal(warm_logged(w, 0, "event=nvme_recalled"), 0);

@@ -15,11 +15,13 @@
 #include "lib/trainer.h"
 #include "lib/warm.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +30,7 @@
 #include <cmocka.h>
 
 #define DURABLE "optimizer=sgd momentum=1 chunk_elems=1024 tier=nvme nvme_cache=4 nvme_durable=step"
-enum { NODES = 3, ALL = (1 << NODES) - 1, A = 1, B = 2, C = 4 };
+enum { NODES = 3, MODELS = 4, ALL = (1 << NODES) - 1, A = 1, B = 2, C = 4 };
 
 static struct warm *w;
 static char folder[4096]; /* Of the files: not in /tmp, which may have no O_DIRECT. */
@@ -53,7 +55,7 @@ static void kept_path(int node, char path[5000])
 static int teardown(void **state)
 {
 	rmtree(folder);
-	for (int n = 0; n < NODES; n++) {
+	for (int n = 0; n < MODELS; n++) { /* Not fewer than nodes. */
 		char kept[5000];
 
 		kept_path(n, kept);
@@ -74,17 +76,23 @@ static void begin(const char *more)
 	w->numel = 9 * 1024 - 100;
 }
 
-/* The file of that node. */
-static void file(int node, char path[5000])
+/* The file of that node and model. */
+static void file_of(const char *model, int node, char path[5000])
 {
-	char *log = cluster_log(w->cluster, node), *at = log, *last = NULL;
+	char *log = cluster_log(w->cluster, node), *at = log, *last = NULL, what[80];
 
-	while ((at = strstr(at, "event=nvme model=m file=")) != NULL)
-		last = at += strlen("event=nvme model=m file=");
+	snprintf(what, sizeof(what), "event=nvme model=%s file=", model);
+	while ((at = strstr(at, what)) != NULL)
+		last = at += strlen(what);
 	assert_non_null(last);
 	snprintf(path, 5000, "%.*s", (int)strcspn(last, " "), last);
 	free(log);
 	assert_int_equal(access(path, F_OK), 0);
+}
+
+static void file(int node, char path[5000])
+{
+	file_of("m", node, path);
 }
 
 static void copy(const char *from, const char *to)
@@ -159,6 +167,8 @@ static void lose_power(unsigned nodes)
 			end_any(n, true);
 }
 
+static uint32_t ends[NODES]; /* How often the node has ended by itself. */
+
 /* What has ended by itself is started again. */
 static void revive(void)
 {
@@ -170,6 +180,7 @@ static void revive(void)
 			continue;
 		assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
 		node->pid = 0;
+		ends[n]++;
 		cluster_spawn(w->cluster, n);
 	}
 }
@@ -331,6 +342,71 @@ static void test_one_node_behind(void **state)
 	}
 }
 
+/* Several models have to go back. A service manager gives up what ends too often, so the process
+ * ends for all of them at once, or twice if one has come later than the others. */
+static void test_models_behind(void **state)
+{
+	static const char *const names[MODELS] = {"m", "n", "o", "p"};
+	struct warm all[MODELS];
+	char path[5000], kept[5100];
+
+	(void)state;
+	begin("");
+	for (int i = 0; i < MODELS; i++) {
+		all[i] = *w;
+		all[i].name = names[i];
+		warm_all(&all[i]);
+		warm_train(&all[i], 6);
+	}
+	for (int i = 0; i < MODELS; i++)
+		for (uint32_t r = 0; r < w->ranks; r++)
+			warm_end(&all[i], r);
+	stop_all();
+	for (int i = 0; i < MODELS; i++) {
+		file_of(names[i], 1, path);
+		snprintf(kept, sizeof(kept), "%s.kept-%d", folder, i);
+		copy(path, kept);
+	}
+	warm_spawn(w, ALL);
+	for (int i = 0; i < MODELS; i++) {
+		assert_int_equal(warm_back(&all[i], ALL), 7);
+		warm_train(&all[i], 7);
+		for (uint32_t r = 0; r < w->ranks; r++)
+			warm_end(&all[i], r);
+	}
+	stop_all();
+	forget_all();
+	for (int i = 0; i < MODELS; i++) {
+		file_of(names[i], 1, path);
+		snprintf(kept, sizeof(kept), "%s.kept-%d", folder, i);
+		copy(kept, path);
+		assert_int_equal(unlink(kept), 0);
+	}
+	memset(ends, 0, sizeof(ends));
+	for (int n = 0; n < NODES; n++)
+		cluster_spawn(w->cluster, n);
+	for (int n = 0; n < NODES; n += 2) /* Those that are ahead. */
+		for (int i = 0; i < MODELS; i++) {
+			char what[80];
+			uint64_t by = clock_ns() + (uint64_t)pace_ms(60000) * NS_PER_MS;
+
+			snprintf(what, sizeof(what), "event=nvme_back model=%s", names[i]);
+			for (; warm_logged(w, n, what) == 0; revive())
+				assert_true(clock_ns() < by);
+		}
+	until_all_say("\"state\":\"waiting\"");
+	for (int i = 0; i < MODELS; i++) {
+		assert_int_equal(warm_back(&all[i], ALL), 7);
+		warm_check(&all[i], 6);
+		for (uint32_t r = 0; r < w->ranks; r++)
+			warm_end(&all[i], r);
+	}
+	for (int n = 0; n < NODES; n++)
+		assert_in_range(ends[n], n != 1, n != 1 ? 2 : 0);
+	assert_int_equal(logged("event=lost"), 0);
+	warm_finish(w);
+}
+
 /* They come one after the other, and lose their power again while they find their step. */
 static void test_again_meanwhile(void **state)
 {
@@ -372,10 +448,20 @@ static void test_away(void **state)
 		cluster_spawn(w->cluster, n);
 	assert_true(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))) != 0);
 	assert_int_equal(warm_logged(w, 1, "see that nvme_dir is mounted"), 1);
+	/* It is there, and cannot be read: the way out is that of a node without definitions. */
+	assert_int_equal(mkdir(path, 0700), 0);
+	cluster_spawn(w->cluster, 1);
+	assert_true(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))) != 0);
+	assert_int_equal(warm_logged(w, 1, "To give them up: remove nvme-"), 2);
+	assert_int_equal(rmdir(path), 0);
 	by = clock_ns() + NS_PER_SEC; /* Five times lost_timeout. */
 	while (!says(0, "node b, which has no link") || clock_ns() < by)
 		assert_true(clock_ns() < by + (uint64_t)pace_ms(30000) * NS_PER_MS);
 	assert_int_equal(rename(aside, path), 0);
+	/* What cannot be read and has no steps is in nobody's way. */
+	snprintf(aside, sizeof(aside), "%.*s-000000ff-0000000000000009",
+		 (int)(strlen(path) - strlen("-00000001-0000000000000001")), path);
+	assert_int_equal(mkdir(aside, 0700), 0);
 	warm_train(w, again(B, 4, 5) + 1);
 	assert_int_equal(logged("event=lost"), 0);
 	warm_finish(w);
@@ -409,6 +495,44 @@ static void test_other_disk(void **state)
 			    warm_logged(w, 0, "no step is on the disks of all nodes") > 0);
 		warm_finish(w);
 	}
+}
+
+static void spoil(const char *path)
+{
+	static _Alignas(4096) char zeros[4096];
+	int fd = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+	struct stat s;
+
+	assert_true(fd >= 0 && fstat(fd, &s) == 0 && s.st_size % 4096 == 0);
+	for (off_t at = 0; at < s.st_size; at += 4096)
+		assert_int_equal(pwrite(fd, zeros, 4096, at), 4096);
+	assert_int_equal(close(fd), 0);
+}
+
+/* A disk fails, and is taken out. The node starts without it and without its chunks. */
+static void test_bad_disk(void **state)
+{
+	char path[5000];
+
+	(void)state;
+	begin("");
+	w->numel = 48 * 1024;
+	warm_all(w);
+	warm_train(w, 4);
+	file(1, path);
+	spoil(path);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_begin(w, r);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_commit(w, r);
+	assert_int_equal(WEXITSTATUS(cluster_wait(w->cluster, 1, pace_ms(20000))), 1);
+	assert_true(warm_logged(w, 1, "event=nvme_lost model=m") > 0);
+	assert_int_equal(unlink(path), 0);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_end(w, r);
+	warm_spawn(w, B);
+	warm_wait_log(w, 0, "event=lost model=m", 1);
+	warm_finish(w);
 }
 
 static void refused(const char *settings, const char *why)
@@ -449,9 +573,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_losses, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_disk_behind, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_node_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_models_behind, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_again_meanwhile, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_other_disk, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_disk, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 	};
 

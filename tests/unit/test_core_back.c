@@ -357,6 +357,72 @@ static void test_too_far(void **state)
 	end();
 }
 
+static void tells(uint32_t generation, uint64_t step)
+{
+	struct core_msg m = {.op = CORE_BACK,
+			     .from = B,
+			     .to = A,
+			     .from_incarnation = duo_who(B).incarnation,
+			     .id = {.generation = generation, .step = step}};
+
+	p.trace[p.used = 0] = 0;
+	duo_feed(&p, A, &(struct core_event){.type = CORE_EV_MSG, .node = B, .msg = &m});
+}
+
+/* What the disk of b cannot have is no reason to start again. What it may have is one, as an older
+ * generation, because b obeys nobody before it is asked. */
+static void test_told_what_cannot_be(void **state)
+{
+	static const uint64_t can[][2] = {{0, 0}, {1, 5}, {1, 6}, {1, 7}};
+
+	(void)state;
+	duo_init_durable(&p);
+	duo_event(&p, A, "tick", (struct core_event){.type = CORE_EV_TICK});
+	meet();
+	assert_int_equal(p.core[A]->coord.state, COORD_OPEN);
+	tells(p.core[A]->coord.view.generation, 1); /* It is not sealed. */
+	assert_false(traced("AGAIN"));
+	duo_deinit(&p);
+	for (unsigned i = 0; i < sizeof(can) / sizeof(can[0]); i++) {
+		begin(6);
+		tells(2, 1);
+		assert_false(traced("AGAIN"));
+		tells(1, 8);
+		assert_false(traced("AGAIN"));
+		tells((uint32_t)can[i][0], can[i][1]);
+		assert_true(traced("  a: AGAIN"));
+		end();
+	}
+}
+
+static bool waits_for_end(unsigned n)
+{
+	struct core_state s;
+
+	core_state(p.core[n], &s);
+	return strstr(s.waits, "odd_stays") != NULL;
+}
+
+/* a is to go back, and its process stays because it would take another model along. That is said,
+ * until the model has other weights. */
+static void test_stays(void **state)
+{
+	(void)state;
+	begin(7);
+	comes(B, 6);
+	comes(A, 7);
+	meet();
+	assert_true(traced("  a: BACK"));
+	assert_true(waits_for_end(A));
+	assert_false(waits_for_end(B));
+	comes(B, 5);
+	meet();
+	assert_true(traced("  a: LOST"));
+	assert_false(waits_for_end(A));
+	assert_false(p.core[A]->backs);
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -372,6 +438,8 @@ int main(void)
 		cmocka_unit_test(test_obeys_nobody),
 		cmocka_unit_test(test_killed_meanwhile),
 		cmocka_unit_test(test_too_far),
+		cmocka_unit_test(test_told_what_cannot_be),
+		cmocka_unit_test(test_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
