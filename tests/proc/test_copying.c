@@ -34,9 +34,8 @@ static const char script[] =
 	"[ ! -e slow ] || { sleep 3600 & echo $$ $! >pid.tmp; mv pid.tmp pid; wait; }\n"
 	"cp -r \"$2\" .$SHARDD_TAG && mv .$SHARDD_TAG $SHARDD_TAG\n";
 
-static void begin(struct away *a, void **state, const char *model, const char *options)
+static void prepare(struct away *a, void **state)
 {
-	char extra[512];
 	FILE *f;
 
 	a->y = *state;
@@ -48,9 +47,21 @@ static void begin(struct away *a, void **state, const char *model, const char *o
 	fprintf(f, script, a->y->keep.dir);
 	fclose(f);
 	assert_int_equal(chmod(a->script, 0755), 0);
+}
+
+static const char *with_hook(const struct away *a, const char *options)
+{
+	static char extra[512];
+
 	snprintf(extra, sizeof(extra), "[daemon]\ncheckpoint_hook = %s\n%s", a->script, options);
+	return extra;
+}
+
+static void begin(struct away *a, void **state, const char *model, const char *options)
+{
+	prepare(a, state);
 	assert_int_equal(setenv("NOTIFY_SOCKET", "/nowhere", 1), 0);
-	a->y->cluster = cluster_start(1, model, extra);
+	a->y->cluster = cluster_start(1, model, with_hook(a, options));
 	unsetenv("NOTIFY_SOCKET");
 	crew_init(&a->y->crew, "m");
 	a->y->crew.pause_us = 2000;
@@ -284,6 +295,33 @@ static void is_killed(void **state)
 	cluster_done(&a.y->cluster);
 }
 
+/* Nobody has ended what it began, so nothing else is begun beside that. */
+static void is_orphaned(void **state)
+{
+	struct away a;
+	struct slow p;
+
+	begin(&a, state, NULL, "");
+	put(&a, "slow", true);
+	save(&a, "first");
+	p = slow(&a);
+	cluster_kill(a.y->cluster, 0);
+	put(&a, "slow", false);
+	cluster_spawn(a.y->cluster, 0);
+	cluster_ready(a.y->cluster, 0);
+	waits(&a, "what checkpoint_hook began earlier still runs", 1);
+	assert_true(runs(p.script) && runs(p.sleep));
+	assert_false(is_marked(&a, "first"));
+	assert_null(strstr(strstr(calls(&a), "/first m") + 1, "/first m"));
+	kill(-p.script, SIGKILL);
+	both_end(p);
+	save(&a, "second");
+	waits(&a, "event=checkpoint_copied", 2);
+	assert_true(is_marked(&a, "first") && is_marked(&a, "second"));
+	crew_finish(&a.y->crew);
+	cluster_done(&a.y->cluster);
+}
+
 /* Only what was copied is pruned. */
 static void keeps_what_is_not_copied(void **state)
 {
@@ -316,8 +354,13 @@ static void keeps_what_is_not_copied(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(copies),           TEST(fails),     TEST(is_late),
-		TEST(ends_with_a_stop), TEST(is_killed), TEST(keeps_what_is_not_copied),
+		TEST(copies),
+		TEST(fails),
+		TEST(is_late),
+		TEST(ends_with_a_stop),
+		TEST(is_killed),
+		TEST(is_orphaned),
+		TEST(keeps_what_is_not_copied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
