@@ -50,7 +50,9 @@ static void run_next(struct copying *c);
 
 const struct copying_state *copying_state(const struct model *m)
 {
-	return m->ckpt->copying != NULL ? &m->ckpt->copying->state : NULL;
+	const struct copying *c = server_leads(m->server) ? m->ckpt->copying : NULL;
+
+	return c != NULL ? &c->state : NULL;
 }
 
 enum shard_status copying_check(const struct config *conf, struct err *e)
@@ -223,6 +225,8 @@ static void run_look(struct job *j)
 		spawn(c);
 }
 
+static const char resigned[] = "this node does not coordinate any more";
+
 /* NULL: it may run. */
 static const char *must_end(const struct copying *c)
 {
@@ -230,7 +234,7 @@ static const char *must_end(const struct copying *c)
 		return "the daemon stops";
 	if (c->m == NULL)
 		return "the model was dropped";
-	return NULL;
+	return server_leads(c->server) ? NULL : resigned;
 }
 
 static void end(struct copying *c, const char *why)
@@ -322,6 +326,12 @@ void copying_forget(struct copying *c)
 		end(c, must_end(c));
 	else
 		free(c);
+}
+
+void copying_resigned(struct model *m)
+{
+	if (m->ckpt->copying != NULL)
+		end(m->ckpt->copying, resigned);
 }
 
 void copying_stop(struct server *s)

@@ -2,7 +2,8 @@
 /* Tests [daemon] checkpoint_hook with a shell script that copies checkpoints to another folder. The
  * copy is restored bit by bit. While the script fails, hangs or outlives its time, training goes
  * on, and status, metrics and health say what is missing. A daemon that was killed in the middle
- * knows after its start what was not copied. */
+ * knows after its start what was not copied, and a node that does not coordinate any more ends it.
+ */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -322,6 +323,60 @@ static void is_orphaned(void **state)
 	cluster_done(&a.y->cluster);
 }
 
+static int leader(struct cluster *c)
+{
+	uint64_t by = pace_by(20);
+
+	do
+		for (int n = 0; n < c->nodes_nr; n++)
+			if (cluster_logged(c, n, "event=leading term=") > 0)
+				return n;
+	while (usleep(10000) == 0 && clock_ns() < by);
+	fail_msg("nobody coordinates");
+	return -1;
+}
+
+static void copied_by_another(const struct away *a, int led)
+{
+	uint64_t by = pace_by(60);
+
+	while (!is_marked(a, "first") && clock_ns() < by)
+		usleep(10000);
+	assert_true(is_marked(a, "first"));
+	assert_int_equal(cluster_logged(a->y->cluster, led, "event=checkpoint_copied"), 0);
+}
+
+/* A node that another one has replaced does not go on copying. */
+static void ends_with_the_lead(void **state)
+{
+	struct away a;
+	struct slow p;
+	int led;
+
+	prepare(&a, state);
+	a.y->cluster = cluster_start(
+		3, NULL,
+		with_hook(&a, "[cluster]\nmembership = quorum\nelection_timeout = 300ms\n"));
+	led = leader(a.y->cluster);
+	crew_init(&a.y->crew, "m");
+	a.y->crew.pause_us = 2000;
+	a.y->crew.extra = "replicas=2";
+	crew_add(&a.y->crew, a.y->cluster->node[(led + 1) % 3].unix_address, 1)->reconnects = true;
+	crew_start(&a.y->crew, UINT64_MAX);
+	crew_wait_step(&a.y->crew, 3);
+	put(&a, "slow", true);
+	keep_must_save(a.y->cluster->node[led].unix_address, "m", a.saved, "first");
+	p = slow(&a);
+	put(&a, "slow", false);
+	cluster_signal(a.y->cluster, led, SIGSTOP);
+	copied_by_another(&a, led);
+	cluster_signal(a.y->cluster, led, SIGCONT);
+	cluster_wait_log(a.y->cluster, led, "event=checkpoint_not_copied", 1);
+	both_end(p);
+	crew_finish(&a.y->crew);
+	cluster_done(&a.y->cluster);
+}
+
 /* Only what was copied is pruned. */
 static void keeps_what_is_not_copied(void **state)
 {
@@ -360,6 +415,7 @@ int main(void)
 		TEST(ends_with_a_stop),
 		TEST(is_killed),
 		TEST(is_orphaned),
+		TEST(ends_with_the_lead),
 		TEST(keeps_what_is_not_copied),
 	};
 
