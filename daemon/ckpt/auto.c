@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/auto.h"
+#include "ckpt/copying.h"
 #include "ckpt/op.h"
 #include "ckpt/save.h"
 #include "ckpt/spec_of.h"
@@ -293,6 +294,7 @@ void ckpt_resigned(struct model *m)
 		members_name(m->server, m->server->self));
 	if (m->ckpt->op != NULL)
 		ckpt_op_fail(m->ckpt->op, &e);
+	copying_resigned(m);
 }
 
 /* A model that was ever saved counts as restorable. Whether the files still exist is checked when

@@ -4,7 +4,8 @@
  * checkpoint of the model's own that is not marked, and starts the program → hook.c watches it →
  * a job marks the checkpoint → the next one. It fails where the program does. What is left is tried
  * again after the next save, or after the next start, which knows it by the missing mark. One
- * program runs at a time for each model. */
+ * program runs at a time for each model: it inherits a lock on the model's byte of STATE/copying,
+ * so that this also holds where the daemon was killed and its program was not. */
 #include "ckpt/copying.h"
 
 #include "base/check.h"
@@ -15,15 +16,21 @@
 #include "model/model.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define LOCK       "copying"
+#define LOCK_MS    1000 /* What the last run has left is gone that soon after SIGKILL. */
+#define LOCK_TRIES 100
+
 struct copying {
 	struct server *server;
 	struct model *m; /* NULL: it is gone. */
 	bool busy, again;
+	uint32_t id; /* Of the model. */
 	char name[65], program[CONFIG_PATH_BYTES];
 	struct ckpt_run run;
 	struct ckpt_place place; /* The folder of the last save. */
@@ -43,7 +50,9 @@ static void run_next(struct copying *c);
 
 const struct copying_state *copying_state(const struct model *m)
 {
-	return m->ckpt->copying != NULL ? &m->ckpt->copying->state : NULL;
+	const struct copying *c = server_leads(m->server) ? m->ckpt->copying : NULL;
+
+	return c != NULL ? &c->state : NULL;
 }
 
 enum shard_status copying_check(const struct config *conf, struct err *e)
@@ -142,18 +151,54 @@ static void take(struct copying *c, const struct checkpoint_found *f)
 	c->sum = f->sum;
 }
 
+/* The lock is that of the open file, so it lasts as long as anybody has it open. */
+static enum shard_status lock(const struct copying *c, int *out, struct err *e)
+{
+	struct flock one = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = c->id, .l_len = 1};
+	char path[CHECKPOINT_PATH_MAX + 16];
+	int fd, tries = 0;
+
+	snprintf(path, sizeof(path), "%s/" LOCK, c->place.state);
+	if ((fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) < 0)
+		return err_sys(e, errno, "%.300s: cannot be opened: %s", path, strerror(errno));
+	while (fcntl(fd, F_OFD_SETLK, &one) != 0) {
+		int error = errno;
+
+		if (error == EINTR)
+			continue;
+		if (error == EAGAIN && ++tries < LOCK_TRIES) {
+			usleep(LOCK_MS * 1000 / LOCK_TRIES);
+			continue;
+		}
+		close(fd);
+		if (error != EAGAIN)
+			return err_sys(e, error, "%.300s: cannot be locked: %s", path,
+				       strerror(error));
+		return err_set(e, SHARD_BUSY,
+			       "what checkpoint_hook began earlier still runs, in a session of its "
+			       "own or since this daemon was killed: fuser %.300s names it",
+			       path);
+	}
+	*out = fd;
+	return SHARD_OK;
+}
+
 static void spawn(struct copying *c)
 {
 	char model[80], step[48], tag[CHECKPOINT_TAG_MAX + 16], dir[CHECKPOINT_PATH_MAX + 16],
 		verb[] = "copy";
 	char *const argv[] = {c->program, verb, c->path, NULL};
 	const char *const more[] = {model, step, tag, dir, NULL};
+	int held = -1;
 
+	if ((c->st = lock(c, &held, &c->why)) != SHARD_OK)
+		return;
 	snprintf(model, sizeof(model), "SHARDD_MODEL=%s", c->name);
 	snprintf(step, sizeof(step), "SHARDD_STEP=%lu", (unsigned long)c->step);
 	snprintf(tag, sizeof(tag), "SHARDD_TAG=%s", c->tag);
 	snprintf(dir, sizeof(dir), "SHARDD_DIR=%s", c->place.dir);
-	c->st = hook_spawn(&c->hook, argv, more, &c->why);
+	c->st = hook_spawn(&c->hook, argv, more, held, &c->why);
+	close(held);
 }
 
 static void run_look(struct job *j)
@@ -180,10 +225,37 @@ static void run_look(struct job *j)
 		spawn(c);
 }
 
+static const char resigned[] = "this node does not coordinate any more";
+
+/* NULL: it may run. */
+static const char *must_end(const struct copying *c)
+{
+	if (c->server->stop.on)
+		return "the daemon stops";
+	if (c->m == NULL)
+		return "the model was dropped";
+	return server_leads(c->server) ? NULL : resigned;
+}
+
+static void end(struct copying *c, const char *why)
+{
+	struct err e;
+
+	CHECK(why != NULL);
+	c->again = false;
+	if (!c->busy || !c->hook.watched)
+		return;
+	err_set(&e, SHARD_CLOSED, "%s", why);
+	if (c->server->stop.on)
+		hook_leave(&c->hook, &e);
+	else
+		hook_end(&c->hook, &e);
+}
+
 static void looked(struct job *j)
 {
 	struct copying *c = list_of(j, struct copying, job);
-	struct err e;
+	const char *why;
 
 	c->state.left = c->left;
 	if (c->st != SHARD_OK) {
@@ -199,10 +271,8 @@ static void looked(struct job *j)
 		   hook_done);
 	log_line(c->server->log, LOG_LEVEL_DEBUG, "event=copying model=%s path=%s left=%u", c->name,
 		 c->path, c->left);
-	if (c->m != NULL && !c->server->stop.on)
-		return;
-	err_set(&e, SHARD_CLOSED, "the daemon stops, or the model was dropped");
-	hook_end(&c->hook, &e);
+	if ((why = must_end(c)) != NULL)
+		end(c, why);
 }
 
 static struct copying *made(struct model *m)
@@ -212,6 +282,7 @@ static struct copying *made(struct model *m)
 	if (c == NULL && (c = calloc(1, sizeof(*c))) != NULL) {
 		c->server = m->server;
 		c->m = m;
+		c->id = m->id;
 		snprintf(c->name, sizeof(c->name), "%s", m->name);
 		m->ckpt->copying = c;
 	}
@@ -246,24 +317,21 @@ void copying_begin(struct model *m)
 		run_next(c);
 }
 
-static void end(struct copying *c, const char *why)
-{
-	struct err e;
-
-	c->again = false;
-	if (c->busy && c->hook.watched)
-		hook_end(&c->hook, (err_set(&e, SHARD_CLOSED, "%s", why), &e));
-}
-
 void copying_forget(struct copying *c)
 {
 	if (c == NULL)
 		return;
 	c->m = NULL;
 	if (c->busy)
-		end(c, "the model was dropped");
+		end(c, must_end(c));
 	else
 		free(c);
+}
+
+void copying_resigned(struct model *m)
+{
+	if (m->ckpt->copying != NULL)
+		end(m->ckpt->copying, resigned);
 }
 
 void copying_stop(struct server *s)
@@ -273,6 +341,6 @@ void copying_stop(struct server *s)
 		struct copying *c = list_of(it, struct model, link)->ckpt->copying;
 
 		if (c != NULL)
-			end(c, "the daemon stops");
+			end(c, must_end(c));
 	}
 }

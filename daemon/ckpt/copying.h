@@ -26,10 +26,12 @@ struct copying_state {
 
 /* Looks for what is not copied yet. The model was saved, or this node begins to coordinate. */
 void copying_begin(struct model *m);
-/* NULL: nothing is copied here. */
+/* NULL: nothing is copied here, or this node does not coordinate. */
 const struct copying_state *copying_state(const struct model *m);
 /* Called before the model goes. Ends the program, and frees c when that is done. */
 void copying_forget(struct copying *c);
+/* This node does not coordinate any more, and another one begins to copy. Ends the program. */
+void copying_resigned(struct model *m);
 void copying_stop(struct server *s); /* Ends all programs. server.persists counts them. */
 /* At a start: is the program there, where one is needed? */
 enum shard_status copying_check(const struct config *conf, struct err *e);

@@ -2,8 +2,8 @@
 /* Runs a program for copying.c. Happy path: hook_spawn() starts it by posix_spawn(), which copies
  * no page tables of a process that holds hundreds of gigabytes → the loop polls its pidfd, and its
  * stderr → it exits with 0 → done. It fails where it cannot be started, exits with anything else,
- * dies of a signal or takes too long. The reason then ends with the last lines of its stderr. It is
- * waited for by its own pid alone. */
+ * dies of a signal, takes too long, cannot be watched, or outlives SIGKILL while the daemon stops.
+ * The reason then ends with the last lines of its stderr. It is waited for by its own pid alone. */
 #include "ckpt/hook.h"
 
 #include "base/check.h"
@@ -21,6 +21,10 @@
 #include <unistd.h>
 
 extern char **environ;
+
+#define PIPE_BYTES 65536 /* What a pipe holds where nobody has changed it. */
+#define HEAR_BYTES 512
+#define LOOK_MS    10 /* Between looks for the end of a program that cannot be watched. */
 
 /* What a service manager says to this process, and to nobody else. */
 static const char *const withheld[] = {"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "FDSTORE",
@@ -54,8 +58,8 @@ static char **environment(const char *const more[])
 	return all;
 }
 
-/* stderr: descriptor of the child. Returns an error number. */
-static int start(pid_t *pid, char *const argv[], char *const env[], int stderr_fd)
+/* Both descriptors are for the child. Returns an error number. */
+static int start(pid_t *pid, char *const argv[], char *const env[], int stderr_fd, int held_fd)
 {
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t how;
@@ -71,7 +75,8 @@ static int start(pid_t *pid, char *const argv[], char *const env[], int stderr_f
 	if ((error = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0)) != 0 ||
 	    (error = posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0)) != 0 ||
 	    (error = posix_spawn_file_actions_adddup2(&files, stderr_fd, 2)) != 0 ||
-	    (error = posix_spawn_file_actions_addclosefrom_np(&files, 3)) != 0 ||
+	    (error = posix_spawn_file_actions_adddup2(&files, held_fd, HOOK_HELD_FD)) != 0 ||
+	    (error = posix_spawn_file_actions_addclosefrom_np(&files, HOOK_HELD_FD + 1)) != 0 ||
 	    (error = posix_spawnattr_setsigmask(&how, &none)) != 0 ||
 	    (error = posix_spawnattr_setsigdefault(&how, &all)) != 0 ||
 	    (error = posix_spawnattr_setpgroup(&how, 0)) != 0 ||
@@ -87,7 +92,7 @@ files:
 }
 
 enum shard_status hook_spawn(struct hook *h, char *const argv[], const char *const more[],
-			     struct err *e)
+			     int held_fd, struct err *e)
 {
 	char **env = environment(more);
 	int stderr_fd[2] = {-1, -1}, error = ENOMEM;
@@ -97,7 +102,7 @@ enum shard_status hook_spawn(struct hook *h, char *const argv[], const char *con
 		error = env == NULL ? ENOMEM : errno;
 		goto failed;
 	}
-	if ((error = start(&h->pid, argv, env, stderr_fd[1])) != 0)
+	if ((error = start(&h->pid, argv, env, stderr_fd[1], held_fd)) != 0)
 		goto failed;
 	h->ends_fd = (int)syscall(SYS_pidfd_open, h->pid, 0);
 	if (h->ends_fd < 0) {
@@ -135,10 +140,20 @@ static void closed(uv_handle_t *handle)
 	h->done(h);
 }
 
+static void close_all(struct hook *h)
+{
+	h->told = h->leaves = true; /* Its pid may be another's soon. */
+	if (h->polls > 0)
+		uv_close((uv_handle_t *)&h->ends, closed);
+	if (h->polls > 1)
+		uv_close((uv_handle_t *)&h->says, closed);
+	uv_close((uv_handle_t *)&h->timer, closed);
+}
+
 /* Keeps the end. False: there is nothing more to read now, or at all. */
 static bool hear(struct hook *h)
 {
-	char text[512];
+	char text[HEAR_BYTES];
 	ssize_t n = read(h->says_fd, text, sizeof(text));
 	size_t room = sizeof(h->said) - 1, skip, keep;
 
@@ -186,26 +201,48 @@ static void judge(struct hook *h, int status)
 			colon, said);
 }
 
-static void ended(uv_poll_t *poll, int polled, int events)
+/* False: it still runs. */
+static bool reap(struct hook *h)
 {
-	struct hook *h = poll->data;
+	size_t heard = 0;
 	int status = 0;
 	pid_t pid;
 
-	(void)polled;
-	(void)events;
 	kill(-h->pid, SIGKILL); /* Those that it left. Its pid is still its own. */
 	if ((pid = waitpid(h->pid, &status, WNOHANG)) == 0)
-		return;
+		return false;
 	if (pid < 0 && h->why.status == SHARD_OK) /* As where SIGCHLD is ignored. */
 		err_set(&h->why, SHARD_SYSTEM, "how it ended is not known: %s", strerror(errno));
-	while (hear(h))
-		;
+	/* What it began in another session may write for ever. */
+	while (h->polls > 1 && heard < PIPE_BYTES && hear(h))
+		heard += HEAR_BYTES;
 	judge(h, status);
-	uv_poll_stop(&h->says);
-	uv_close((uv_handle_t *)&h->ends, closed);
-	uv_close((uv_handle_t *)&h->says, closed);
-	uv_close((uv_handle_t *)&h->timer, closed);
+	close_all(h);
+	return true;
+}
+
+static void ended(uv_poll_t *poll, int polled, int events)
+{
+	(void)polled;
+	(void)events;
+	(void)reap(poll->data);
+}
+
+static void leave(struct hook *h)
+{
+	struct err was = h->why;
+
+	CHECK(was.status != SHARD_OK);
+	err_set(&h->why, was.status,
+		"%.200s; it outlives SIGKILL, as where its storage hangs, and is left behind as "
+		"pid %d",
+		was.text, (int)h->pid);
+	close_all(h);
+}
+
+static void left(uv_timer_t *timer)
+{
+	leave(timer->data);
 }
 
 static void grace_over(uv_timer_t *timer)
@@ -213,6 +250,8 @@ static void grace_over(uv_timer_t *timer)
 	struct hook *h = timer->data;
 
 	kill(-h->pid, SIGKILL);
+	if (h->leaves)
+		uv_timer_start(timer, left, HOOK_LEFT_MS, 0);
 }
 
 void hook_end(struct hook *h, const struct err *why)
@@ -226,6 +265,16 @@ void hook_end(struct hook *h, const struct err *why)
 	uv_timer_start(&h->timer, grace_over, HOOK_GRACE_MS, HOOK_GRACE_MS);
 }
 
+void hook_leave(struct hook *h, const struct err *why)
+{
+	hook_end(h, why);
+	if (h->leaves)
+		return;
+	h->leaves = true;
+	if (h->polls > 1) /* Otherwise look() leaves it. */
+		uv_timer_start(&h->timer, grace_over, HOOK_GRACE_MS, 0);
+}
+
 static void late(uv_timer_t *timer)
 {
 	struct hook *h = timer->data;
@@ -235,18 +284,44 @@ static void late(uv_timer_t *timer)
 	hook_end(h, &e);
 }
 
+static void look(uv_timer_t *timer)
+{
+	struct hook *h = timer->data;
+
+	if (!reap(h) && ++h->looks >= HOOK_LEFT_MS / LOOK_MS)
+		leave(h);
+}
+
+/* It has got SIGKILL, so this takes a moment. */
+static void unwatchable(struct hook *h, int error)
+{
+	h->told = true;
+	err_set(&h->why, SHARD_SYSTEM, "it cannot be watched: %s", uv_strerror(error));
+	kill(-h->pid, SIGKILL);
+	uv_timer_start(&h->timer, look, LOOK_MS, LOOK_MS);
+}
+
 void hook_watch(struct hook *h, uv_loop_t *loop, uint64_t timeout_ns, void (*done)(struct hook *h))
 {
+	int error;
+
 	CHECK(h->ends_fd >= 0 && !h->watched && done != NULL);
 	h->done = done;
 	h->watched = true;
-	h->handles = 3;
 	h->seconds = (double)timeout_ns / NS_PER_SEC;
 	h->ends.data = h->says.data = h->timer.data = h;
-	/* These fail for a descriptor that cannot be polled, and both can. */
-	CHECK(uv_poll_init(loop, &h->ends, h->ends_fd) == 0);
-	CHECK(uv_poll_init(loop, &h->says, h->says_fd) == 0);
 	uv_timer_init(loop, &h->timer);
+	/* The kernel may have no memory for it, or the user no watches left. */
+	if ((error = uv_poll_init(loop, &h->ends, h->ends_fd)) == 0) {
+		h->polls++;
+		if ((error = uv_poll_init(loop, &h->says, h->says_fd)) == 0)
+			h->polls++;
+	}
+	h->handles = h->polls + 1;
+	if (error != 0) {
+		unwatchable(h, error);
+		return;
+	}
 	CHECK(uv_poll_start(&h->ends, UV_READABLE, ended) == 0);
 	CHECK(uv_poll_start(&h->says, UV_READABLE | UV_DISCONNECT, says) == 0);
 	uv_timer_start(&h->timer, late, timeout_ns / NS_PER_MS + 1, 0);

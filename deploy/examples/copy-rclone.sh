@@ -3,34 +3,52 @@
 # A program for [daemon] checkpoint_hook: copies a checkpoint to an object store by rclone. Change
 # the first two lines, put it to /etc/shardd/copy-rclone, and make it executable.
 #
-#   copy-rclone copy /srv/checkpoints/gpt/global_step812     what the daemon calls
-#   copy-rclone fetch /srv/checkpoints/gpt global_step812    brings one back, before a restore
+#   copy-rclone copy /srv/checkpoints/global_step812           what the daemon calls
+#   copy-rclone fetch gpt /srv/checkpoints global_step812      brings one of the model gpt back, before
+#                                  a restore; a fourth word is another folder to bring it to
+#
+# In the store it is TO/MODEL/FOLDER/TAG, so that neither two models in one folder nor two folders
+# with one name meet. Clusters that use the same names and folders each need a TO of their own.
 #
 # The daemon's user has no home directory: what rclone has to know lies in a file of its own, which
 # that user can read. Uploads of large files are in parts, and a copy that was cut short goes on
-# where it ended. manifest.json goes last, so what has one in the store is whole.
+# where it ended. manifest.json is removed first and goes last, so what has one in the store is whole,
+# also where a tag is saved anew. Links are left out: they may lead to anything that this user reads.
 set -eu
 to=${SHARDD_COPY_TO:-store:bucket/shardd}
 export RCLONE_CONFIG="${RCLONE_CONFIG:-/etc/shardd/rclone.conf}"
 echo 0 >/proc/self/oom_score_adj 2>/dev/null || : # the daemon's is not for this
-rclone="rclone --retries 5 --log-level ERROR --checksum"
+rclone="rclone --retries 5 --log-level ERROR --checksum --skip-links"
 
-case $1 in
+same() # FOLDER SUM: is it still the checkpoint that was begun?
+{
+	[ ! -L "$1/manifest.json" ] && [ "$(cksum <"$1/manifest.json")" = "$2" ] && return 0
+	echo "$1: it was saved anew meanwhile" >&2
+	return 1
+}
+
+case ${1:-} in
 copy)
-	model=$(basename "$(dirname "$2")") tag=$(basename "$2")
-	$rclone copy --exclude /manifest.json --exclude '/.copied*' "$2" "$to/$model/$tag"
-	$rclone copyto "$2/manifest.json" "$to/$model/$tag/manifest.json"
+	store=$to/$SHARDD_MODEL/${2#/}
+	was=$(cksum <"$2/manifest.json")
+	# It is 3 where there is no such folder yet.
+	$rclone delete --max-depth 1 --include /manifest.json "$store" || [ $? = 3 ]
+	$rclone copy --exclude /manifest.json --exclude '/.copied*' "$2" "$store"
+	same "$2" "$was"
+	$rclone copyto "$2/manifest.json" "$store/manifest.json"
 	;;
 fetch)
-	model=$(basename "$2")
+	from=${3#/} into=${5:-$3}
+	from=${from%/}
 	# It has its name when it is whole, as what the daemon writes.
-	$rclone copy "$to/$model/$3" "$2/.fetch-$3"
-	mv -T "$2/.fetch-$3" "$2/$3"
-	echo "$3" >"$2/.fetch-latest"
-	mv -T "$2/.fetch-latest" "$2/latest"
+	$rclone copyto "$to/$2/$from/$4/manifest.json" "$into/.fetch-$4/manifest.json"
+	$rclone copy "$to/$2/$from/$4" "$into/.fetch-$4"
+	mv -T "$into/.fetch-$4" "$into/$4"
+	echo "$4" >"$into/.fetch-latest"
+	mv -T "$into/.fetch-latest" "$into/latest"
 	;;
 *)
-	echo "usage: $0 copy FOLDER/TAG | fetch FOLDER TAG" >&2
+	echo "usage: $0 copy FOLDER/TAG | fetch MODEL FOLDER TAG [INTO]" >&2
 	exit 2
 	;;
 esac

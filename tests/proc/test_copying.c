@@ -2,7 +2,8 @@
 /* Tests [daemon] checkpoint_hook with a shell script that copies checkpoints to another folder. The
  * copy is restored bit by bit. While the script fails, hangs or outlives its time, training goes
  * on, and status, metrics and health say what is missing. A daemon that was killed in the middle
- * knows after its start what was not copied. */
+ * knows after its start what was not copied, and a node that does not coordinate any more ends it.
+ */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -34,9 +35,8 @@ static const char script[] =
 	"[ ! -e slow ] || { sleep 3600 & echo $$ $! >pid.tmp; mv pid.tmp pid; wait; }\n"
 	"cp -r \"$2\" .$SHARDD_TAG && mv .$SHARDD_TAG $SHARDD_TAG\n";
 
-static void begin(struct away *a, void **state, const char *model, const char *options)
+static void prepare(struct away *a, void **state)
 {
-	char extra[512];
 	FILE *f;
 
 	a->y = *state;
@@ -48,9 +48,21 @@ static void begin(struct away *a, void **state, const char *model, const char *o
 	fprintf(f, script, a->y->keep.dir);
 	fclose(f);
 	assert_int_equal(chmod(a->script, 0755), 0);
+}
+
+static const char *with_hook(const struct away *a, const char *options)
+{
+	static char extra[512];
+
 	snprintf(extra, sizeof(extra), "[daemon]\ncheckpoint_hook = %s\n%s", a->script, options);
+	return extra;
+}
+
+static void begin(struct away *a, void **state, const char *model, const char *options)
+{
+	prepare(a, state);
 	assert_int_equal(setenv("NOTIFY_SOCKET", "/nowhere", 1), 0);
-	a->y->cluster = cluster_start(1, model, extra);
+	a->y->cluster = cluster_start(1, model, with_hook(a, options));
 	unsetenv("NOTIFY_SOCKET");
 	crew_init(&a->y->crew, "m");
 	a->y->crew.pause_us = 2000;
@@ -284,6 +296,87 @@ static void is_killed(void **state)
 	cluster_done(&a.y->cluster);
 }
 
+/* Nobody has ended what it began, so nothing else is begun beside that. */
+static void is_orphaned(void **state)
+{
+	struct away a;
+	struct slow p;
+
+	begin(&a, state, NULL, "");
+	put(&a, "slow", true);
+	save(&a, "first");
+	p = slow(&a);
+	cluster_kill(a.y->cluster, 0);
+	put(&a, "slow", false);
+	cluster_spawn(a.y->cluster, 0);
+	cluster_ready(a.y->cluster, 0);
+	waits(&a, "what checkpoint_hook began earlier still runs", 1);
+	assert_true(runs(p.script) && runs(p.sleep));
+	assert_false(is_marked(&a, "first"));
+	assert_null(strstr(strstr(calls(&a), "/first m") + 1, "/first m"));
+	kill(-p.script, SIGKILL);
+	both_end(p);
+	save(&a, "second");
+	waits(&a, "event=checkpoint_copied", 2);
+	assert_true(is_marked(&a, "first") && is_marked(&a, "second"));
+	crew_finish(&a.y->crew);
+	cluster_done(&a.y->cluster);
+}
+
+static int leader(struct cluster *c)
+{
+	uint64_t by = pace_by(20);
+
+	do
+		for (int n = 0; n < c->nodes_nr; n++)
+			if (cluster_logged(c, n, "event=leading term=") > 0)
+				return n;
+	while (usleep(10000) == 0 && clock_ns() < by);
+	fail_msg("nobody coordinates");
+	return -1;
+}
+
+static void copied_by_another(const struct away *a, int led)
+{
+	uint64_t by = pace_by(60);
+
+	while (!is_marked(a, "first") && clock_ns() < by)
+		usleep(10000);
+	assert_true(is_marked(a, "first"));
+	assert_int_equal(cluster_logged(a->y->cluster, led, "event=checkpoint_copied"), 0);
+}
+
+/* A node that another one has replaced does not go on copying. */
+static void ends_with_the_lead(void **state)
+{
+	struct away a;
+	struct slow p;
+	int led;
+
+	prepare(&a, state);
+	a.y->cluster = cluster_start(
+		3, NULL,
+		with_hook(&a, "[cluster]\nmembership = quorum\nelection_timeout = 300ms\n"));
+	led = leader(a.y->cluster);
+	crew_init(&a.y->crew, "m");
+	a.y->crew.pause_us = 2000;
+	a.y->crew.extra = "replicas=2";
+	crew_add(&a.y->crew, a.y->cluster->node[(led + 1) % 3].unix_address, 1)->reconnects = true;
+	crew_start(&a.y->crew, UINT64_MAX);
+	crew_wait_step(&a.y->crew, 3);
+	put(&a, "slow", true);
+	keep_must_save(a.y->cluster->node[led].unix_address, "m", a.saved, "first");
+	p = slow(&a);
+	put(&a, "slow", false);
+	cluster_signal(a.y->cluster, led, SIGSTOP);
+	copied_by_another(&a, led);
+	cluster_signal(a.y->cluster, led, SIGCONT);
+	cluster_wait_log(a.y->cluster, led, "event=checkpoint_not_copied", 1);
+	both_end(p);
+	crew_finish(&a.y->crew);
+	cluster_done(&a.y->cluster);
+}
+
 /* Only what was copied is pruned. */
 static void keeps_what_is_not_copied(void **state)
 {
@@ -316,8 +409,14 @@ static void keeps_what_is_not_copied(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(copies),           TEST(fails),     TEST(is_late),
-		TEST(ends_with_a_stop), TEST(is_killed), TEST(keeps_what_is_not_copied),
+		TEST(copies),
+		TEST(fails),
+		TEST(is_late),
+		TEST(ends_with_a_stop),
+		TEST(is_killed),
+		TEST(is_orphaned),
+		TEST(ends_with_the_lead),
+		TEST(keeps_what_is_not_copied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
