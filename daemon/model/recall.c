@@ -11,6 +11,8 @@
 #include "model/recall.h"
 
 #include "model/disk.h"
+#include "model/model.h"
+#include "model/resume.h"
 #include "server.h"
 #include "warm/warm.h"
 
@@ -129,4 +131,33 @@ void recall_made(struct super_found *super, const struct server *s, const char *
 	else if (e->status == SHARD_MISMATCH)
 		log_line(s->log, LOG_LEVEL_WARN, "event=nvme_void model=%s why=%s", name, e->text);
 	super_free(super);
+}
+
+enum shard_status recall_one(struct server *s, uint32_t id, uint64_t incarnation, struct err *e)
+{
+	char name[72];
+	struct disk_of of = {.name = name,
+			     .model = id,
+			     .id = incarnation,
+			     .sealed = true,
+			     .most = resume_most(s, id)};
+	struct super_found super;
+	struct meta_found found;
+	struct model *m = NULL;
+	enum shard_status st;
+
+	snprintf(name, sizeof(name), "%u", id);
+	/* Without a note it has no weights, or they are given up. So it need not be read. */
+	if (model_find(s, id) != NULL || !disk_noted(s, id, incarnation))
+		return SHARD_OK;
+	st = recall_file(&found, &super, s, &of, e);
+	if (st == SHARD_MISMATCH)
+		recall_made(&super, s, name, NULL, e);
+	if (st == SHARD_MISMATCH) /* disk_sweep() judges it. */
+		return SHARD_OK;
+	if (st != SHARD_OK)
+		return st;
+	st = resume_make(s, id, &found, &m, name, e);
+	recall_made(&super, s, name, st == SHARD_OK ? m : NULL, e);
+	return st == SHARD_MISMATCH ? SHARD_OK : st;
 }

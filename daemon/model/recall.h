@@ -23,5 +23,8 @@ enum shard_status recall_file(struct meta_found *found, struct super_found *supe
  * says why there is none. */
 void recall_made(struct super_found *super, const struct server *s, const char *name,
 		 const struct model *m, const struct err *e);
+/* disk_each_fn: on a node that does not coordinate. Makes the model of the file, if that counts and
+ * no model of that number is here. What its memory was void for may say more of the file. */
+enum shard_status recall_one(struct server *s, uint32_t model, uint64_t incarnation, struct err *e);
 
 #endif

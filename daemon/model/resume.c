@@ -64,6 +64,17 @@ char *resume_void_why(struct server *s, uint32_t model)
 	return NULL;
 }
 
+uint64_t resume_most(const struct server *s, uint32_t model)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->voided) {
+		const struct voided *v = list_of(it, struct voided, link);
+
+		if (v->model == model)
+			return v->most;
+	}
+	return UINT64_MAX;
+}
+
 void resume_free(struct server *s)
 {
 	while (!list_empty(&s->voided))
@@ -290,8 +301,8 @@ static enum shard_status make(struct server *s, Shard__Model *spec, const struct
 }
 
 /* Takes found over. */
-static enum shard_status make_kept(struct server *s, uint32_t id, struct meta_found *found,
-				   struct model **m, char name[72], struct err *e)
+enum shard_status resume_make(struct server *s, uint32_t id, struct meta_found *found,
+			      struct model **m, char name[72], struct err *e)
 {
 	Shard__Model *spec = shard__model__unpack(NULL, found->spec_bytes, found->spec);
 
@@ -316,46 +327,11 @@ static enum shard_status kept_one(struct server *s, uint32_t id, struct err *e)
 
 	snprintf(name, sizeof(name), "%u", id);
 	if (st == SHARD_OK)
-		st = make_kept(s, id, &found, &m, name, e);
+		st = resume_make(s, id, &found, &m, name, e);
 	if (st != SHARD_MISMATCH)
 		return st;
 	void_model(s, id, name, &found, e);
 	return SHARD_OK;
-}
-
-/* After a loss of power, on a node that does not coordinate. What its memory was void for may say
- * more of the file. */
-static enum shard_status file_one(struct server *s, uint32_t id, uint64_t incarnation,
-				  struct err *e)
-{
-	char name[72];
-	struct disk_of of = {
-		.name = name, .model = id, .id = incarnation, .sealed = true, .most = UINT64_MAX};
-	struct super_found super;
-	struct meta_found found;
-	struct model *m = NULL;
-	enum shard_status st;
-
-	snprintf(name, sizeof(name), "%u", id);
-	/* Without a note it has no weights, or they are given up. So it need not be read. */
-	if (model_find(s, id) != NULL || !disk_noted(s, id, incarnation))
-		return SHARD_OK;
-	list_each(it, &s->voided) {
-		const struct voided *v = list_of(it, struct voided, link);
-
-		if (v->model == id)
-			of.most = v->most;
-	}
-	st = recall_file(&found, &super, s, &of, e);
-	if (st == SHARD_MISMATCH)
-		recall_made(&super, s, name, NULL, e);
-	if (st == SHARD_MISMATCH) /* disk_sweep() judges it. */
-		return SHARD_OK;
-	if (st != SHARD_OK)
-		return st;
-	st = make_kept(s, id, &found, &m, name, e);
-	recall_made(&super, s, name, st == SHARD_OK ? m : NULL, e);
-	return st == SHARD_MISMATCH ? SHARD_OK : st;
 }
 
 /* True: the memory has the same definition as the file, except for the generation, which grows, and
@@ -752,7 +728,8 @@ enum shard_status resume_load(struct server *s, struct err *e)
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
 		return st;
 	if (s->warm != NULL && !lead_on(s) && !server_leads(s) &&
-	    ((st = disk_missing(s, e)) != SHARD_OK || (st = disk_each(s, file_one, e)) != SHARD_OK))
+	    ((st = disk_missing(s, e)) != SHARD_OK ||
+	     (st = disk_each(s, recall_one, e)) != SHARD_OK))
 		return st;
 	session_numbers_after(s, (s->start - (any_durable(s) ? 0 : s->incarnation)) << 32);
 	warm_begun(s->warm);

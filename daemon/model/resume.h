@@ -21,6 +21,12 @@ enum shard_status resume_check(const struct model *m, const struct peer *p, stru
  * frees it. NULL: nothing is known. */
 char *resume_void_why(struct server *s, uint32_t model);
 void resume_free(struct server *s);
+/* The newest step of it that counts, as what its memory was void for says. */
+uint64_t resume_most(const struct server *s, uint32_t model);
+/* For recall.c: makes the model that the memory describes, and takes found over. name: gets that of
+ * the model, for texts. */
+enum shard_status resume_make(struct server *s, uint32_t id, struct meta_found *found,
+			      struct model **m, char name[72], struct err *e);
 /* Sums what the models need that this node holds for the coordinator and that it has not named
  * since the link to it came up. It may have dropped them meanwhile, and says so only once it has
  * heard of them. One of a coordinator with another state directory stays. */

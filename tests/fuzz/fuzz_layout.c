@@ -53,7 +53,10 @@ static void chunks(const struct layout *l)
 		for (uint32_t s = l->chunk_segment[c]; s < l->chunk_segment[c + 1]; s++) {
 			const struct segment *g = &l->segment[s];
 			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
+			uint32_t at = s + 1; /* The search goes around. */
 
+			CHECK(layout_find_segment(l, c, l->segment_tensor[s], &at) && at == s);
+			CHECK(!layout_find_segment(l, c, l->tensors_nr, &at));
 			CHECK(first + g->start >= end && t->image == layout_image(l, c));
 			CHECK(layout_tensor_at(l, first + g->start) == l->segment_tensor[s]);
 			CHECK(t->offset <= first + g->start &&
