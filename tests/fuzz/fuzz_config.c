@@ -9,8 +9,9 @@
 // covers: daemon/config/finish.c daemon/config/keys.c
 // covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
 // covers: daemon/config/show.c daemon/config/table.c daemon/config/value.c
-// needs: daemon/config/foreign.c daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c daemon/gpu/uuid.c
+// needs: daemon/config/foreign.c daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
 // needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
+// needs: daemon/gpu/uuid.c
 // clang-format on
 #include "base/check.h"
 #include "config/cluster.h"
