@@ -124,7 +124,7 @@ python_install()
 }
 
 one_thread='verdict|quorum*|core_*|room|tables|gpt_*|client_cover|ckpt_beside|etcd_msg|control'
-one_thread+='|plan|history_file|rdma|rdma_fail|rdma_hostile|cuda*'
+one_thread+='|plan|history_file|rdma|rdma_fail|rdma_hostile|cuda*|tier_gpu*'
 # san_programs KIND: the programs that are run with that sanitizer.
 san_programs()
 {
