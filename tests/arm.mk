@@ -3,13 +3,14 @@
 # Debian's cross compiler and runs the tests with qemu-user. This shows that nothing there needs
 # x86, and that C11 alone orders what processes share. Some tests are not run here: those of what
 # qemu-user does not emulate (advice to the kernel on memory, programs of the same kind that a test
-# starts, control data of a socket), those of RDMA and of the kernels for GPUs, and seven that take long and compute nothing new.
+# starts, control data of a socket), those of RDMA and of GPUs, and seven that take long and compute
+# nothing new.
 # A program measures its own pace and so grants itself several times the time that the guard, which
 # is not emulated, would. So the guard's bound is longer here.
 ARM_ROOT := build/arm-root
 ARM_MAKE  = B=build/arm CC='aarch64-linux-gnu-gcc --sysroot=$(CURDIR)/$(ARM_ROOT)' AR=aarch64-linux-gnu-ar \
             OBJCOPY=aarch64-linux-gnu-objcopy RDMA=0 SYSTEMD=0 CUDA=0 ETCD=0 URING=0 WERROR=1
-ARM_SKIP := test_client_rules test_shm test_room test_stream_send test_gpt_reference test_rdma% test_etcd% test_verdict test_quorum test_quorum_random test_gpt_grad test_ckpt_f% test_core_plan test_cuda%
+ARM_SKIP := test_client_rules test_shm test_room test_stream_send test_gpt_reference test_rdma% test_etcd% test_verdict test_quorum test_quorum_random test_gpt_grad test_ckpt_f% test_core_plan test_cuda% test_gpu% test_tier_gpu%
 ARM_UNIT := $(filter-out $(ARM_SKIP),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c)))
 
 check-arm:
