@@ -267,14 +267,14 @@ static bool feeding(const struct server *s)
 	return false;
 }
 
-/* What uses a tier whose disk is lost never ends, and a model of model/odd.c does nothing. Whoever
+/* What uses a tier that is lost never ends, and a model of model/odd.c does nothing. Whoever
  * stops the daemon was told so. */
 static bool ends_anyway(const struct server *s)
 {
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m->memory.disk_lost || m->memory.ends)
+		if (m->memory.tier_lost || m->memory.ends)
 			return true;
 	}
 	return false;

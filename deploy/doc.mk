@@ -4,7 +4,7 @@
 # hold. Beside them lies a trainer in one file that needs nothing but shard.h and the library.
 DOC_FILES := README.md deploy/README.md deploy/ZERO.md client/README.md client/ctl/README.md client/ctl/shardctl.schema.json daemon/config/README.md daemon/obs/README.md \
              proto/ckpt/README.md proto/wire/ARITHMETIC.md
-EXAMPLES  := train.c copy-rclone.sh copy-s3.sh
+EXAMPLES  := train.c copy-checkpoint.sh
 DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardd
 install: install-doc
 install-doc:

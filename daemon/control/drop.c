@@ -448,7 +448,7 @@ void drop_unknown(struct peer *p, uint32_t model, bool has)
 /* No job, frame or thread uses the model any more. */
 static bool idle(const struct model *m)
 {
-	return m->attempt.busy == 0 && m->memory.disk_jobs == 0 && m->img.sends == 0 &&
+	return m->attempt.busy == 0 && m->memory.tier_jobs == 0 && m->img.sends == 0 &&
 	       !persist_busy(m) && watch_quiet(m) && !model_working(m) &&
 	       (m->store == NULL || store_renewals(m->store) == 0) &&
 	       (m->mr == NULL || mr_quiet(m, clock_ns()));

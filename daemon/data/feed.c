@@ -179,3 +179,21 @@ void feed_begin(struct model *m, enum feed_what what)
 	m->attempt.busy += feed_open(m);
 	feed_go(m);
 }
+
+void feed_hold(void *model)
+{
+	struct model *m = model;
+
+	m->memory.tier_jobs++;
+}
+
+/* It need not be in a turn of the workers, in which a model goes on that found no room. */
+void feed_release(void *model)
+{
+	struct model *m = model;
+
+	feed_go(m);
+	CHECK(m->memory.tier_jobs > 0);
+	if (--m->memory.tier_jobs == 0 && m->dropping)
+		server_wake(m->server, 1);
+}

@@ -19,5 +19,9 @@ bool feed_open(const struct model *m);
  * a killed process was changing. applying = false: everything had been changed. SHARD_MISMATCH: the
  * memory contradicts itself. */
 enum shard_status feed_repair(struct model *m, bool applying, struct err *e);
+/* For tiers: a thread or a device works for the tier of the model from feed_hold() to
+ * feed_release(), so that the model stays, and then there may be room. */
+void feed_hold(void *model);
+void feed_release(void *model);
 
 #endif

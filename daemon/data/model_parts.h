@@ -36,9 +36,9 @@ struct model_memory {         /* The memory of one model on each node. */
 	struct model_settle settle;
 	/* A warm start: no coordinator has confirmed yet that this memory is a member's. */
 	bool doubted;
-	uint32_t disk_jobs; /* Threads that work on a buffer of its tier. No step waits for them. */
+	uint32_t tier_jobs; /* Threads that work on a buffer of its tier. No step waits for them. */
 	struct model_durable durable;
-	bool disk_lost;      /* Its tier does nothing any more. */
+	bool tier_lost;      /* Its tier does nothing any more. */
 	bool ends;           /* Owner: model/odd.c. The process ends for it, and it does nothing. */
 	bool unled;          /* This node leads, and not yet this model: see rooms_led(). */
 	char unled_why[512]; /* Why it cannot. Empty while it is only not ready yet. */

@@ -29,24 +29,6 @@ enum { COMPUTE_MAJOR_MIN = 8 };
 
 typedef unsigned long long ull;
 
-/* --- rings --- */
-
-static void ring_push(struct ring *r, uint32_t slot, uint32_t size)
-{
-	CHECK(r->nr < size);
-	r->at[(r->first + r->nr++) % size] = slot;
-}
-
-static uint32_t ring_pop(struct ring *r, uint32_t size)
-{
-	uint32_t slot = r->at[r->first];
-
-	CHECK(r->nr > 0);
-	r->first = (r->first + 1) % size;
-	r->nr--;
-	return slot;
-}
-
 /* --- a device that is lost --- */
 
 void gpu_calls(struct gpu *g)
@@ -109,7 +91,7 @@ static void wake(struct gpu *g)
 static void answer(struct gpu *g, uint32_t slot, enum shard_status st)
 {
 	g->slot[slot].status = st;
-	ring_push(&g->done, slot, g->jobs_max);
+	fifo_push(&g->done, slot, g->jobs_max);
 	wake(g);
 }
 
@@ -177,11 +159,11 @@ static bool turn(struct gpu *g)
 
 	if (g->lost && g->todo.nr > 0) {
 		while (g->todo.nr > 0)
-			answer(g, ring_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
+			answer(g, fifo_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
 		return true;
 	}
 	if (g->todo.nr > 0 && g->idle_nr > 0) {
-		slot = ring_pop(&g->todo, g->jobs_max);
+		slot = fifo_pop(&g->todo, g->jobs_max);
 		lane = g->idle[--g->idle_nr];
 		g->busy[g->busy_nr++] = lane;
 		g->lane[lane].slot = slot;
@@ -330,7 +312,7 @@ static void take_done(struct gpu *g)
 
 	pthread_mutex_lock(&g->lock);
 	while (g->done.nr > 0)
-		g->batch[nr++] = ring_pop(&g->done, g->jobs_max);
+		g->batch[nr++] = fifo_pop(&g->done, g->jobs_max);
 	pthread_mutex_unlock(&g->lock);
 	for (uint32_t i = 0; i < nr; i++) {
 		/* Copies, because done() may submit a job that takes the slot. */
@@ -384,7 +366,7 @@ static void on_watch(uv_timer_t *h)
 		g->lost = true;
 		answer_busy(g);
 		while (g->todo.nr > 0)
-			answer(g, ring_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
+			answer(g, fifo_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (late)
@@ -430,7 +412,7 @@ enum shard_status gpu_submit(struct gpu *g, const struct gpu_job *job)
 	if (g->given_up) {
 		answer(g, slot, SHARD_SYSTEM);
 	} else {
-		ring_push(&g->todo, slot, g->jobs_max);
+		fifo_push(&g->todo, slot, g->jobs_max);
 		pthread_cond_signal(&g->work);
 	}
 	pthread_mutex_unlock(&g->lock);

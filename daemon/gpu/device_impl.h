@@ -6,6 +6,7 @@
 
 #include "gpu/device.h"
 
+#include "base/fifo.h"
 #include "cuda/driver.h"
 #include "gpu/lanes.h"
 
@@ -19,11 +20,6 @@ struct slot { /* A job, from gpu_submit() until done(). */
 	struct gpu_job job;
 	enum shard_status status;
 	uint64_t kept;
-};
-
-struct ring { /* Of numbers of slots, with room for all. */
-	uint32_t *at;
-	uint32_t first, nr;
 };
 
 struct pin { /* Of memory of the host that the driver has pinned. A range may be several. */
@@ -60,7 +56,7 @@ struct gpu {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct ring todo, done; /* From here to call_ns: with the lock. */
+	struct fifo todo, done; /* From here to call_ns: with the lock. */
 	/* Numbers of lanes: those that are under way, the one that began its piece first in front,
 	 * and those that are not. */
 	uint32_t busy[GPU_LANES], busy_nr, idle[GPU_LANES], idle_nr;

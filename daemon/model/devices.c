@@ -195,24 +195,6 @@ void devices_close(struct devices *d)
 
 /* --- the tier --- */
 
-static void hold(void *model)
-{
-	struct model *m = model;
-
-	m->memory.disk_jobs++;
-}
-
-/* A job of a device ends in no turn of the workers, in which a model goes on that found no room. */
-static void release(void *model)
-{
-	struct model *m = model;
-
-	feed_go(m);
-	CHECK(m->memory.disk_jobs > 0);
-	if (--m->memory.disk_jobs == 0 && m->dropping)
-		server_wake(m->server, 1);
-}
-
 static void lost(void *model, const char *why)
 {
 	odd_lost(model, "gpu_state_lost", "a GPU of this node has failed", why);
@@ -223,8 +205,8 @@ enum shard_status devices_tier(struct devices *d, struct model *m, const struct 
 {
 	struct tier_gpu_conf gpu = {.mem = d->mem,
 				    .devices_nr = d->nr,
-				    .hold = hold,
-				    .release = release,
+				    .hold = feed_hold,
+				    .release = feed_release,
 				    .lost = lost,
 				    .arg = m};
 	enum shard_status st = tier_gpu_open(&m->tier, conf, &gpu, e);

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "data/data.h"
+#include "data/feed.h"
 #include "data/durable.h"
 #include "model/lead.h"
 #include "model/model.h"
@@ -390,22 +391,6 @@ enum shard_status disk_recall(struct super_found *out, const struct server *s,
 
 /* --- the tier --- */
 
-static void hold(void *model)
-{
-	struct model *m = model;
-
-	m->memory.disk_jobs++;
-}
-
-static void release(void *model)
-{
-	struct model *m = model;
-
-	CHECK(m->memory.disk_jobs > 0);
-	if (--m->memory.disk_jobs == 0 && m->dropping)
-		server_wake(m->server, 1);
-}
-
 static void lost(void *model, const char *why)
 {
 	odd_lost(model, "nvme_lost", "the disk of this node is bad", why);
@@ -416,8 +401,8 @@ enum shard_status disk_tier(struct disk *d, struct model *m, const struct tier_c
 {
 	struct tier_nvme_conf nvme = {.ring = d->ring,
 				      .id = m->memory.incarnation,
-				      .hold = hold,
-				      .release = release,
+				      .hold = feed_hold,
+				      .release = feed_release,
 				      .lost = lost,
 				      .arg = m,
 				      .super = {.at = d->super}};

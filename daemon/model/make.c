@@ -668,7 +668,7 @@ static void free_memory(struct make *k)
  * start takes that over, unless m->keep. */
 static void leave(struct model *m)
 {
-	CHECK(m->attempt.busy == 0 && m->memory.disk_jobs == 0 && !model_working(m));
+	CHECK(m->attempt.busy == 0 && m->memory.tier_jobs == 0 && !model_working(m));
 	if (m->tier != NULL)
 		tier_stop(m->tier); /* What is unpinned here must not begin anything. */
 	landing_end(&m->attempt.landing);

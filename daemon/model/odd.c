@@ -37,7 +37,7 @@ static const struct model *alone(const struct model *odd)
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m == odd || m->memory.ends || m->memory.disk_lost || !m->sealed ||
+		if (m == odd || m->memory.ends || m->memory.tier_lost || !m->sealed ||
 		    meta_persistent(&m->meta))
 			continue;
 		for (uint32_t c = 0; c < m->place.chunks_nr; c++)
@@ -127,7 +127,7 @@ void odd_lost(struct model *m, const char *event, const char *what, const char *
 {
 	char means[160];
 
-	m->memory.disk_lost = true;
+	m->memory.tier_lost = true;
 	if (meta_persistent(&m->meta))
 		meta_void(&m->meta);
 	snprintf(means, sizeof(means),

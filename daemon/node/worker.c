@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fifo.h"
 #include "optim/ftz.h"
 
 #include <errno.h>
@@ -25,11 +26,6 @@
 #include <unistd.h>
 
 #define WAKE_NS (200 * 1000)
-
-struct ring { /* Queue of slot numbers, with room for all slots. */
-	uint32_t *at;
-	uint32_t first, nr;
-};
 
 struct worker {
 	struct worker_pool *pool;
@@ -55,7 +51,7 @@ struct worker_pool {
 
 	pthread_mutex_t lock; /* Covers the fields from here to told_ns. */
 	pthread_cond_t work;
-	struct ring todo, done;
+	struct fifo todo, done;
 	uint32_t asleep;
 	bool stop, told; /* told: wake_fd is written, and the loop has not read it yet. */
 	uint64_t told_ns;
@@ -64,22 +60,6 @@ struct worker_pool {
 				   owns that slot. */
 	struct worker worker[];
 };
-
-static void ring_push(struct ring *r, uint32_t slot, uint32_t size)
-{
-	CHECK(r->nr < size);
-	r->at[(r->first + r->nr++) % size] = slot;
-}
-
-static uint32_t ring_pop(struct ring *r, uint32_t size)
-{
-	uint32_t slot = r->at[r->first];
-
-	CHECK(r->nr > 0);
-	r->first = (r->first + 1) % size;
-	r->nr--;
-	return slot;
-}
 
 static void pin_to(uint32_t index)
 {
@@ -134,11 +114,11 @@ static void *work(void *arg)
 		}
 		if (p->todo.nr == 0)
 			break;
-		uint32_t slot = ring_pop(&p->todo, p->jobs_max);
+		uint32_t slot = fifo_pop(&p->todo, p->jobs_max);
 		pthread_mutex_unlock(&p->lock);
 		p->job[slot].run(p->job[slot].args);
 		pthread_mutex_lock(&p->lock);
-		ring_push(&p->done, slot, p->jobs_max);
+		fifo_push(&p->done, slot, p->jobs_max);
 		if (must_tell(p)) {
 			pthread_mutex_unlock(&p->lock);
 			CHECK(eventfd_write(p->wake_fd, 1) == 0);
@@ -204,7 +184,7 @@ static void on_wake(uv_poll_t *h, int status, int events)
 	pthread_mutex_lock(&p->lock);
 	p->told = false; /* After the read, so that the next turn sees a later write. */
 	while (p->done.nr > 0)
-		p->batch[nr++] = ring_pop(&p->done, p->jobs_max);
+		p->batch[nr++] = fifo_pop(&p->done, p->jobs_max);
 	pthread_mutex_unlock(&p->lock);
 	p->in_turn = true;
 	for (uint32_t i = 0; i < nr; i++) {
@@ -308,7 +288,7 @@ static enum shard_status submit(void *self, const struct exec_job *job)
 	p->job[slot] = *job;
 	p->pending++;
 	pthread_mutex_lock(&p->lock);
-	ring_push(&p->todo, slot, p->jobs_max);
+	fifo_push(&p->todo, slot, p->jobs_max);
 	if (p->asleep > 0)
 		pthread_cond_signal(&p->work);
 	pthread_mutex_unlock(&p->lock);

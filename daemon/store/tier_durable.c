@@ -17,7 +17,7 @@ static uint64_t voids(const struct nvme *n)
 	uint64_t all = 0;
 
 	for (uint32_t c = 0; c < n->chunks_nr; c++)
-		all += store_is_away(n->store, c) ? store_away_voids(n->store, c) : 0;
+		all += store_is_away(n->away.store, c) ? store_away_voids(n->away.store, c) : 0;
 	return all;
 }
 
@@ -66,16 +66,16 @@ enum shard_status durable_open(struct nvme *n, struct err *e)
 {
 	const struct tier_nvme_super *s = &n->conf.super;
 
-	CHECK((s->at != NULL) == (tier_nvme_super_bytes(n->store) > 0));
+	CHECK((s->at != NULL) == (tier_nvme_super_bytes(n->away.store) > 0));
 	if (s->at == NULL)
 		return SHARD_OK;
 	n->commit.of = (struct super_of){
 		.id = n->conf.id,
 		.seq = s->seq,
-		.room = super_room(store_away_nr(n->store), n->store->conf.durable_bytes),
-		.slot_bytes = store_away_slot(n->store),
-		.payload_bytes = n->store->conf.durable_bytes,
-		.cells_nr = store_away_nr(n->store)};
+		.room = super_room(store_away_nr(n->away.store), n->away.store->conf.durable_bytes),
+		.slot_bytes = store_away_slot(n->away.store),
+		.payload_bytes = n->away.store->conf.durable_bytes,
+		.cells_nr = store_away_nr(n->away.store)};
 	return slots_keep(&n->slots, s->cell, s->cells_nr, e);
 }
 

@@ -23,8 +23,6 @@
 
 static_assert(TIER_GPU_BUFFERS >= AWAY_BUFFERS_MIN, "a store has so many");
 
-static void call_pinned(struct tier_pin *p);
-
 static struct gpus *gpus_of(const struct tier *t)
 {
 	return (struct gpus *)(uintptr_t)t; /* The first field. */
@@ -32,39 +30,12 @@ static struct gpus *gpus_of(const struct tier *t)
 
 /* --- pins --- */
 
-static void use(struct gpus *n, uint32_t b, const struct tier_pin *p)
-{
-	struct buffer *u = &n->buffer[b];
-
-	u->users++;
-	if (p->done != call_pinned) {
-		n->outside += u->outside++ == 0;
-		n->writers += p->writes && u->writers++ == 0;
-	}
-	if (p->writes)
-		gpus_set_dirty(n, b, true); /* Before anything of it changes. */
-}
-
-/* A step that needs buffers has to find some, however many pins others hold. And who writes may
- * hold a pin until another node has sent the chunk, which that node has to read: so those who read
- * have to find some, too, or two nodes would wait for each other. */
-static bool may_have(const struct gpus *n, const struct tier_pin *p, uint32_t b)
-{
-	uint32_t few = n->buffers_nr / 4 > 0 ? n->buffers_nr / 4 : 1;
-	const struct buffer *u = b != NONE ? &n->buffer[b] : NULL;
-
-	if (p->done == call_pinned)
-		return true;
-	if (p->writes && (u == NULL || u->writers == 0) && n->writers >= few)
-		return false;
-	return (u != NULL && u->outside > 0) || n->outside < (n->buffers_nr + 1) / 2;
-}
-
 static bool grant(struct gpus *n, const struct tier_pin *p)
 {
 	uint32_t b = n->where[p->chunk];
 
-	if (!may_have(n, p, b) || n->updating[p->chunk])
+	if (!away_may_have(&n->away, b != NONE ? &n->buffer[b].users : NULL, p, n->buffers_nr) ||
+	    n->updating[p->chunk])
 		return false;
 	if (b == NONE) {
 		if (!gpus_bring(n, p->chunk))
@@ -73,7 +44,9 @@ static bool grant(struct gpus *n, const struct tier_pin *p)
 	}
 	if (n->buffer[b].state != WARM)
 		return false;
-	use(n, b, p);
+	away_use(&n->away, &n->buffer[b].users, p);
+	if (p->writes)
+		gpus_set_dirty(n, b, true); /* Before anything of it changes. */
 	return true;
 }
 
@@ -81,7 +54,7 @@ static bool gpu_pin_chunk(struct tier *t, struct tier_pin *p)
 {
 	struct gpus *n = gpus_of(t);
 
-	if (!store_is_away(n->store, p->chunk) || (!gpus_over(n) && grant(n, p)))
+	if (!store_is_away(n->away.store, p->chunk) || (!gpus_over(n) && grant(n, p)))
 		return true;
 	list_push(&n->waiting, &p->link);
 	gpus_clean(n);
@@ -91,92 +64,45 @@ static bool gpu_pin_chunk(struct tier *t, struct tier_pin *p)
 static void gpu_unpin_chunk(struct tier *t, struct tier_pin *p, bool waited)
 {
 	struct gpus *n = gpus_of(t);
-	struct buffer *u;
-	uint32_t b;
+	uint32_t b = n->where[p->chunk];
 
-	if (!store_is_away(n->store, p->chunk))
+	if (!store_is_away(n->away.store, p->chunk))
 		return;
 	if (waited) {
 		list_remove(&p->link);
 		return;
 	}
-	b = n->where[p->chunk];
-	u = &n->buffer[b];
-	CHECK(u->users > 0);
-	u->users--;
-	if (p->done != call_pinned) {
-		CHECK(u->outside > 0 && n->outside > 0);
-		n->outside -= --u->outside == 0;
-		n->writers -= p->writes && --u->writers == 0;
-	}
-	u->used = ++n->uses;
-	if (p->done == call_pinned)
+	away_unuse(&n->away, &n->buffer[b].users, p);
+	n->buffer[b].used = ++n->uses;
+	if (away_is_call(p))
 		gpus_store(n, b); /* The next step finds it on the device. */
 	gpus_serve(n);
 }
 
 /* --- updates --- */
 
-static void call_end(struct call *c, const struct tier_result *r)
+/* Which number the call has, and the struct update of it. */
+static uint32_t number(const struct gpus *n, const struct away_call *c)
 {
-	struct tier_call who = c->who;
-
-	c->of = NULL;
-	who.done(who.owner, who.tag, r);
-}
-
-static void call_done(void *owner, uint64_t tag, const struct tier_result *r)
-{
-	struct call *c = owner;
-
-	(void)tag;
-	tier_unpin(&c->of->tier, &c->pin);
-	call_end(c, r);
-}
-
-/* The chunk is in a buffer. */
-static enum shard_status carry_out(struct call *c)
-{
-	struct gpus *n = c->of;
-	struct tier_call who = {.done = call_done, .owner = c, .here = c->who.here};
-	bool make = c->make, accepted = c->accepted;
-	enum shard_status st = SHARD_AGAIN;
-
-	for (; st != SHARD_OK; who.here = true) { /* When it is, *c may be another call. */
-		st = make ? n->ram->row->make(n->ram, &c->what, &who)
-			  : n->ram->row->apply(n->ram, &c->what.update, &who);
-		if (!accepted)
-			break;
-	}
-	n->count.host_updates += st == SHARD_OK && !make;
-	return st;
-}
-
-static void call_pinned(struct tier_pin *p)
-{
-	struct call *c = list_of(p, struct call, pin);
-
-	c->accepted = true;
-	(void)carry_out(c);
+	return (uint32_t)(c - n->away.call);
 }
 
 /* On the thread of the device. */
 static void update_after(void *owner, uint64_t tag)
 {
 	struct gpus *n = owner;
-	const struct call *c = &n->call[tag];
-	const struct tier_apply *a = &c->what.update;
+	const struct tier_apply *a = &n->away.call[tag].what.update;
 
-	if (c->keeps)
-		hold_kept(n->store, a->chunk);
-	store_image_keep(n->store, a->slot, a->half, a->chunk);
+	if (n->update[tag].keeps)
+		hold_kept(n->away.store, a->chunk);
+	store_image_keep(n->away.store, a->slot, a->half, a->chunk);
 }
 
 static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_t kept)
 {
 	struct gpus *n = owner;
-	struct call *c = &n->call[tag];
-	uint32_t chunk = c->what.update.chunk;
+	struct update u = n->update[tag];
+	uint32_t chunk = n->away.call[tag].what.update.chunk;
 	struct device *d = gpus_device(n, chunk);
 	struct tier_result r = {.kept = kept, .finite = true};
 
@@ -184,76 +110,76 @@ static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_
 	d->updates--;
 	n->updating[chunk] = 0;
 	if (st != SHARD_OK) { /* Nobody hears of it: what it has made is worth nothing. */
-		if (c->keeps)
-			hold_lost(n->store, chunk);
+		if (u.keeps)
+			hold_lost(n->away.store, chunk);
 		gpus_lose(n, d);
 	} else {
-		if (c->to.slot != SLOT_NONE && c->voids != store_away_voids(n->store, chunk))
-			slots_give(&d->slots, c->to.slot);
-		else if (c->to.slot != SLOT_NONE)
-			slots_put(&d->slots, chunk, &c->to);
+		if (u.to.slot != SLOT_NONE && u.voids != store_away_voids(n->away.store, chunk))
+			slots_give(&d->slots, u.to.slot);
+		else if (u.to.slot != SLOT_NONE)
+			slots_put(&d->slots, chunk, &u.to);
 		n->count.updates++;
-		call_end(c, &r);
+		away_call_end(&n->away.call[tag], &r);
 	}
 	gpus_serve(n);
 	n->conf.release(n->conf.arg);
 }
 
-/* All of the chunk is frozen: it stays where it is, and its image, too. */
-static void update_nothing(struct gpus *n, struct call *c)
+/* From the slot that the chunk is in to a free one. */
+static struct gpu_update between_slots(struct gpus *n, const struct tier_apply *a, struct update *u)
 {
-	struct device *d = gpus_device(n, c->what.update.chunk);
-	struct gpu_job job = {.done = update_done,
-			      .after = update_after,
-			      .owner = n,
-			      .tag = (uint64_t)(c - n->call),
-			      .what = GPU_TO_HOST};
+	const struct store *store = n->away.store;
+	struct device *d = gpus_device(n, a->chunk);
+	uint32_t states = states_nr(store, a->chunk);
+	uint64_t from = gpus_slot_at(n, d, slots_at(&d->slots, a->chunk).slot), to;
+	uint64_t array = store_away_bytes(store, a->chunk) / (1 + states);
+	struct gpu_update g = {.layout = store->conf.layout,
+			       .chunk = a->chunk,
+			       .optim = store->conf.optim,
+			       .grad_dtype = store->conf.grad,
+			       .image_dtype = layout_image(store->conf.layout, a->chunk),
+			       .args = a->args,
+			       .zero = a->zero,
+			       .grad = a->grad,
+			       .image = store_image(n->away.store, a->slot, a->chunk)};
 
-	c->to.slot = SLOT_NONE;
-	d->updates++;
-	n->updating[c->what.update.chunk] = 1;
-	gpus_submit(n, d, &job);
+	u->to = slots_take(&d->slots);
+	u->to.seq = a->stamp;
+	u->voids = store_away_voids(store, a->chunk);
+	u->keeps = hold_keep(n->away.store, a->chunk, g.keep);
+	to = gpus_slot_at(n, d, u->to.slot);
+	for (uint32_t i = 0; i <= states; i++) {
+		g.from[i] = from + i * array;
+		g.to[i] = to + i * array;
+	}
+	return g;
 }
 
-static void update_begin(struct gpus *n, struct call *c)
+/* A chunk of which all is frozen stays where it is, and so does its image. */
+static void update_begin(struct gpus *n, const struct away_call *c)
 {
 	const struct tier_apply *a = &c->what.update;
-	const struct store_conf *conf = &n->store->conf;
 	struct device *d = gpus_device(n, a->chunk);
-	uint64_t from = gpus_slot_at(n, d, slots_at(&d->slots, a->chunk).slot), to;
-	uint64_t array = store_away_bytes(n->store, a->chunk) / (1 + states_nr(n->store, a->chunk));
+	struct update *u = &n->update[number(n, c)];
 	struct gpu_job job = {.done = update_done,
 			      .after = update_after,
 			      .owner = n,
-			      .tag = (uint64_t)(c - n->call),
-			      .what = GPU_UPDATE,
-			      .update = {.layout = conf->layout,
-					 .chunk = a->chunk,
-					 .optim = conf->optim,
-					 .grad_dtype = conf->grad,
-					 .image_dtype = layout_image(conf->layout, a->chunk),
-					 .args = a->args,
-					 .zero = a->zero,
-					 .grad = a->grad,
-					 .image = store_image(n->store, a->slot, a->chunk)}};
+			      .tag = number(n, c),
+			      .what = GPU_TO_HOST};
 
-	c->to = slots_take(&d->slots);
-	c->to.seq = a->stamp;
-	c->voids = store_away_voids(n->store, a->chunk);
-	c->keeps = hold_keep(n->store, a->chunk, job.update.keep);
-	to = gpus_slot_at(n, d, c->to.slot);
-	for (uint32_t i = 0; i <= states_nr(n->store, a->chunk); i++) {
-		job.update.from[i] = from + i * array;
-		job.update.to[i] = to + i * array;
+	*u = (struct update){.to = {.slot = SLOT_NONE}};
+	if (layout_trained(n->away.store->conf.layout, a->chunk)) {
+		job.what = GPU_UPDATE;
+		job.update = between_slots(n, a, u);
 	}
 	d->updates++;
 	n->updating[a->chunk] = 1;
 	gpus_submit(n, d, &job);
 }
 
-/* A chunk that is in a buffer is updated there, and so is one whose image is made of codes, or that
- * is not on the device yet. */
-static bool in_buffer(struct gpus *n, const struct call *c)
+/* A chunk that is in a buffer is updated there, if it is used there or its newest state is there
+ * alone. So is one whose image is made of codes, or that is not on the device yet. */
+static bool to_be_in_buffer(struct gpus *n, const struct away_call *c)
 {
 	uint32_t chunk = c->what.update.chunk;
 
@@ -266,49 +192,21 @@ static bool device_has_room(struct gpus *n, uint32_t chunk)
 	return gpus_device(n, chunk)->updates < UPDATES_MAX;
 }
 
-/* SHARD_AGAIN: nothing was begun, because no thread is free. */
-static enum shard_status begin_call(struct gpus *n, struct call *c)
-{
-	uint32_t chunk = c->what.update.chunk;
-
-	if (!in_buffer(n, c)) {
-		if (gpus_over(n) || !device_has_room(n, chunk))
-			list_push(&n->updates, &c->link);
-		else if (layout_trained(n->store->conf.layout, chunk))
-			update_begin(n, c);
-		else
-			update_nothing(n, c);
-		return SHARD_OK;
-	}
-	return tier_pin(&n->tier, &c->pin) ? carry_out(c) : SHARD_OK;
-}
-
-static enum shard_status begin(struct tier *t, const struct tier_make *what, bool make,
+static enum shard_status begin(struct gpus *n, const struct tier_make *what, bool make,
 			       const struct tier_call *who)
 {
-	struct gpus *n = gpus_of(t);
-	uint32_t i = 0;
-	struct call *c;
-	enum shard_status st;
+	struct away_call *c = away_call_take(&n->away, what, make, who);
 
-	while (i < CALLS_MAX && n->call[i].of != NULL)
-		i++;
-	if (i == CALLS_MAX)
+	if (c == NULL)
 		return SHARD_AGAIN;
-	c = &n->call[i];
-	*c = (struct call){.pin = {.chunk = what->update.chunk,
-				   .writes = !make || what->finish,
-				   .done = call_pinned},
-			   .of = n,
-			   .make = make,
-			   .what = *what,
-			   .who = *who};
-	list_init(&c->link);
-	if ((st = begin_call(n, c)) == SHARD_OK)
-		return SHARD_OK;
-	tier_unpin(t, &c->pin);
-	c->of = NULL;
-	return st;
+	if (to_be_in_buffer(n, c))
+		return away_call_go(c);
+	c->accepted = true;
+	if (!gpus_over(n) && device_has_room(n, what->update.chunk))
+		update_begin(n, c);
+	else
+		list_push(&n->updates, &n->update[number(n, c)].link);
+	return SHARD_OK;
 }
 
 /* --- what waits --- */
@@ -330,14 +228,17 @@ static bool serve_pin(struct gpus *n)
 static bool serve_update(struct gpus *n)
 {
 	list_each(it, &n->updates) {
-		struct call *c = list_of(it, struct call, link);
-		bool buffer = in_buffer(n, c);
+		struct update *u = list_of(it, struct update, link);
+		struct away_call *c = &n->away.call[u - n->update];
+		bool buffer = to_be_in_buffer(n, c);
 
 		if (!buffer && !device_has_room(n, c->what.update.chunk))
 			continue;
-		list_remove(&c->link);
-		c->accepted = true;
-		(void)begin_call(n, c);
+		list_remove(&u->link);
+		if (buffer)
+			(void)away_call_go(c); /* It was accepted, so it is carried out. */
+		else
+			update_begin(n, c);
 		return true;
 	}
 	return false;
@@ -369,8 +270,8 @@ static enum shard_status gpu_row_apply(struct tier *t, const struct tier_apply *
 	struct gpus *n = gpus_of(t);
 	struct tier_make what = {.update = *a};
 
-	return store_is_away(n->store, a->chunk) ? begin(t, &what, false, c)
-						 : n->ram->row->apply(n->ram, a, c);
+	return store_is_away(n->away.store, a->chunk) ? begin(n, &what, false, c)
+						      : n->away.ram->row->apply(n->away.ram, a, c);
 }
 
 static enum shard_status gpu_row_make(struct tier *t, const struct tier_make *a,
@@ -378,29 +279,9 @@ static enum shard_status gpu_row_make(struct tier *t, const struct tier_make *a,
 {
 	struct gpus *n = gpus_of(t);
 
-	return store_is_away(n->store, a->update.chunk) ? begin(t, a, true, c)
-							: n->ram->row->make(n->ram, a, c);
-}
-
-static enum shard_status gpu_row_sum(struct tier *t, const struct tier_sum *s,
-				     const struct tier_call *c)
-{
-	return gpus_of(t)->ram->row->sum(gpus_of(t)->ram, s, c);
-}
-
-static enum shard_status gpu_row_patch(struct tier *t, const struct tier_patch *p,
-				       const struct tier_call *c)
-{
-	return gpus_of(t)->ram->row->patch(gpus_of(t)->ram, p, c);
-}
-
-static enum shard_status gpu_row_repair(struct tier *t, uint64_t stamp, bool applying,
-					void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
-					void *arg, uint64_t *kept, struct err *e)
-{
-	struct tier *ram = gpus_of(t)->ram;
-
-	return ram->row->repair(ram, stamp, applying, of, arg, kept, e);
+	return store_is_away(n->away.store, a->update.chunk)
+		       ? begin(n, a, true, c)
+		       : n->away.ram->row->make(n->away.ram, a, c);
 }
 
 static void gpu_row_stop(struct tier *t)
@@ -411,7 +292,7 @@ static void gpu_row_stop(struct tier *t)
 static uint32_t gpu_row_lanes(const struct tier *t)
 {
 	const struct gpus *n = gpus_of(t);
-	uint32_t lanes = n->ram->row->lanes(n->ram);
+	uint32_t lanes = n->away.ram->row->lanes(n->away.ram);
 
 	for (uint32_t i = 0; i < n->conf.devices_nr; i++)
 		lanes += gpu_lanes(n->conf.mem[i].gpu);
@@ -422,7 +303,7 @@ static uint32_t gpu_row_lanes(const struct tier *t)
 
 static void destroy(struct gpus *n)
 {
-	tier_close(&n->ram);
+	tier_close(&n->away.ram);
 	for (uint32_t i = 0; i < n->conf.devices_nr; i++)
 		slots_close(&n->device[i].slots);
 	free(n->where);
@@ -438,7 +319,7 @@ static void gpu_row_close(struct tier *t)
 	n->stopped = true;
 	for (uint32_t b = 0; b < n->buffers_nr; b++)
 		if (n->buffer[b].chunk != NONE)
-			store_away_lend(n->store, n->buffer[b].chunk, NULL);
+			store_away_lend(n->away.store, n->buffer[b].chunk, NULL);
 	destroy(n);
 }
 
@@ -461,13 +342,13 @@ uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr)
 
 static enum shard_status open_devices(struct gpus *n, struct err *e)
 {
-	uint32_t nr = n->conf.devices_nr, away = store_away_nr(n->store);
+	uint32_t nr = n->conf.devices_nr, away = store_away_nr(n->away.store);
 	enum shard_status st = SHARD_OK;
 
 	for (uint32_t i = 0; i < nr && st == SHARD_OK; i++) {
 		n->device[i].mem = &n->conf.mem[i];
-		CHECK(n->conf.mem[i].bytes >= tier_gpu_bytes(n->store, nr));
-		st = slots_open(&n->device[i].slots, n->store, first_of(away, nr, i),
+		CHECK(n->conf.mem[i].bytes >= tier_gpu_bytes(n->away.store, nr));
+		st = slots_open(&n->device[i].slots, n->away.store, first_of(away, nr, i),
 				first_of(away, nr, i + 1), slots_nr(away, nr), e);
 	}
 	return st;
@@ -477,11 +358,11 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 				const struct tier_gpu_conf *gpu, struct err *e)
 {
 	static const struct tier_row row = {.name = "gpu",
-					    .sum = gpu_row_sum,
+					    .sum = away_sum,
 					    .apply = gpu_row_apply,
 					    .make = gpu_row_make,
-					    .patch = gpu_row_patch,
-					    .repair = gpu_row_repair,
+					    .patch = away_patch,
+					    .repair = away_repair,
 					    .pin = gpu_pin_chunk,
 					    .unpin = gpu_unpin_chunk,
 					    .stop = gpu_row_stop,
@@ -494,8 +375,8 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 	if (n == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"",
 			       conf->store->conf.name);
-	n->tier.row = &row;
-	n->store = conf->store;
+	n->away.tier.row = &row;
+	n->away.store = conf->store;
 	n->tiles = conf->tiles;
 	n->conf = *gpu;
 	n->chunks_nr = chunks_nr;
@@ -515,10 +396,10 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 	}
 	for (uint32_t c = 0; c < chunks_nr; c++)
 		n->where[c] = NONE;
-	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||
+	if ((st = tier_ram_open(&n->away.ram, conf, e)) != SHARD_OK ||
 	    (st = open_devices(n, e)) != SHARD_OK || (st = gpus_take_buffers(n, e)) != SHARD_OK)
 		goto err_tier;
-	*out = &n->tier;
+	*out = &n->away.tier;
 	return SHARD_OK;
 err_tier:
 	destroy(n);
@@ -527,7 +408,11 @@ err_tier:
 
 struct tier_gpu_count tier_gpu_count(const struct tier *t)
 {
-	static const struct tier_gpu_count none;
+	struct tier_gpu_count count = {.updates = 0};
 
-	return t->row->close == gpu_row_close ? gpus_of(t)->count : none;
+	if (t->row->close != gpu_row_close)
+		return count;
+	count = gpus_of(t)->count;
+	count.host_updates = gpus_of(t)->away.updates;
+	return count;
 }

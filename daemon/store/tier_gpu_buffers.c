@@ -12,7 +12,7 @@
 
 struct device *gpus_device(struct gpus *n, uint32_t chunk)
 {
-	uint32_t index = store_away_index(n->store, chunk), i = 0;
+	uint32_t index = store_away_index(n->away.store, chunk), i = 0;
 
 	while (index >= n->device[i].slots.to)
 		i++;
@@ -22,7 +22,7 @@ struct device *gpus_device(struct gpus *n, uint32_t chunk)
 
 uint64_t gpus_slot_at(const struct gpus *n, const struct device *d, uint32_t slot)
 {
-	return d->mem->at + slot * store_away_slot(n->store);
+	return d->mem->at + slot * store_away_slot(n->away.store);
 }
 
 void gpus_lose(struct gpus *n, const struct device *d)
@@ -52,7 +52,7 @@ static void holds(const struct gpus *n, uint32_t b)
 	const struct buffer *u = &n->buffer[b];
 	uint64_t word = u->chunk == NONE ? 0 : u->chunk + 1ull;
 
-	atomic_store(store_away_holds(n->store, b), word | (u->dirty ? DIRTY : 0));
+	atomic_store(store_away_holds(n->away.store, b), word | (u->dirty ? DIRTY : 0));
 }
 
 void gpus_set_dirty(struct gpus *n, uint32_t b, bool dirty)
@@ -67,7 +67,7 @@ void gpus_set_dirty(struct gpus *n, uint32_t b, bool dirty)
 /* In a buffer the tiles of a chunk have its stamp, as in main memory. */
 static void set_stamp(const struct gpus *n, uint32_t chunk, uint64_t stamp)
 {
-	const struct layout *l = n->store->conf.layout;
+	const struct layout *l = n->away.store->conf.layout;
 
 	for (uint32_t i = 0; n->tiles != NULL && i < tile_count(l, chunk); i++)
 		atomic_store(&n->tiles->version[n->tiles->first[chunk] + i], stamp);
@@ -86,15 +86,16 @@ static void copy(struct gpus *n, uint32_t b, enum gpu_what what, uint32_t slot)
 {
 	struct buffer *u = &n->buffer[b];
 	const struct device *d = gpus_device(n, u->chunk);
-	struct gpu_job job = {.done = copy_done,
-			      .owner = n,
-			      .tag = b,
-			      .what = what,
-			      .copy = {{store_away_buffer(n->store, b), gpus_slot_at(n, d, slot),
-					store_away_bytes(n->store, u->chunk)}},
-			      .copies_nr = 1};
+	struct gpu_job job = {
+		.done = copy_done,
+		.owner = n,
+		.tag = b,
+		.what = what,
+		.copy = {{store_away_buffer(n->away.store, b), gpus_slot_at(n, d, slot),
+			  store_away_bytes(n->away.store, u->chunk)}},
+		.copies_nr = 1};
 
-	u->voids = store_away_voids(n->store, u->chunk);
+	u->voids = store_away_voids(n->away.store, u->chunk);
 	gpus_submit(n, d, &job);
 }
 
@@ -105,9 +106,9 @@ static void warm(struct gpus *n, uint32_t b, bool is_void)
 
 	u->state = WARM;
 	u->used = ++n->uses;
-	store_away_lend(n->store, u->chunk, store_away_buffer(n->store, b));
+	store_away_lend(n->away.store, u->chunk, store_away_buffer(n->away.store, b));
 	if (is_void)
-		store_void_set(n->store, u->chunk);
+		store_void_set(n->away.store, u->chunk);
 	holds(n, b);
 }
 
@@ -115,10 +116,10 @@ static void forget(struct gpus *n, uint32_t b)
 {
 	struct buffer *u = &n->buffer[b];
 
-	CHECK(u->users == 0 && !u->dirty);
+	CHECK(u->users.all == 0 && !u->dirty);
 	if (u->chunk == NONE)
 		return;
-	store_away_lend(n->store, u->chunk, NULL);
+	store_away_lend(n->away.store, u->chunk, NULL);
 	n->where[u->chunk] = NONE;
 	*u = (struct buffer){.chunk = NONE};
 	holds(n, b);
@@ -126,7 +127,7 @@ static void forget(struct gpus *n, uint32_t b)
 
 static bool idle(const struct buffer *u)
 {
-	return u->state == WARM && u->users == 0;
+	return u->state == WARM && u->users.all == 0;
 }
 
 /* Of the idle buffers that are dirty, or of those that are not, the one that was used longest ago.
@@ -213,7 +214,7 @@ static void stored(struct gpus *n, uint32_t b)
 	struct slots *s = &gpus_device(n, u->chunk)->slots;
 
 	u->state = WARM;
-	if (u->voids != store_away_voids(n->store, u->chunk)) {
+	if (u->voids != store_away_voids(n->away.store, u->chunk)) {
 		slots_give(s, u->to.slot);
 		return;
 	}
@@ -230,7 +231,7 @@ static void copy_done(void *owner, uint64_t tag, enum shard_status st, uint64_t 
 	if (st != SHARD_OK)
 		gpus_lose(n, gpus_device(n, u->chunk));
 	else if (u->state == LOADING)
-		warm(n, (uint32_t)tag, u->voids != store_away_voids(n->store, u->chunk));
+		warm(n, (uint32_t)tag, u->voids != store_away_voids(n->away.store, u->chunk));
 	else
 		stored(n, (uint32_t)tag);
 	gpus_serve(n);
@@ -240,14 +241,14 @@ static void copy_done(void *owner, uint64_t tag, enum shard_status st, uint64_t 
 enum shard_status gpus_take_buffers(struct gpus *n, struct err *e)
 {
 	for (uint32_t b = 0; b < n->buffers_nr; b++) {
-		uint64_t word = atomic_load(store_away_holds(n->store, b)),
+		uint64_t word = atomic_load(store_away_holds(n->away.store, b)),
 			 chunk = (word & ~DIRTY) - 1;
 
 		if ((word & DIRTY) == 0) {
 			holds(n, b);
 			continue;
 		}
-		if (chunk >= n->chunks_nr || !store_is_away(n->store, (uint32_t)chunk) ||
+		if (chunk >= n->chunks_nr || !store_is_away(n->away.store, (uint32_t)chunk) ||
 		    n->where[chunk] != NONE)
 			return err_set(e, SHARD_MISMATCH,
 				       "a buffer is said to hold chunk %llu, which cannot be",
@@ -256,7 +257,8 @@ enum shard_status gpus_take_buffers(struct gpus *n, struct err *e)
 			(struct buffer){.state = WARM, .dirty = true, .chunk = (uint32_t)chunk};
 		n->count.dirty++;
 		n->where[chunk] = b;
-		store_away_lend(n->store, (uint32_t)chunk, store_away_buffer(n->store, b));
+		store_away_lend(n->away.store, (uint32_t)chunk,
+				store_away_buffer(n->away.store, b));
 	}
 	return SHARD_OK;
 }

@@ -5,11 +5,11 @@
 #ifndef SHARD_STORE_TIER_GPU_IMPL_H
 #define SHARD_STORE_TIER_GPU_IMPL_H
 
+#include "store/away_calls.h"
 #include "store/slots.h"
 #include "store/tier_gpu.h"
 
 #define NONE        UINT32_MAX
-#define CALLS_MAX   64u
 #define UPDATES_MAX 8u           /* On one device at a time. Each needs a free slot. */
 #define DIRTY       (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
 #define SPARE       2u           /* Buffers that another chunk can have, now or soon. */
@@ -26,22 +26,16 @@ struct buffer {
 	enum state state;
 	bool dirty;
 	uint32_t chunk; /* NONE: it is free. */
-	/* Pins, those that are not of a call, and of those the ones that write. */
-	uint32_t users, outside, writers;
+	struct away_users users;
 	uint32_t voids;    /* store_away_voids() when the copy began. */
 	struct slot_at to; /* Where it is being stored. */
 	uint64_t used;     /* The larger, the later somebody used it. */
 };
 
-struct call {
-	struct tier_pin pin;
-	struct list link;    /* In .updates, while it waits for its device. */
-	struct gpus *of;     /* NULL: it is free. */
-	bool make, accepted; /* accepted: whoever made the call knows, so it is carried out. */
-	struct tier_make what;
-	struct tier_call who;
+struct update {            /* Of a call, on its device. */
+	struct list link;  /* In .updates, while it waits. */
 	bool keeps;        /* It keeps the chunk for a save. */
-	uint32_t voids;    /* store_away_voids() when the update began. */
+	uint32_t voids;    /* store_away_voids() when it began. */
 	struct slot_at to; /* Where the new state is. */
 };
 
@@ -52,24 +46,21 @@ struct device {
 };
 
 struct gpus {
-	struct tier tier;
-	struct tier *ram; /* It computes in buffers, and sums. */
-	struct store *store;
+	struct away_tier away;
 	const struct tiles *tiles;
 	struct tier_gpu_conf conf;
 	struct device device[GPU_DEVICES_MAX];
 	struct buffer buffer[TIER_GPU_BUFFERS];
 	uint32_t buffers_nr, chunks_nr;
-	uint32_t *where;           /* [chunks_nr] The buffer that a chunk is in. */
-	uint8_t *updating;         /* [chunks_nr] It is being updated on its device. */
-	uint32_t outside, writers; /* Buffers with such pins. */
-	uint64_t uses;             /* Of buffers, so far. */
+	uint32_t *where;   /* [chunks_nr] The buffer that a chunk is in. */
+	uint8_t *updating; /* [chunks_nr] It is being updated on its device. */
+	uint64_t uses;     /* Of buffers, so far. */
 	bool serving, again;
 	bool lost, stopped; /* Nothing is begun any more. */
 	struct tier_gpu_count count;
-	struct list waiting; /* Pins. */
-	struct list updates; /* Calls. */
-	struct call call[CALLS_MAX];
+	struct list waiting;              /* Pins. */
+	struct list updates;              /* Those that wait. */
+	struct update update[AWAY_CALLS]; /* Of the call of that number. */
 };
 
 static inline bool gpus_over(const struct gpus *n)

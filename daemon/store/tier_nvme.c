@@ -35,8 +35,6 @@ static_assert(AWAY_TRAILER_BYTES == TRAILER_BYTES && TRAILER_BYTES == RING_ALIGN
 static_assert(TURNS_MIN < AWAY_BUFFERS_MIN, "one buffer is left for a chunk that stays");
 static_assert(sizeof(struct job) <= EXEC_ARGS_BYTES, "a job travels by value");
 
-static void call_pinned(struct tier_pin *p);
-
 static struct nvme *nvme_of(const struct tier *t)
 {
 	return (struct nvme *)(uintptr_t)t; /* The first field. */
@@ -44,12 +42,12 @@ static struct nvme *nvme_of(const struct tier *t)
 
 static uint64_t io_bytes(const struct nvme *n, uint32_t chunk)
 {
-	return store_away_bytes(n->store, chunk) + AWAY_TRAILER_BYTES;
+	return store_away_bytes(n->away.store, chunk) + AWAY_TRAILER_BYTES;
 }
 
 static uint64_t slot_at(const struct nvme *n, uint32_t slot)
 {
-	return store_away_area(n->store) + slot * store_away_slot(n->store);
+	return store_away_area(n->away.store) + slot * store_away_slot(n->away.store);
 }
 
 void nvme_lose(struct nvme *n, const char *what, uint32_t chunk, int64_t result)
@@ -71,7 +69,7 @@ static void holds(const struct nvme *n, uint32_t b)
 	const struct buffer *u = &n->buffer[b];
 	uint64_t word = u->chunk == NONE ? 0 : u->chunk + 1ull;
 
-	atomic_store(store_away_holds(n->store, b), word | (u->dirty ? DIRTY : 0));
+	atomic_store(store_away_holds(n->away.store, b), word | (u->dirty ? DIRTY : 0));
 }
 
 static void set_dirty(struct nvme *n, uint32_t b, bool dirty)
@@ -104,10 +102,10 @@ static void submit(struct nvme *n, uint32_t b, uint64_t seq, void (*run)(void *)
 {
 	struct exec_job job = {.run = run, .done = done, .owner = n};
 	uint32_t chunk = n->buffer[b].chunk;
-	struct job j = {.at = store_away_buffer(n->store, b),
+	struct job j = {.at = store_away_buffer(n->away.store, b),
 			.of = {.id = n->conf.id,
 			       .seq = seq,
-			       .bytes = store_away_bytes(n->store, chunk),
+			       .bytes = store_away_bytes(n->away.store, chunk),
 			       .chunk = chunk},
 			.buffer = b};
 
@@ -128,7 +126,7 @@ static uint32_t distance(const struct nvme *n, uint32_t chunk)
 /* The chunk in the buffer may be one that stays. */
 static void takes_turns(const struct nvme *n, struct buffer *u)
 {
-	if (store_away_index(n->store, u->chunk) < n->staying)
+	if (store_away_index(n->away.store, u->chunk) < n->staying)
 		list_remove(&u->link);
 }
 
@@ -142,7 +140,7 @@ static uint32_t last_again(struct nvme *n, bool dirty, uint32_t least)
 	list_each(it, &n->waiting) {
 		const struct tier_pin *p = list_of(it, struct tier_pin, link);
 
-		if (p->done == call_pinned && n->where[p->chunk] != NONE)
+		if (away_is_call(p) && n->where[p->chunk] != NONE)
 			n->buffer[n->where[p->chunk]].wanted = n->search;
 	}
 	list_each(it, &n->turns) {
@@ -165,8 +163,8 @@ static void forget(struct nvme *n, uint32_t b)
 
 	if (u->chunk == NONE)
 		return;
-	CHECK(u->users == 0 && !u->dirty);
-	store_away_lend(n->store, u->chunk, NULL);
+	CHECK(u->users.all == 0 && !u->dirty);
+	store_away_lend(n->away.store, u->chunk, NULL);
 	n->where[u->chunk] = NONE;
 	u->chunk = NONE;
 	u->state = FREE;
@@ -179,9 +177,9 @@ static void warm(struct nvme *n, uint32_t b, bool is_void)
 	struct buffer *u = &n->buffer[b];
 
 	u->state = WARM;
-	store_away_lend(n->store, u->chunk, store_away_buffer(n->store, b));
+	store_away_lend(n->away.store, u->chunk, store_away_buffer(n->away.store, b));
 	if (is_void)
-		store_void_set(n->store, u->chunk);
+		store_void_set(n->away.store, u->chunk);
 	holds(n, b);
 }
 
@@ -190,7 +188,8 @@ static void check_done(void *owner, void *args)
 	const struct job *j = args;
 	struct nvme *n = owner;
 	struct buffer *u = &n->buffer[j->buffer];
-	bool is_void = u->voids != store_away_voids(n->store, u->chunk); /* Since the read began. */
+	bool is_void =
+		u->voids != store_away_voids(n->away.store, u->chunk); /* Since the read began. */
 
 	CHECK(u->state == CHECKING);
 	if (is_void || j->ok)
@@ -228,7 +227,7 @@ static bool bring(struct nvme *n, uint32_t chunk, uint32_t b)
 	u->chunk = chunk;
 	takes_turns(n, u);
 	n->where[chunk] = b;
-	u->voids = store_away_voids(n->store, chunk);
+	u->voids = store_away_voids(n->away.store, chunk);
 	if (slot == SLOT_NONE) {
 		warm(n, b, true);
 		return true;
@@ -257,7 +256,7 @@ static void write_done(void *owner, uint64_t tag, int64_t result)
 		return;
 	}
 	n->count.written_bytes += (uint64_t)result;
-	if (u->voids != store_away_voids(n->store, chunk)) {
+	if (u->voids != store_away_voids(n->away.store, chunk)) {
 		slots_give(&n->slots, u->to.slot);
 	} else {
 		slots_put(&n->slots, chunk, &u->to);
@@ -289,10 +288,10 @@ void nvme_write_begin(struct nvme *n, uint32_t b)
 {
 	struct buffer *u = &n->buffer[b];
 
-	CHECK(u->state == WARM && u->dirty && u->users == 0);
+	CHECK(u->state == WARM && u->dirty && u->users.all == 0);
 	n->writes++;
 	u->state = SUMMING;
-	u->voids = store_away_voids(n->store, u->chunk);
+	u->voids = store_away_voids(n->away.store, u->chunk);
 	u->to = slots_take(&n->slots);
 	submit(n, b, u->to.seq, sum_run, sum_done);
 }
@@ -332,7 +331,8 @@ static void read_ahead(struct nvme *n)
 	for (uint32_t c = 0; n->ahead && !nvme_over(n) && c < n->chunks_nr; c++) {
 		uint32_t b;
 
-		if (!store_is_away(n->store, c) || !store_holds(n->store, c) || n->where[c] != NONE)
+		if (!store_is_away(n->away.store, c) || !store_holds(n->away.store, c) ||
+		    n->where[c] != NONE)
 			continue;
 		if ((b = last_again(n, false, distance(n, c) + 1)) == NONE)
 			return;
@@ -342,32 +342,12 @@ static void read_ahead(struct nvme *n)
 
 /* --- pins --- */
 
-static void use(struct nvme *n, uint32_t b, const struct tier_pin *p)
-{
-	struct buffer *u = &n->buffer[b];
-
-	u->users++;
-	if (p->done != call_pinned) {
-		n->outside += u->outside++ == 0;
-		n->writers += p->writes && u->writers++ == 0;
-	}
-	if (p->writes)
-		set_dirty(n, b, true); /* Before anything of it changes. */
-}
-
-/* A step has to find buffers to take turns in, however many pins others hold. And who writes may
- * hold a pin until another node has sent the chunk, which that node has to read: so those who read
- * have to find some, too, or two nodes would wait for each other. */
 static bool may_have(const struct nvme *n, const struct tier_pin *p, uint32_t b)
 {
-	uint32_t turns = n->buffers_nr - n->staying, few = turns / 4 > 0 ? turns / 4 : 1;
-	const struct buffer *u = b != NONE ? &n->buffer[b] : NULL;
+	uint32_t turns = n->buffers_nr - n->staying;
 
-	if (p->done == call_pinned || turns == 0)
-		return true;
-	if (p->writes && (u == NULL || u->writers == 0) && n->writers >= few)
-		return false;
-	return (u != NULL && u->outside > 0) || n->outside < (turns + 1) / 2;
+	return turns == 0 ||
+	       away_may_have(&n->away, b != NONE ? &n->buffer[b].users : NULL, p, turns);
 }
 
 /* *full: there is no buffer that could go. */
@@ -378,7 +358,7 @@ static bool grant(struct nvme *n, const struct tier_pin *p, bool *full)
 	if (!may_have(n, p, b))
 		return false;
 	if (b == NONE) {
-		if (p->done == call_pinned)
+		if (away_is_call(p))
 			n->next = p->chunk;
 		if (*full || (b = last_again(n, false, 0)) == NONE) {
 			*full = true;
@@ -388,7 +368,9 @@ static bool grant(struct nvme *n, const struct tier_pin *p, bool *full)
 	}
 	if (n->buffer[b].state < WARM || (p->writes && n->buffer[b].state > WARM))
 		return false;
-	use(n, b, p);
+	away_use(&n->away, &n->buffer[b].users, p);
+	if (p->writes)
+		set_dirty(n, b, true); /* Before anything of it changes. */
 	return true;
 }
 
@@ -433,10 +415,10 @@ static bool nvme_pin(struct tier *t, struct tier_pin *p)
 	struct nvme *n = nvme_of(t);
 	bool full = false;
 
-	if (!store_is_away(n->store, p->chunk))
+	if (!store_is_away(n->away.store, p->chunk))
 		return true;
 	if (!nvme_over(n) && grant(n, p, &full)) { /* Those who wait could not have that buffer. */
-		if (p->done == call_pinned)
+		if (away_is_call(p))
 			n->next = p->chunk + 1 < n->chunks_nr ? p->chunk + 1 : 0;
 		return true;
 	}
@@ -448,94 +430,29 @@ static bool nvme_pin(struct tier *t, struct tier_pin *p)
 static void nvme_unpin(struct tier *t, struct tier_pin *p, bool waited)
 {
 	struct nvme *n = nvme_of(t);
-	struct buffer *u;
 
-	if (!store_is_away(n->store, p->chunk))
+	if (!store_is_away(n->away.store, p->chunk))
 		return;
 	if (waited) {
 		list_remove(&p->link);
 		return;
 	}
-	u = &n->buffer[n->where[p->chunk]];
-	CHECK(u->users > 0);
-	u->users--;
-	if (p->done != call_pinned) {
-		CHECK(u->outside > 0 && n->outside > 0);
-		n->outside -= --u->outside == 0;
-		n->writers -= p->writes && --u->writers == 0;
-	}
+	away_unuse(&n->away, &n->buffer[n->where[p->chunk]].users, p);
 	nvme_serve(n);
 }
 
 /* --- calls --- */
 
-static void call_done(void *owner, uint64_t tag, const struct tier_result *r)
-{
-	struct call *c = owner;
-	struct nvme *n = c->of;
-	struct tier_call who = c->who;
-
-	(void)tag;
-	tier_unpin(&n->tier, &c->pin);
-	c->of = NULL;
-	who.done(who.owner, who.tag, r);
-}
-
-/* The chunk is in memory. */
-static enum shard_status carry_out(struct call *c)
-{
-	struct nvme *n = c->of;
-	struct tier_call who = {.done = call_done, .owner = c, .here = c->who.here};
-	enum shard_status st = SHARD_AGAIN;
-
-	for (; st != SHARD_OK; who.here = true) {
-		st = c->make ? n->ram->row->make(n->ram, &c->what, &who)
-			     : n->ram->row->apply(n->ram, &c->what.update, &who);
-		if (st == SHARD_OK || !c->waited)
-			break;
-		/* It was accepted, so it is carried out. */
-	}
-	return st;
-}
-
-static void call_pinned(struct tier_pin *p)
-{
-	struct call *c = list_of(p, struct call, pin);
-
-	(void)carry_out(c);
-}
-
-static enum shard_status begin(struct tier *t, const struct tier_make *what, bool make,
+static enum shard_status begin(struct nvme *n, const struct tier_make *what, bool make,
 			       const struct tier_call *who)
 {
-	struct nvme *n = nvme_of(t);
-	uint32_t i = 0;
-	struct call *c;
-	enum shard_status st;
+	struct away_call *c = away_call_take(&n->away, what, make, who);
 
-	while (i < CALLS_MAX && n->call[i].of != NULL)
-		i++;
-	if (i == CALLS_MAX)
+	if (c == NULL)
 		return SHARD_AGAIN;
 	n->ahead = false;
 	n->commit.eager |= !make;
-	c = &n->call[i];
-	*c = (struct call){.pin = {.chunk = what->update.chunk,
-				   .writes = !make || what->finish,
-				   .done = call_pinned},
-			   .of = n,
-			   .make = make,
-			   .waited = true,
-			   .what = *what,
-			   .who = *who};
-	if (!tier_pin(t, &c->pin))
-		return SHARD_OK;
-	c->waited = false;
-	if ((st = carry_out(c)) == SHARD_OK)
-		return SHARD_OK;
-	tier_unpin(t, &c->pin);
-	c->of = NULL;
-	return st;
+	return away_call_go(c);
 }
 
 static enum shard_status nvme_apply(struct tier *t, const struct tier_apply *a,
@@ -544,8 +461,8 @@ static enum shard_status nvme_apply(struct tier *t, const struct tier_apply *a,
 	struct nvme *n = nvme_of(t);
 	struct tier_make what = {.update = *a};
 
-	return store_is_away(n->store, a->chunk) ? begin(t, &what, false, c)
-						 : n->ram->row->apply(n->ram, a, c);
+	return store_is_away(n->away.store, a->chunk) ? begin(n, &what, false, c)
+						      : n->away.ram->row->apply(n->away.ram, a, c);
 }
 
 static enum shard_status nvme_make(struct tier *t, const struct tier_make *a,
@@ -553,29 +470,9 @@ static enum shard_status nvme_make(struct tier *t, const struct tier_make *a,
 {
 	struct nvme *n = nvme_of(t);
 
-	return store_is_away(n->store, a->update.chunk) ? begin(t, a, true, c)
-							: n->ram->row->make(n->ram, a, c);
-}
-
-static enum shard_status nvme_sum(struct tier *t, const struct tier_sum *s,
-				  const struct tier_call *c)
-{
-	return nvme_of(t)->ram->row->sum(nvme_of(t)->ram, s, c);
-}
-
-static enum shard_status nvme_patch(struct tier *t, const struct tier_patch *p,
-				    const struct tier_call *c)
-{
-	return nvme_of(t)->ram->row->patch(nvme_of(t)->ram, p, c);
-}
-
-static enum shard_status nvme_repair(struct tier *t, uint64_t stamp, bool applying,
-				     void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
-				     void *arg, uint64_t *kept, struct err *e)
-{
-	struct tier *ram = nvme_of(t)->ram;
-
-	return ram->row->repair(ram, stamp, applying, of, arg, kept, e);
+	return store_is_away(n->away.store, a->update.chunk)
+		       ? begin(n, a, true, c)
+		       : n->away.ram->row->make(n->away.ram, a, c);
 }
 
 static void nvme_ahead(struct tier *t)
@@ -598,7 +495,7 @@ static void nvme_stop(struct tier *t)
 
 static uint32_t nvme_lanes(const struct tier *t)
 {
-	return nvme_of(t)->ram->row->lanes(nvme_of(t)->ram);
+	return nvme_of(t)->away.ram->row->lanes(nvme_of(t)->away.ram);
 }
 
 /* --- begin and end --- */
@@ -620,7 +517,7 @@ static uint32_t staying(const struct store *st)
 
 static void destroy(struct nvme *n)
 {
-	tier_close(&n->ram);
+	tier_close(&n->away.ram);
 	free(n->buffer);
 	free(n->where);
 	slots_close(&n->slots);
@@ -635,7 +532,7 @@ static void nvme_close(struct tier *t)
 	nvme_stop(t);
 	for (uint32_t b = 0; b < n->buffers_nr; b++)
 		if (n->buffer[b].chunk != NONE)
-			store_away_lend(n->store, n->buffer[b].chunk, NULL);
+			store_away_lend(n->away.store, n->buffer[b].chunk, NULL);
 	destroy(n);
 }
 
@@ -643,12 +540,12 @@ static void nvme_close(struct tier *t)
 static enum shard_status take_buffers(struct nvme *n, struct err *e)
 {
 	for (uint32_t b = 0; b < n->buffers_nr; b++) {
-		uint64_t word = atomic_load(store_away_holds(n->store, b)),
+		uint64_t word = atomic_load(store_away_holds(n->away.store, b)),
 			 chunk = (word & ~DIRTY) - 1;
 
 		if (word == 0)
 			continue;
-		if (chunk >= n->chunks_nr || !store_is_away(n->store, (uint32_t)chunk) ||
+		if (chunk >= n->chunks_nr || !store_is_away(n->away.store, (uint32_t)chunk) ||
 		    n->where[chunk] != NONE)
 			return err_set(e, SHARD_MISMATCH,
 				       "a buffer is said to hold chunk %llu, which cannot be",
@@ -659,7 +556,8 @@ static enum shard_status take_buffers(struct nvme *n, struct err *e)
 		n->buffer[b].dirty = word & DIRTY;
 		n->count.dirty += n->buffer[b].dirty;
 		n->where[chunk] = b;
-		store_away_lend(n->store, (uint32_t)chunk, store_away_buffer(n->store, b));
+		store_away_lend(n->away.store, (uint32_t)chunk,
+				store_away_buffer(n->away.store, b));
 	}
 	return SHARD_OK;
 }
@@ -668,11 +566,11 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 				 const struct tier_nvme_conf *nvme, struct err *e)
 {
 	static const struct tier_row row = {.name = "nvme",
-					    .sum = nvme_sum,
+					    .sum = away_sum,
 					    .apply = nvme_apply,
 					    .make = nvme_make,
-					    .patch = nvme_patch,
-					    .repair = nvme_repair,
+					    .patch = away_patch,
+					    .repair = away_repair,
 					    .pin = nvme_pin,
 					    .unpin = nvme_unpin,
 					    .ahead = nvme_ahead,
@@ -687,8 +585,8 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 	CHECK(buffers > 0);
 	if (n == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"", s->name);
-	n->tier.row = &row;
-	n->store = conf->store;
+	n->away.tier.row = &row;
+	n->away.store = conf->store;
 	n->exec = conf->exec;
 	n->conf = *nvme;
 	n->chunks_nr = chunks_nr;
@@ -708,12 +606,12 @@ enum shard_status tier_nvme_open(struct tier **out, const struct tier_conf *conf
 	}
 	for (uint32_t c = 0; c < chunks_nr; c++)
 		n->where[c] = NONE;
-	if ((st = tier_ram_open(&n->ram, conf, e)) != SHARD_OK ||
+	if ((st = tier_ram_open(&n->away.ram, conf, e)) != SHARD_OK ||
 	    (st = slots_open(&n->slots, conf->store, 0, store_away_nr(conf->store),
 			     slots_nr(conf->store), e)) != SHARD_OK ||
 	    (st = take_buffers(n, e)) != SHARD_OK || (st = durable_open(n, e)) != SHARD_OK)
 		goto err_tier;
-	*out = &n->tier;
+	*out = &n->away.tier;
 	return SHARD_OK;
 err_tier:
 	destroy(n);

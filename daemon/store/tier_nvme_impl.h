@@ -5,11 +5,11 @@
 #ifndef SHARD_STORE_TIER_NVME_IMPL_H
 #define SHARD_STORE_TIER_NVME_IMPL_H
 
+#include "store/away_calls.h"
 #include "store/slots.h"
 #include "store/tier_nvme.h"
 
 #define NONE       UINT32_MAX
-#define CALLS_MAX  64u
 #define WRITES_MAX 8u /* At a time. */
 #define TURNS_MIN  3u /* Buffers: for a step, for who writes, and for who reads. */
 #define BAD_MAX    3u /* Slots that could not be written. */
@@ -30,19 +30,10 @@ struct buffer {
 	enum state state;
 	bool dirty;
 	uint32_t chunk; /* NONE: it is free. */
-	/* Pins, those that are not of a call, and of those the ones that write. */
-	uint32_t users, outside, writers;
+	struct away_users users;
 	uint32_t voids;    /* store_away_voids() when the transfer began. */
 	struct slot_at to; /* Where it is being written to. */
 	uint32_t wanted;   /* The last search in which a waiting call wanted its chunk. */
-};
-
-struct call {
-	struct tier_pin pin;
-	struct nvme *of; /* NULL: it is free. */
-	bool make, waited;
-	struct tier_make what;
-	struct tier_call who;
 };
 
 /* What is in hand of a tier_nvme_commit(). */
@@ -66,28 +57,24 @@ struct commit {
 };
 
 struct nvme {
-	struct tier tier;
-	struct tier *ram; /* It computes. */
-	struct store *store;
+	struct away_tier away;
 	struct exec exec;
 	struct tier_nvme_conf conf;
 	struct buffer *buffer; /* [buffers_nr] */
 	uint32_t *where;       /* [chunks_nr] The buffer that a chunk is in, or comes into. */
 	uint32_t chunks_nr, buffers_nr;
 	struct slots slots;
-	uint32_t writes, bad;      /* Slots being written, and those that cannot be. */
-	uint32_t outside, writers; /* Buffers with such pins. */
-	uint32_t staying;          /* So many chunks stay in memory once they are there. */
-	uint32_t next;             /* The chunk that the next call is most likely for. */
-	uint32_t search;           /* Numbers searches for a buffer. */
-	bool ahead;                /* A step is coming, and has not begun. */
+	uint32_t writes, bad; /* Slots being written, and those that cannot be. */
+	uint32_t staying;     /* So many chunks stay in memory once they are there. */
+	uint32_t next;        /* The chunk that the next call is most likely for. */
+	uint32_t search;      /* Numbers searches for a buffer. */
+	bool ahead;           /* A step is coming, and has not begun. */
 	bool serving, again;
 	bool lost, stopped; /* Nothing is begun any more. */
 	struct tier_nvme_count count;
 	struct commit commit;
 	struct list waiting; /* Pins. */
 	struct list turns;   /* Buffers that are free, or hold a chunk that does not stay. */
-	struct call call[CALLS_MAX];
 };
 
 /* In tier_nvme.c. */
@@ -103,7 +90,7 @@ static inline bool nvme_over(const struct nvme *n)
 
 static inline bool nvme_idle(const struct buffer *u)
 {
-	return u->state == WARM && u->users == 0;
+	return u->state == WARM && u->users.all == 0;
 }
 
 /* In tier_durable.c. */

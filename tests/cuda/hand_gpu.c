@@ -165,42 +165,6 @@ void hand_runs(struct gpu *g, uint32_t i)
 	job.done(job.owner, job.tag, st, kept);
 }
 
-static enum shard_status hand_submit(void *self, const struct exec_job *job)
-{
-	struct hand *h = self;
-
-	if (h->nr == JOBS || h->full)
-		return SHARD_AGAIN;
-	h->job[h->nr++] = *job;
-	return SHARD_OK;
-}
-
-static void hand_here(void *self, const struct exec_job *job)
-{
-	struct exec_job mine = *job;
-
-	(void)self;
-	mine.run(mine.args);
-	mine.done(mine.owner, mine.args);
-}
-
-static uint32_t hand_lanes(const void *self)
-{
-	(void)self;
-	return 2;
-}
-
-static void hand_run(struct hand *h, uint32_t i)
-{
-	struct exec_job job = h->job[i];
-
-	assert_in_range(i, 0, h->nr - 1);
-	h->nr--;
-	memmove(&h->job[i], &h->job[i + 1], (h->nr - i) * sizeof(job));
-	job.run(job.args);
-	job.done(job.owner, job.args);
-}
-
 /* --- the bench --- */
 
 uint32_t bench_draw(struct bench *b, uint32_t of)
@@ -276,9 +240,6 @@ static void lost(void *arg, const char *why)
 	b->lost++;
 	snprintf(b->why, sizeof(b->why), "%s", why);
 }
-
-static const struct exec_row hand_row = {
-	.name = "hand", .submit = hand_submit, .here = hand_here, .lanes = hand_lanes};
 
 enum shard_status bench_open(struct bench *b, struct err *e)
 {

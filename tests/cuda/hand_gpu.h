@@ -5,6 +5,7 @@
 #ifndef SHARD_TESTS_HAND_GPU_H
 #define SHARD_TESTS_HAND_GPU_H
 
+#include "lib/handexec.h"
 #include "store/store_impl.h"
 #include "store/tier_gpu.h"
 
@@ -27,12 +28,6 @@ struct gpu {
 };
 
 extern struct gpu gpus[DEVICES]; /* The tier has no other way to them. */
-
-struct hand {
-	struct exec_job job[JOBS];
-	uint32_t nr;
-	bool full;
-};
 
 struct bench {
 	struct layout *layout;

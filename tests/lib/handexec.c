@@ -3,13 +3,15 @@
  * runs them on its own thread. Nothing fails: a list that is full says AGAIN, as a pool does. */
 #include "lib/handexec.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 static enum shard_status hand_submit(void *self, const struct exec_job *job)
 {
 	struct hand *h = self;
 
-	if (h->nr == HAND_JOBS)
+	if (h->nr == HAND_JOBS || h->full)
 		return SHARD_AGAIN;
 	h->job[h->nr++] = *job;
 	return SHARD_OK;
@@ -37,6 +39,7 @@ void hand_run(struct hand *h, uint32_t i)
 {
 	struct exec_job job = h->job[i];
 
+	CHECK(i < h->nr);
 	h->nr--;
 	memmove(&h->job[i], &h->job[i + 1], (h->nr - i) * sizeof(job));
 	job.run(job.args);

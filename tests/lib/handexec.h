@@ -5,13 +5,15 @@
 
 #include "node/exec.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum { HAND_JOBS = 64 };
+enum { HAND_JOBS = 128 };
 
 struct hand {
 	struct exec_job job[HAND_JOBS];
 	uint32_t nr;
+	bool full; /* It takes no more for now. */
 };
 
 extern const struct exec_row hand_row;     /* Its self is a struct hand. */

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# copy.sh: tries deploy/examples/copy-*.sh with an rclone and an aws that keep the store in a
-# folder. Models and folders do not meet in the store, what has a manifest there is whole, also
+# copy.sh: tries deploy/examples/copy-checkpoint.sh with an rclone and an aws that keep the store in
+# a folder. Models and folders do not meet in the store, what has a manifest there is whole, also
 # where a tag is saved anew and the copy is cut short, links stay out, and what is fetched is what
-# was saved. Where rclone is installed, the first of them is tried with it too.
+# was saved. Where rclone is installed, the script is tried with it too.
 # shellcheck disable=SC2317 # is() calls the functions.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-copy.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 real=$(command -v rclone)
+script=deploy/examples/copy-checkpoint.sh
 checks=0 wrong=0
 mkdir "$dir/bin"
 
@@ -33,7 +34,14 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-at() { [[ $1 = store:* ]] && echo "$store/${1#store:}" || echo "$1"; }
+at()
+{
+	case $1 in
+	store:*) echo "$store/${1#store:}" ;;
+	s3://*) echo "$store/${1#s3://}" ;;
+	*) echo "$1" ;;
+	esac
+}
 verb=${args[0]} from=$(at "${args[1]}") to=$(at "${args[2]:-}")
 one() { { [ -L "$from$1" ] && [ $links = none ]; } || { mkdir -p "$(dirname "$to$1")" && cp "$from$1" "$to$1"; }; }
 many()
@@ -67,7 +75,7 @@ is() # WHAT COMMAND...
 	checks=$((checks + 1))
 	said=$("$@" 2>&1) && return 0
 	wrong=$((wrong + 1))
-	echo "not ok copy: $script: $what: $said"
+	echo "not ok copy: $SHARDD_COPY_TO: $what: $said"
 }
 no() { ! "$@"; }
 save() # FOLDER TAG TEXT
@@ -76,15 +84,14 @@ save() # FOLDER TAG TEXT
 	echo "$3" | tee "$1/$2/part" "$1/$2/client/0" "$1/$2/zlast" >"$1/$2/manifest.json"
 	: >"$1/$2/.copied"
 }
-copy() { SHARDD_MODEL=$1 sh "deploy/examples/$script" copy "$2"; }
-fetch() { sh "deploy/examples/$script" fetch "$@"; }
+copy() { SHARDD_MODEL=$1 sh "$script" copy "$2"; }
+fetch() { sh "$script" fetch "$@"; }
 same() { diff -r --exclude .copied "$1" "$2"; }
 
-try() # SCRIPT STORE
+try() # STORE [real]
 {
 	local a=$dir/jobs/a/ckpt b=$dir/jobs/b/ckpt at=$dir/store f
-	script=$1
-	export SHARDD_COPY_TO=$2
+	export SHARDD_COPY_TO=$1
 	rm -rf "$dir/jobs" "$at"
 	mkdir -p "$dir/back" "$at"
 	save "$a" step1 gpt
@@ -111,7 +118,7 @@ try() # SCRIPT STORE
 
 	# A tag that is saved anew.
 	save "$a" step1 newer
-	if [ -z "${3:-}" ]; then
+	if [ -z "${2:-}" ]; then
 		: >"$dir/store.cut"
 		is "a copy that is cut short" no copy gpt "$a/step1"
 		is "no manifest beside it" [ "$(find "$at" -name manifest.json | wc -l)" = 2 ]
@@ -129,17 +136,17 @@ try() # SCRIPT STORE
 	rm "$a/step1/link" "$a/step1/manifest.json"
 	ln -s "$a/step1/part" "$a/step1/manifest.json"
 	is "a manifest that is a link" no copy gpt "$a/step1"
-	is "a call without words" no sh "deploy/examples/$script"
+	is "a call without words" no sh "$script"
 }
 
 PATH=$dir/bin:$PATH
-try copy-rclone.sh store:shardd
-try copy-s3.sh store:shardd
+try store:shardd
+try s3://shardd
 if [ -n "$real" ]; then
 	rm "$dir/bin/rclone"
 	hash -r
 	export RCLONE_CONFIG=/dev/null
-	try copy-rclone.sh "$dir/store" real
+	try "$dir/store" real
 fi
 echo "copy: $checks checks, $wrong wrong"
 exit $((wrong > 0))

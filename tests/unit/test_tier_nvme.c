@@ -7,6 +7,7 @@
  * What an earlier process left is checked. */
 #include "base/check.h"
 #include "lib/fault.h"
+#include "lib/handexec.h"
 #include "store/away.h"
 #include "store/ring_impl.h"
 #include "store/store_impl.h"
@@ -25,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { CE = 1024, CHUNKS = 9, JOBS = 64, SLOT = 3 * 4096 + 4096, SLOTS = 64, PINS = 12 };
+enum { CE = 1024, CHUNKS = 9, SLOT = 3 * 4096 + 4096, SLOTS = 64, PINS = 12 };
 
 static const struct shard_tensor tensors[] = {
 	{.name = "a", .ndim = 1, .shape = {CHUNKS * CE - 100}}};
@@ -74,48 +75,6 @@ static const struct ring_row disk_row = {.name = "disk",
 					 .submit = disk_submit,
 					 .reap = disk_reap,
 					 .close = disk_close};
-
-struct hand {
-	struct exec_job job[JOBS];
-	uint32_t nr;
-	bool full;
-};
-
-static enum shard_status hand_submit(void *self, const struct exec_job *job)
-{
-	struct hand *h = self;
-
-	if (h->nr == JOBS || h->full)
-		return SHARD_AGAIN;
-	h->job[h->nr++] = *job;
-	return SHARD_OK;
-}
-
-static void hand_here(void *self, const struct exec_job *job)
-{
-	struct exec_job mine = *job;
-
-	(void)self;
-	mine.run(mine.args);
-	mine.done(mine.owner, mine.args);
-}
-
-static uint32_t hand_lanes(const void *self)
-{
-	(void)self;
-	return 2;
-}
-
-static void hand_run(struct hand *h, uint32_t i)
-{
-	struct exec_job job = h->job[i];
-
-	assert_in_range(i, 0, h->nr - 1);
-	h->nr--;
-	memmove(&h->job[i], &h->job[i + 1], (h->nr - i) * sizeof(job));
-	job.run(job.args);
-	job.done(job.owner, job.args);
-}
 
 /* --- the bench --- */
 
@@ -187,9 +146,6 @@ static void lost(void *arg, const char *why)
 	b->lost++;
 	snprintf(b->why, sizeof(b->why), "%s", why);
 }
-
-static const struct exec_row hand_row = {
-	.name = "hand", .submit = hand_submit, .here = hand_here, .lanes = hand_lanes};
 
 static enum shard_status open_tier(struct bench *b, struct err *e)
 {
