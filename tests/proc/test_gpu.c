@@ -135,6 +135,43 @@ static void test_killed_alone(void **state)
 	end(1);
 }
 
+/* Two models on the same devices, of which one is dropped. A kill costs neither anything. */
+static void test_two(void **state)
+{
+	struct crew *other = calloc(1, sizeof(*other));
+	char w[400];
+	uint64_t last;
+
+	(void)state;
+	CHECK(other != NULL);
+	begin(NODES, TIER, CLUSTER_SYSTEMD);
+	crew_init(other, "n");
+	crew_larger(other, CREW_SCALE_MAX);
+	other->extra = TIER " gpu_share=50";
+	other->pause_us = 1000;
+	for (int i = 0; i < 2; i++)
+		crew_add(other, on.cluster->node[1].unix_address, 1)->reconnects = true;
+	crew_start(other, UINT64_MAX);
+	crew_wait_step(other, 3);
+	for (int n = 0; n < NODES; n++) {
+		again(n);
+		assert_int_equal(cluster_logged(on.cluster, n, "event=model_kept model=n"), 1);
+		crew_wait_step(other, crew_step(other) + 3);
+	}
+	last = crew_finish(other);
+	for (int n = 0; n < NODES; n++)
+		crew_check(other, on.cluster->node[n].unix_address, last);
+	tool_expect(0, "", "shardctl", words(w, "model drop", "n"));
+	cluster_kill(on.cluster, 2);
+	cluster_spawn(on.cluster, 2);
+	cluster_ready(on.cluster, 2);
+	more(3);
+	assert_int_equal(cluster_logged(on.cluster, 2, "event=model_kept model=m"), 2);
+	assert_int_equal(cluster_logged(on.cluster, 2, "event=model_kept model=n"), 1);
+	end(NODES);
+	free(other);
+}
+
 /* What a save has of chunks on devices is what the crew has computed. */
 static void restored(const char *saved, const char *into)
 {
@@ -305,10 +342,10 @@ int main(int argc, char **argv)
 {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_saved_meanwhile), TEST(test_codes), TEST(test_killed),
-		TEST(test_killed_alone),    TEST(test_saved), TEST(test_moves),
-		TEST(test_device_fails),    TEST(test_fewer), TEST(test_tmpfs),
-		TEST(test_no_gpu),
+		TEST(test_saved_meanwhile), TEST(test_codes),        TEST(test_killed),
+		TEST(test_killed_alone),    TEST(test_two),          TEST(test_saved),
+		TEST(test_moves),           TEST(test_device_fails), TEST(test_fewer),
+		TEST(test_tmpfs),           TEST(test_no_gpu),
 	};
 
 	(void)argc;
