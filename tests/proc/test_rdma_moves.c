@@ -85,6 +85,7 @@ static void test_moves(void **state)
 	drain(r, "c", "node c is drained, gone");
 	crewed_steps(r, 5);
 	assert_int_equal(inproc_node_start(&n[2]), SHARD_OK);
+	linked_await(&n[0], "c", "state", "up"); /* Before, it would only be waited for again. */
 	drain(r, "--undo c", "node c holds its share of chunks again");
 	has_its_share(r);
 	crewed_steps(r, 5);

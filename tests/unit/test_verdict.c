@@ -13,6 +13,7 @@
 #define CORE_VALUES_NR   1
 #define CORE_TEXTS_BYTES 1024
 #include "core/attempt.c"
+#include "core/back.c"
 #include "core/copies.c"
 #include "core/coord.c"
 #include "core/core.c"
