@@ -182,24 +182,34 @@ def main():
             for k in range(o.rounds if timed else 0):
                 for s in timed[k % len(timed):] + timed[:k % len(timed)]:
                     found[s].append(run(build, s, size, ranks, o.steps))
-                    print(f"  round {k + 1} of {o.rounds}: {s}", file=sys.stderr, flush=True)
+                    print(f"  round {k + 1} of {o.rounds}: {told(s, found[s][-1:], ranks)}",
+                          file=sys.stderr, flush=True)
             for s in [s for s in systems if s not in timed]:
                 found[s].append(run(build, s, size, ranks, BF16_STEPS))
-                print(f"  once: {s}", file=sys.stderr, flush=True)
+                print(f"  once: {told(s, found[s], ranks)}", file=sys.stderr, flush=True)
             report(build, size, ranks, found)
 
 
+def figures(runs, ranks):
+    """Of one system: ms of a step (median, least), ms after backward, MiB of a rank and in all."""
+    steps = [max(ms) for said, _ in runs for ms in zip(*[r["steps"] for r in said])]
+    tails = [min(ms) for said, _ in runs for ms in zip(*[r["tail"] for r in said])]
+    daemon = statistics.median([d for _, d in runs])
+    each = statistics.median([statistics.mean([r["memory"] for r in said]) for said, _ in runs])
+    return (statistics.median(steps), min(steps), statistics.median(tails), each,
+            each * ranks + daemon, runs[0][0][0]["losses"])
+
+
+def told(system, runs, ranks):
+    """What a run found, for whoever waits, and if a later one fails."""
+    step, least, tail, _, total, _ = figures(runs, ranks)
+    return (f"{system}: {step:.0f} ms, {least:.0f} at least, {tail:.0f} after backward, "
+            f"{total:.0f} MiB in all")
+
+
 def report(build, size, ranks, found):
-    rows, params = {}, 0
-    for s, runs in found.items():
-        steps = [max(ms) for said, _ in runs for ms in zip(*[r["steps"] for r in said])]
-        tails = [min(ms) for said, _ in runs for ms in zip(*[r["tail"] for r in said])]
-        daemon = statistics.median([d for _, d in runs])
-        each = statistics.median([statistics.mean([r["memory"] for r in said]) for said, _ in runs])
-        losses = runs[0][0][0]["losses"]
-        params = runs[0][0][0]["params"]
-        rows[s] = (statistics.median(steps), min(steps), statistics.median(tails), each,
-                   each * ranks + daemon, losses)
+    rows = {s: figures(runs, ranks) for s, runs in found.items()}
+    params = next(iter(found.values()))[0][0][0]["params"]
     print(f"\n{params / 1e6:.1f} M parameters, {ranks} ranks\n")
     print("| system | step ms, median | min | after backward ms | MiB per rank | MiB in all "
           "| loss |")
