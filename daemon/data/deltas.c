@@ -98,7 +98,9 @@ uint32_t deltas_give(struct model *m, uint16_t node, uint32_t chunk, bool whole)
 		return m->img.slot;
 	got = d->got[chunk] >> node & 1;
 	d->got[chunk] |= 1ull << node;
-	return got && !whole && m->img.coded ? deltas_which(m) : m->img.slot;
+	/* A frozen chunk has no codes. */
+	return got && !whole && m->img.coded && d->codes.bytes[chunk] > 0 ? deltas_which(m)
+									  : m->img.slot;
 }
 
 void deltas_lost(struct model *m, uint16_t node, uint32_t chunk)
