@@ -187,8 +187,8 @@ static void image_head(const struct send_queue *o, uint32_t which, struct wire_h
 static bool image_route(const struct send_queue *o, uint32_t which, uint32_t chunk,
 			struct send_route *out)
 {
-	return !as_codes(o->model, which) && /* The memory of codes has no registration. */
-	       mr_image(o->model, o->peer, which, chunk, out);
+	return as_codes(o->model, which) ? mr_codes(o->model, o->peer, chunk, out)
+					 : mr_image(o->model, o->peer, which, chunk, out);
 }
 
 static void image_out(struct model *m)
@@ -592,6 +592,13 @@ static bool still_wanted(const void *model, const struct wire_head *h)
 void apply_landings(struct model *m)
 {
 	landing_judge(&m->img.landing, still_wanted, m);
+}
+
+void apply_open(struct model *m)
+{
+	CHECK(m->attempt.voted);
+	store_image_open(m->store);
+	apply_landings(m);
 }
 
 enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to,

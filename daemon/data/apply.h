@@ -31,6 +31,9 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 				   struct err *e);
 /* The wanted image parts have changed. Ends the landings of those that are not wanted any more. */
 void apply_landings(struct model *m);
+/* This node has voted. From now on its image may be overwritten, and what is landing of codes of
+ * the step before is dropped. */
+void apply_open(struct model *m);
 enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e);
 /* For patches.c. apply_image_wanted(): is this a part to take now, and into which image?
  * apply_image_lacks(): the same of a whole chunk of that step, if it is of the newest image or of

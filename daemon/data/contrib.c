@@ -332,10 +332,9 @@ static bool contribution_route(const struct send_queue *o, uint32_t which, uint3
 {
 	const struct model *m = o->model;
 
-	(void)which;
-	return !m->contrib.coded && /* The memory of codes has no registration. */
-	       mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
-			       absent_from(m, chunk, NULL, 0), out);
+	return mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
+			       contribution_bytes(m, which, chunk), absent_from(m, chunk, NULL, 0),
+			       out);
 }
 
 const struct send_source contrib_chunks = {

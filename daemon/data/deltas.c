@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "data/data.h"
-#include "data/model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,16 +51,6 @@ void deltas_free(struct model *m)
 	free(d);
 }
 
-const struct codes *deltas_codes(const struct model *m)
-{
-	return m->deltas != NULL ? &m->deltas->codes : NULL;
-}
-
-uint8_t *deltas_at(const struct model *m, uint32_t chunk)
-{
-	return store_image_codes(m->store) + m->deltas->codes.from[chunk];
-}
-
 bool deltas_made(const struct model *m, const struct record *r)
 {
 	if (m->deltas == NULL || r->outcome != RECORD_APPLIED)
@@ -98,7 +87,9 @@ uint32_t deltas_give(struct model *m, uint16_t node, uint32_t chunk, bool whole)
 		return m->img.slot;
 	got = d->got[chunk] >> node & 1;
 	d->got[chunk] |= 1ull << node;
-	return got && !whole && m->img.coded ? deltas_which(m) : m->img.slot;
+	/* A frozen chunk has no codes. */
+	return got && !whole && m->img.coded && d->codes.bytes[chunk] > 0 ? deltas_which(m)
+									  : m->img.slot;
 }
 
 void deltas_lost(struct model *m, uint16_t node, uint32_t chunk)
@@ -134,7 +125,8 @@ bool deltas_busy(const struct model *m, uint32_t chunk)
 }
 
 /* Do codes of that step go with the bytes of the chunk that are here? They may come before the
- * record does. Parts of a chunk that came as it is may have spoiled the image before. */
+ * record does. Parts of a chunk that came as it is may have spoiled the image before. After a vote
+ * codes of the next step may come by RDMA at any time, where those of this one are. */
 bool deltas_fit(const struct model *m, uint64_t step, uint32_t chunk)
 {
 	bool two = m->set.max_staleness > 0;
@@ -142,7 +134,7 @@ bool deltas_fit(const struct model *m, uint64_t step, uint32_t chunk)
 	if (!two && m->img.coming[chunk] == step)
 		return false;
 	if (m->sealed && step == m->content_step)
-		return m->img.coded && deltas_based(m, chunk);
+		return m->img.coded && !m->attempt.voted && deltas_based(m, chunk);
 	return store_image_chunk(m->store, m->img.slot, chunk) == data_version(m);
 }
 

@@ -7,12 +7,12 @@
 #define SHARD_DATA_DELTAS_H
 
 #include "base/status.h"
+#include "data/model.h"
 #include "store/codes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct model;
 struct record;
 
 struct deltas { /* Of one model. */
@@ -31,8 +31,14 @@ struct deltas { /* Of one model. */
 enum shard_status deltas_init(struct model *m, struct err *e);
 void deltas_free(struct model *m);
 /* How codes are coded, and where those of a chunk lie. NULL: the model has no image_codec. */
-const struct codes *deltas_codes(const struct model *m);
-uint8_t *deltas_at(const struct model *m, uint32_t chunk);
+static inline const struct codes *deltas_codes(const struct model *m)
+{
+	return m->deltas != NULL ? &m->deltas->codes : NULL;
+}
+static inline uint8_t *deltas_at(const struct model *m, uint32_t chunk)
+{
+	return store_image_codes(m->store) + m->deltas->codes.from[chunk];
+}
 /* Does the record make the image of codes, on all nodes? It does if several nodes gave gradients.
  */
 bool deltas_made(const struct model *m, const struct record *r);

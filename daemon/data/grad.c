@@ -164,7 +164,8 @@ static bool grad_route(const struct send_queue *o, uint32_t which, uint32_t chun
 	const struct model *m = o->model;
 
 	return mr_contribution(m, o->peer, chunk, grad_at(m, which, chunk),
-			       absent_from(m, chunk, NULL, 0), out);
+			       data_bytes(m, chunk, m->grad_bytes), absent_from(m, chunk, NULL, 0),
+			       out);
 }
 
 static uint64_t grad_bytes(const struct model *m, uint32_t which, uint32_t chunk)

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/deltas.h"
 #include "link/peer.h"
 #include "store/room.h"
 #include "wire/ops.h"
@@ -75,12 +76,19 @@ static size_t run_bytes(const struct model *m, const struct mr_run *run)
 	return layout_image_bytes(m->layout, run->first, run->chunks);
 }
 
+/* With an image_codec no image is sent or written by RDMA: a worker here may be making the image of
+ * a chunk of its codes at any time, so a chunk as it is comes by TCP, where that is looked at. */
+static bool by_codes(const struct mr *g)
+{
+	return g->m->deltas != NULL;
+}
+
 static bool want_image(const struct mr *g, uint16_t node, struct mr_item *i)
 {
 	uint32_t slot = (i->kind - MR_IMAGE) / MR_RUNS_MAX, k = (i->kind - MR_IMAGE) % MR_RUNS_MAX;
 	const struct mr_peer *rp = &g->peer[node];
 
-	if (slot > g->m->set.max_staleness || k >= rp->runs_nr)
+	if (by_codes(g) || slot > g->m->set.max_staleness || k >= rp->runs_nr)
 		return false;
 	i->base = store_image(g->m->store, slot, rp->run[k].first);
 	i->bytes = run_bytes(g->m, &rp->run[k]);
@@ -105,6 +113,34 @@ static bool want_sums(const struct mr *g, struct mr_item *i)
 	return i->base != NULL;
 }
 
+/* Codes that leave. With several copies they are part of what want_sums() has. */
+static bool want_codes(const struct mr *g, uint16_t node, struct mr_item *i)
+{
+	struct model *m = g->m;
+	bool deltas = i->kind == MR_DELTAS;
+	const struct codes *c = deltas ? deltas_codes(m) : &m->codes;
+
+	if (m->place.holders != NULL || c == NULL || c->quant.kind == QUANT_NONE ||
+	    g->held[deltas ? m->server->self : node] == 0)
+		return false;
+	i->base = deltas ? store_image_codes(m->store) : store_codes(m->store);
+	i->bytes = codes_span(c, 0, m->layout->chunks_nr);
+	return i->bytes > 0; /* Unless all is frozen. */
+}
+
+static bool want_patch(const struct mr *g, uint16_t node, struct mr_item *i)
+{
+	const struct mr_peer *rp = &g->peer[node];
+	uint32_t k = i->kind - MR_PATCH;
+
+	if (!by_codes(g) || k >= rp->runs_nr)
+		return false;
+	i->base = deltas_at(g->m, rp->run[k].first);
+	i->bytes = codes_span(deltas_codes(g->m), rp->run[k].first, rp->run[k].chunks);
+	i->remote = true;
+	return i->bytes > 0;
+}
+
 /* Is there such memory to register for the peer? */
 static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 {
@@ -120,15 +156,19 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 	}
 	if (i->kind == MR_SUMS)
 		return g->held[node] > 0 && want_sums(g, i);
+	if (i->kind < MR_OWN)
+		return want_codes(g, node, i);
 	if (i->kind < MR_IMAGE) {
-		if (slot > m->set.max_staleness || g->held[self] == 0)
+		if (by_codes(g) || slot > m->set.max_staleness || g->held[self] == 0)
 			return false;
 		i->base = store_image(m->store, slot, 0);
 		i->bytes = m->layout->image_bytes;
 		return true;
 	}
-	if (i->kind < MR_ARENA)
+	if (i->kind < MR_PATCH)
 		return want_image(g, node, i);
+	if (i->kind < MR_ARENA)
+		return want_patch(g, node, i);
 	if (g->held[node] == 0 || !(g->arenas >> slot & 1))
 		return false;
 	i->epoch = g->arena_epoch[slot];
@@ -252,15 +292,24 @@ static void submit(struct mr *g, uint16_t node, uint32_t nr)
 
 /* --- telling --- */
 
-static void add_region(Shard__Region *r, Shard__Regions *all, uint32_t kind,
-		       struct rdma_region *region, const struct mr_item *i)
+static void describe(Shard__Region *r, const struct mr_peer *rp, const struct mr_item *i,
+		     uint64_t placed)
 {
+	const struct mr_run *run = &rp->run[(i->kind - MR_IMAGE) % MR_RUNS_MAX];
+
 	shard__region__init(r);
-	r->kind = kind;
 	r->address = (uint64_t)(uintptr_t)i->base;
 	r->bytes = i->bytes;
-	r->rkey = rdma_region_rkey(region);
-	all->region[all->n_region++] = r;
+	r->rkey = rdma_region_rkey(rp->here[i->kind]);
+	if (i->kind == MR_SLOTS) {
+		r->kind = 1;
+		r->placed = placed;
+		return;
+	}
+	r->kind = i->kind < MR_PATCH ? 2 : 0;
+	r->image = i->kind < MR_PATCH ? (i->kind - MR_IMAGE) / MR_RUNS_MAX : 0;
+	r->first = run->first;
+	r->chunks = run->chunks;
 }
 
 void mr_tell(struct mr *g, uint16_t node)
@@ -269,25 +318,21 @@ void mr_tell(struct mr *g, uint16_t node)
 	struct arena *tx = &m->server->scratch.tx;
 	struct wire_head h = {.op = OP_REGION, .model = m->id};
 	Shard__Regions all = SHARD__REGIONS__INIT;
-	Shard__Region *r = arena_take(tx, (MR_ARENA) * sizeof(*r));
-	const struct mr_run *run = g->peer[node].run;
+	Shard__Region *r = arena_take(tx, MR_ARENA * sizeof(*r));
 
-	all.region = arena_take(tx, MR_ARENA * sizeof(*all.region));
-	CHECK(r != NULL && all.region != NULL);
+	all.region = arena_take(tx, MR_PATCH * sizeof(*all.region));
+	all.codes = arena_take(tx, MR_RUNS_MAX * sizeof(*all.codes));
+	CHECK(r != NULL && all.region != NULL && all.codes != NULL);
 	for (uint32_t kind = 0; kind < MR_ARENA; kind++) {
 		struct mr_item i = {.kind = kind};
-		struct rdma_region *region = g->peer[node].here[kind];
 
-		if (region == NULL || !wanted(g, node, &i) || !i.remote)
+		if (g->peer[node].here[kind] == NULL || !wanted(g, node, &i) || !i.remote)
 			continue;
-		add_region(&r[kind], &all, kind == MR_SLOTS ? 1 : 2, region, &i);
-		if (kind == MR_SLOTS) {
-			r[kind].placed = g->sum[m->server->self];
-			continue;
-		}
-		r[kind].image = (kind - MR_IMAGE) / MR_RUNS_MAX;
-		r[kind].first = run[(kind - MR_IMAGE) % MR_RUNS_MAX].first;
-		r[kind].chunks = run[(kind - MR_IMAGE) % MR_RUNS_MAX].chunks;
+		describe(&r[kind], &g->peer[node], &i, g->sum[m->server->self]);
+		if (kind < MR_PATCH)
+			all.region[all.n_region++] = &r[kind];
+		else
+			all.codes[all.n_codes++] = &r[kind];
 	}
 	g->peer[node].told = peer_send(m->server, node, &h, &all.base, NULL) == SHARD_OK;
 	arena_reset(tx);

@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mr.h: the memory of a model, for RDMA. On this node, each peer gets memory that it may write: its
- * landing slots and the image chunks that it holds and this node does not. Memory that is sent to
- * the peer is registered, too, but only this node reads it. Masters and moments are never
- * registered. Threads register the memory once, and the peer is told of it when all of it is
- * registered. Of the memory on a peer, this node keeps the checked addresses that the peer told. No
- * number of a peer is ever used on memory here. */
+ * landing slots and the image chunks that it holds and this node does not. With an image_codec it
+ * gets the places of the codes of these chunks instead. Memory that is sent to the peer is
+ * registered, too, but only this node reads it. Masters and moments are never registered. Threads
+ * register the memory once, and the peer is told of it when all of it is registered. Of the memory
+ * on a peer, this node keeps the checked addresses that the peer told. No number of a peer is ever
+ * used on memory here. */
 #ifndef SHARD_MR_H
 #define SHARD_MR_H
 
 #include "data/model.h"
 #include "link/rdma.h"
 
-/* Runs of a peer's chunks in an image. If there are more, all are registered as one. */
+/* Runs of a peer's chunks in an image, or in its codes. If there are more, all are registered as
+ * one. */
 #define MR_RUNS_MAX 64
 
 /* The kinds of memory of a model. From MR_ARENA on there is one for each arena. */
 enum {
 	MR_SLOTS,
 	MR_SUMS,
-	MR_OWN,                /* The images, to be read. */
-	MR_IMAGE = MR_OWN + 2, /* Runs of the images, to be written. */
-	MR_ARENA = MR_IMAGE + 2 * MR_RUNS_MAX,
+	MR_CODES,                              /* The codes of contributions, to be read. */
+	MR_DELTAS,                             /* The codes of images, to be read. */
+	MR_OWN,                                /* The images, to be read. */
+	MR_IMAGE = MR_OWN + 2,                 /* Runs of the images, to be written. */
+	MR_PATCH = MR_IMAGE + 2 * MR_RUNS_MAX, /* Runs of the codes of images, to be written. */
+	MR_ARENA = MR_PATCH + MR_RUNS_MAX,
 };
 
 struct mr_run { /* Chunks of an image that lie one after the other. */
@@ -46,8 +51,8 @@ struct mr_peer {
 	/* The fields below are about memory on the peer. */
 	bool known, release_due;
 	bool elsewhere; /* Its memory was made for other chunks than this node computes. */
-	struct mr_place slots, image[2 * MR_RUNS_MAX];
-	uint32_t images_nr;
+	struct mr_place slots, image[2 * MR_RUNS_MAX], codes[MR_RUNS_MAX];
+	uint32_t images_nr, codes_nr;
 	uint32_t posted; /* Frames to the peer that are not completed. */
 };
 
@@ -94,12 +99,13 @@ bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes
 enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard__Regions *body,
 			  struct err *e);
 /* Can this chunk go by RDMA? If so, fills in how. */
-/* at: where the contribution or reduced gradient lies. absent: how many tensors its last frame
- * names. slot: which of two images. */
+/* at: where the contribution, as it is or as codes, or the reduced gradient lies, so many bytes.
+ * absent: how many tensors its last frame names. slot: which of two images. */
 bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk, const void *at,
-		     uint32_t absent, struct send_route *out);
+		     uint64_t bytes, uint32_t absent, struct send_route *out);
 bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32_t chunk,
 	      struct send_route *out);
+bool mr_codes(const struct model *m, const struct peer *p, uint32_t chunk, struct send_route *out);
 void mr_posted(struct model *m, uint16_t node);
 void mr_sent(struct model *m, uint16_t node);
 /* In mr.c, for route.c. mr_tell(): tells the peer of everything again. mr_held_at(): the first

@@ -57,6 +57,30 @@ enum shard_status patches_head(struct model *m, const struct peer *p, const stru
 	return SHARD_OK;
 }
 
+/* The image of a chunk was made while this node voted for the next step. What codes it was made of
+ * is not known: the primary may have written those of the next step over them. */
+static bool overwritten(const struct model *m, uint32_t chunk)
+{
+	return m->attempt.voted && m->deltas->step[chunk] == m->content_step;
+}
+
+/* All codes of the chunk were here, and it lacks all the same. */
+static void missed(struct model *m, uint32_t chunk)
+{
+	uint16_t primary = place_primary(&m->place, chunk);
+
+	if (primary < m->server->nodes_nr && primary != m->server->self)
+		images_missed(m, primary, chunk);
+}
+
+/* No codes go with what is left of the image before. */
+static void spoiled(struct model *m, uint32_t chunk)
+{
+	m->img.coming[chunk] = m->deltas->step[chunk];
+	m->img.parts[chunk] = 0;
+	missed(m, chunk);
+}
+
 /* A tag has the generation and the chunk. */
 static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
@@ -69,8 +93,12 @@ static void done(void *owner, uint64_t tag, const struct tier_result *r)
 	d->in_hand--;
 	d->busy[chunk] = 0;
 	d->parts[chunk] = 0;
-	if (tag >> 32 == m->generation && apply_image_lacks(m, d->step[chunk], chunk, &slot))
-		apply_image_came(m, slot, chunk, d->step[chunk]);
+	if (tag >> 32 == m->generation && apply_image_lacks(m, d->step[chunk], chunk, &slot)) {
+		if (overwritten(m, chunk))
+			spoiled(m, chunk);
+		else
+			apply_image_came(m, slot, chunk, d->step[chunk]);
+	}
 	data_release(m);
 }
 
@@ -84,7 +112,9 @@ static enum shard_status hand_out(struct model *m, uint32_t chunk)
 
 	if (!apply_image_lacks(m, d->step[chunk], chunk, &p.slot) ||
 	    !deltas_fit(m, d->step[chunk], chunk)) {
-		d->busy[chunk] = 0; /* Another record came while it waited. */
+		d->busy[chunk] = 0; /* Another record, or a vote, came while it waited. */
+		if (overwritten(m, chunk))
+			missed(m, chunk);
 		return SHARD_OK;
 	}
 	p.before = deltas_before(m, p.slot);

@@ -9,6 +9,7 @@
 #include "data/mr.h"
 
 #include "base/check.h"
+#include "data/deltas.h"
 #include "link/peer.h"
 #include "wire/frame.h"
 #include "wire/ops.h"
@@ -55,6 +56,29 @@ static enum shard_status take_image(const struct mr *g, const Shard__Region *r, 
 	return SHARD_OK;
 }
 
+static enum shard_status take_codes(const struct mr *g, const Shard__Regions *body,
+				    struct mr_peer *to, struct err *e)
+{
+	const struct codes *c = deltas_codes(g->m);
+
+	for (size_t i = 0; i < body->n_codes; i++) {
+		const Shard__Region *r = body->codes[i];
+
+		if (c == NULL || r->chunks == 0 ||
+		    (uint64_t)r->first + r->chunks > g->m->layout->chunks_nr)
+			return bad(g, r, "there are no such codes", e);
+		if (r->address == 0 || r->address + r->bytes < r->address)
+			return bad(g, r, "no address", e);
+		if (r->bytes < codes_span(c, r->first, r->chunks))
+			return bad(g, r, "too few for their codes", e);
+		if (to->codes_nr == NR(to->codes))
+			return bad(g, r, "too many regions", e);
+		to->codes[to->codes_nr++] =
+			(struct mr_place){r->address, r->rkey, 0, {r->first, r->chunks}};
+	}
+	return SHARD_OK;
+}
+
 static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Regions *body,
 			      struct mr_peer *to, struct err *e)
 {
@@ -80,7 +104,7 @@ static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Re
 			return bad(g, r, "too few for the chunks held there", e);
 		to->slots = (struct mr_place){.address = r->address, .rkey = r->rkey};
 	}
-	return st;
+	return st == SHARD_OK ? take_codes(g, body, to, e) : st;
 }
 
 static void answer_release(struct peer *p, uint32_t model)
@@ -142,6 +166,8 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	rp->elsewhere = fresh.elsewhere;
 	rp->images_nr = fresh.images_nr;
 	memcpy(rp->image, fresh.image, sizeof(rp->image));
+	rp->codes_nr = fresh.codes_nr;
+	memcpy(rp->codes, fresh.codes, sizeof(rp->codes));
 	if (first && rp->told)
 		mr_tell(g, p->node); /* The peer may not have had the model when it was told. */
 	return SHARD_OK;
@@ -180,12 +206,13 @@ static const struct rdma_region *source(const struct model *m, uint16_t node, co
 	return NULL;
 }
 
+/* Codes take fewer bytes than the elements, so they have room where these have it. */
 bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk, const void *at,
-		     uint32_t absent, struct send_route *out)
+		     uint64_t bytes, uint32_t absent, struct send_route *out)
 {
 	const struct mr_peer *rp = &m->mr->peer[p->node];
-	size_t bytes = (size_t)layout_chunk_elems(m->layout, chunk) * m->grad_bytes;
 
+	CHECK(bytes <= (uint64_t)layout_chunk_elems(m->layout, chunk) * m->grad_bytes);
 	if (p->node >= m->mr->nodes_nr || rdma_link_queues(p) == NULL || !rp->known ||
 	    rp->slots.address == 0 || !mr_held(m, p->node, chunk))
 		return false;
@@ -198,32 +225,58 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 	return out->from != NULL;
 }
 
+/* What that node shows or computes with may be overwritten only for a step that it voted for. It
+ * may not be for a seal, or long after the step. */
+static bool open_there(const struct model *m, const struct peer *p)
+{
+	return p->node < m->mr->nodes_nr && rdma_link_queues(p) != NULL &&
+	       m->mr->peer[p->node].known && m->record.outcome == RECORD_APPLIED &&
+	       m->record.id.step == m->content_step;
+}
+
+/* The place in that node's memory whose run has the chunk. NULL: there is none. */
+static const struct mr_place *place_with(const struct mr_place *at, uint32_t nr, uint32_t image,
+					 uint32_t chunk)
+{
+	for (uint32_t i = 0; i < nr; i++)
+		if (at[i].image == image && chunk >= at[i].run.first &&
+		    chunk - at[i].run.first < at[i].run.chunks)
+			return &at[i];
+	return NULL;
+}
+
 bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32_t chunk,
 	      struct send_route *out)
 {
 	const struct mr_peer *rp = &m->mr->peer[p->node];
 	const struct layout *l = m->layout;
+	const struct mr_place *at;
 
-	/* The image of that node may be overwritten only for a step that the node voted for. It may
-	 * not be for a seal, or long after the step. */
-	if (p->node >= m->mr->nodes_nr || rdma_link_queues(p) == NULL || !rp->known ||
-	    m->record.outcome != RECORD_APPLIED || m->record.id.step != m->content_step ||
-	    slot != m->img.slot)
+	if (!open_there(m, p) || slot != m->img.slot || rp->here[MR_OWN + slot] == NULL ||
+	    (at = place_with(rp->image, rp->images_nr, slot, chunk)) == NULL)
 		return false;
 	way(p, chunk, out);
 	out->from = rp->here[MR_OWN + slot];
-	for (uint32_t i = 0; i < rp->images_nr && out->from != NULL; i++) {
-		const struct mr_place *at = &rp->image[i];
+	out->remote = at->address + layout_image_at(l, layout_chunk_start(l, chunk)) -
+		      layout_image_at(l, layout_chunk_start(l, at->run.first));
+	out->rkey = at->rkey;
+	return true;
+}
 
-		if (at->image != slot || chunk < at->run.first ||
-		    chunk - at->run.first >= at->run.chunks)
-			continue;
-		out->remote = at->address + layout_image_at(l, layout_chunk_start(l, chunk)) -
-			      layout_image_at(l, layout_chunk_start(l, at->run.first));
-		out->rkey = at->rkey;
-		return true;
-	}
-	return false;
+bool mr_codes(const struct model *m, const struct peer *p, uint32_t chunk, struct send_route *out)
+{
+	const struct mr_peer *rp = &m->mr->peer[p->node];
+	const struct codes *c = deltas_codes(m);
+	const struct mr_place *at;
+
+	if (!open_there(m, p) || !m->img.coded ||
+	    (at = place_with(rp->codes, rp->codes_nr, 0, chunk)) == NULL)
+		return false;
+	way(p, chunk, out);
+	out->from = source(m, p->node, deltas_at(m, chunk), c->bytes[chunk]);
+	out->remote = at->address + c->from[chunk] - c->from[at->run.first];
+	out->rkey = at->rkey;
+	return out->from != NULL;
 }
 
 void mr_posted(struct model *m, uint16_t node)

@@ -518,7 +518,7 @@ static void act_open(struct model *m, const struct core_action *a)
 	m->attempt.voted = true;
 	m->attempt.voted_ns = clock_ns();
 	m->image_in = (struct model_flow){.total = m->image_in.total};
-	store_image_open(m->store);
+	apply_open(m);
 }
 
 static void act_apply(struct model *m, const struct core_action *a)

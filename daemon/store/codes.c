@@ -68,6 +68,14 @@ enum shard_status codes_init(struct codes *c, const struct layout *l, const stru
 	return SHARD_OK;
 }
 
+uint64_t codes_span(const struct codes *c, uint32_t first, uint32_t chunks)
+{
+	uint32_t last = first + chunks - 1;
+
+	CHECK(chunks > 0 && last >= first);
+	return c->from[last] + c->bytes[last] - c->from[first];
+}
+
 void codes_free(struct codes *c)
 {
 	free(c->at);

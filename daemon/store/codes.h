@@ -21,5 +21,7 @@ uint64_t codes_bytes(const struct layout *l, const struct quant *q, enum shard_d
 enum shard_status codes_init(struct codes *c, const struct layout *l, const struct quant *q,
 			     enum shard_dtype dt, struct err *e);
 void codes_free(struct codes *c); /* NULL pointers are fine. */
+/* The bytes from where those of chunk `first` begin to where those of the last of so many end. */
+uint64_t codes_span(const struct codes *c, uint32_t first, uint32_t chunks);
 
 #endif

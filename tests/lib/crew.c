@@ -191,21 +191,29 @@ static uint32_t size_of(const struct crew *c, uint64_t step)
 	return size;
 }
 
-/* The largest code of an image_codec. 0: there is none. */
-static float image_most(const struct crew *c)
+/* What the extra settings say behind "key=". NULL: nothing. */
+static const char *setting(const struct crew *c, const char *key)
 {
-	if (c->extra == NULL)
-		return 0;
-	return strstr(c->extra, "image_codec=int8") != NULL   ? 127
-	       : strstr(c->extra, "image_codec=int4") != NULL ? 7
-							      : 0;
+	const char *at = c->extra != NULL ? strstr(c->extra, key) : NULL;
+
+	return at != NULL ? at + strlen(key) : NULL;
 }
 
-static uint32_t chunk_elems(const struct crew *c)
+/* The largest code of a codec. 0: there is none. */
+static float most_of(const struct crew *c, const char *codec)
 {
-	const char *at = c->extra != NULL ? strstr(c->extra, "chunk_elems=") : NULL;
+	const char *kind = setting(c, codec);
 
-	return at != NULL ? (uint32_t)strtoul(strchr(at, '=') + 1, NULL, 10) : 1024;
+	if (kind == NULL || strncmp(kind, "int", 3) != 0)
+		return 0;
+	return kind[3] == '8' ? 127 : 7;
+}
+
+static uint32_t number(const struct crew *c, const char *key, uint32_t otherwise)
+{
+	const char *is = setting(c, key);
+
+	return is != NULL ? (uint32_t)strtoul(is, NULL, 10) : otherwise;
 }
 
 /* Do several nodes give gradients to a step? Each node has one member of an elastic crew. */
@@ -217,45 +225,85 @@ static bool several_nodes(const struct crew *c, uint32_t size)
 	return false;
 }
 
+/* Each element becomes what its code stands for. A tensor begins at a multiple of 64 elements, and
+ * a segment is its part of one chunk. */
+static void code_segments(const struct crew *c, float *x, uint16_t *lost, float most)
+{
+	uint32_t at = 0, start = 0, chunk = number(c, "chunk_elems=", 1024), n;
+	uint32_t block = number(c, "codec_block=", 256);
+
+	for (uint32_t t = 0; t < CREW_TENSORS; t++, start = (start + n + 63) / 64 * 64, at += n) {
+		n = c->numel[t];
+		for (uint32_t i = 0, run; i < n; i += run) {
+			run = chunk - (start + i) % chunk;
+			run = run < n - i ? run : n - i;
+			refcode(x + at + i, lost != NULL ? lost + at + i : NULL, run, most, block);
+		}
+	}
+}
+
+/* The reduced gradient of a step with a grad_codec. */
+static void coded_sum(struct crew *c, uint64_t step, float *sum)
+{
+	static float x[CREW_NUMEL_MAX];
+	bool feedback = setting(c, "error_feedback=no") == NULL, any;
+	uint32_t seen = 0, nr = 0;
+
+	for (uint32_t r = 0; r < c->nr; r++) {
+		uint32_t node = c->member[r].node;
+		uint16_t *lost = c->lost[node];
+
+		if (seen >> node & 1)
+			continue;
+		seen |= 1u << node;
+		for (uint32_t i = 0; i < c->total; i++)
+			x[i] = node_sum(c, step, node, i, &any) +
+			       (feedback ? dtype_from_bf16(lost[i]) : 0);
+		code_segments(c, x, lost, most_of(c, "grad_codec="));
+		for (uint32_t i = 0; i < c->total; i++)
+			sum[i] = nr == 0 ? x[i] : sum[i] + x[i];
+		nr++;
+	}
+	for (uint32_t i = 0; i < c->total; i++)
+		sum[i] = dtype_from_bf16(dtype_to_bf16(sum[i]));
+}
+
 /* The image after the seal, and with most = 0 after each step: the master, rounded. With codes it
- * is the image before, and what the codes of the difference stand for. Each tensor begins at a
- * multiple of 64 elements, and a segment is its part of one chunk. */
+ * is the image before, and what the codes of the difference stand for. */
 static void reference_image(struct crew *c, float most)
 {
 	static float before[CREW_NUMEL_MAX];
-	uint32_t at = 0, start = 0, chunk = chunk_elems(c), n;
 
-	for (uint32_t t = 0; t < CREW_TENSORS; t++, start = (start + n + 63) / 64 * 64) {
-		n = c->numel[t];
-		for (uint32_t i = at; i < at + n; i++) {
-			before[i] = most > 0 ? c->image[i] : 0;
-			c->image[i] = c->p[i] - before[i];
-		}
-		for (uint32_t i = 0, run; most > 0 && i < n; i += run) {
-			run = chunk - (start + i) % chunk;
-			run = run < n - i ? run : n - i;
-			refcode(c->image + at + i, NULL, run, most, 256);
-		}
-		for (uint32_t i = at; i < at + n; i++)
-			c->image[i] = dtype_from_bf16(dtype_to_bf16(before[i] + c->image[i]));
-		at += n;
+	for (uint32_t i = 0; i < c->total; i++) {
+		before[i] = most > 0 ? c->image[i] : 0;
+		c->image[i] = c->p[i] - before[i];
 	}
+	if (most > 0)
+		code_segments(c, c->image, NULL, most);
+	for (uint32_t i = 0; i < c->total; i++)
+		c->image[i] = dtype_from_bf16(dtype_to_bf16(before[i] + c->image[i]));
 }
 
 static void reference_step(struct crew *c)
 {
+	static float coded[CREW_NUMEL_MAX];
 	uint64_t t = ++c->ref_step;
 	uint32_t size = size_of(c, t);
 	float mult = (float)(1.0 / (double)size), decay = (float)(1 - LR * DECAY),
 	      b2 = (float)BETA2;
 	float one1 = (float)(1 - BETA1), one2 = (float)(1 - BETA2), eps = (float)EPS;
+	bool codes = most_of(c, "grad_codec=") > 0 && several_nodes(c, size);
 	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))),
 	      bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
 
 	if (t == 1 || atomic_load(&c->sealed[t - 1]))
 		reference_image(c, 0);
+	if (codes)
+		coded_sum(c, t, coded);
 	for (uint32_t i = 0; i < c->total; i++) {
-		float sum = c->elastic ? exact_sum(t, size, i) : reduced(c, t, i);
+		float sum = codes        ? coded[i]
+			    : c->elastic ? exact_sum(t, size, i)
+					 : reduced(c, t, i);
 		float g = sum * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
 		float v = fmaf(one2 * g, g, b2 * c->v[i]), d = sqrtf(v) / bc2 + eps;
 
@@ -263,7 +311,7 @@ static void reference_step(struct crew *c)
 		c->m[i] = m;
 		c->v[i] = v;
 	}
-	reference_image(c, several_nodes(c, size) ? image_most(c) : 0);
+	reference_image(c, several_nodes(c, size) ? most_of(c, "image_codec=") : 0);
 }
 
 static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, const char *what,
@@ -340,7 +388,7 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 	compare(c, m, SHARD_EXP_AVG_SQ, "exp_avg_sq", c->v, step);
 	if (step == 0 || atomic_load(&c->sealed[step]))
 		reference_image(c, 0);
-	compare(c, m, SHARD_IMAGE, "image", image_most(c) > 0 ? c->image : c->p, step);
+	compare(c, m, SHARD_IMAGE, "image", most_of(c, "image_codec=") > 0 ? c->image : c->p, step);
 	shard_disconnect(&client);
 }
 
@@ -470,7 +518,7 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 		elastic_told(b->crew, &r);
 	}
 	GO(shard_world_get(m, w));
-	if (image_most(b->crew) > 0 && atomic_load(&b->rolled_back) != back)
+	if (most_of(b->crew, "image_codec=") > 0 && atomic_load(&b->rolled_back) != back)
 		rolled_back_to(b->crew, w->step);
 	return true;
 }

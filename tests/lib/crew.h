@@ -52,9 +52,11 @@ struct crew {
 	/* With an image_codec: the weights of that step came from a checkpoint. */
 	_Atomic uint8_t sealed[CREW_STEPS_MAX];
 	/* The right result. The image counts only with an image_codec, of which one tensor after
-	 * the other is coded: no image dtypes of their own. */
+	 * the other is coded: no image dtypes of their own. With a grad_codec the crew is not
+	 * elastic, and its nodes keep their memory or have error_feedback=no. */
 	uint64_t ref_step;
 	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX], image[CREW_NUMEL_MAX];
+	uint16_t lost[CREW_MAX][CREW_NUMEL_MAX]; /* [node] With a grad_codec: its residual, bf16. */
 };
 
 void crew_init(struct crew *c, const char *name);

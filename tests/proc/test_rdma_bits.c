@@ -38,6 +38,15 @@ static const struct shard_tensor own[TENSORS] = {
 	{.name = "last", .ndim = 1, .shape = {20000}, .image = SHARD_F32},
 };
 
+static const struct shard_tensor frozen[TENSORS] = {
+	{.name = "wide", .ndim = 1, .shape = {150001}},
+	{.name = "a", .ndim = 1, .shape = {64}},
+	{.name = "one", .ndim = 1, .shape = {1}},
+	{.name = "mid", .ndim = 2, .shape = {50, 100}},
+	{.name = "few", .ndim = 1, .shape = {3}},
+	{.name = "last", .ndim = 1, .flags = SHARD_FROZEN, .shape = {20000}}, /* Whole chunks. */
+};
+
 struct how {
 	const char *name;
 	uint32_t nodes, ranks; /* `ranks` is the number on each node. */
@@ -45,7 +54,8 @@ struct how {
 	uint32_t chunk;
 	bool absent;
 	const char *settings, *net;
-	bool own; /* Some tensors have an image dtype of their own. */
+	/* Some tensors have an image dtype of their own, or the last one is frozen. */
+	enum { PLAIN, OWN, FROZEN } set;
 };
 
 struct training;
@@ -65,7 +75,7 @@ struct training {
 
 static enum shard_dtype image_of(const struct how *h, uint32_t t)
 {
-	return h->own && own[t].image != 0 ? (enum shard_dtype)own[t].image : h->image;
+	return h->set == OWN && own[t].image != 0 ? (enum shard_dtype)own[t].image : h->image;
 }
 
 static uint64_t numel(uint32_t t)
@@ -102,7 +112,7 @@ static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
 		 "timeout=20s %s",
 		 world, world, h->ranks, h->chunk, h->settings ? h->settings : "");
 	s.name = "m";
-	s.tensors = h->own ? own : tensors;
+	s.tensors = h->set == OWN ? own : h->set == FROZEN ? frozen : tensors;
 	s.tensors_nr = TENSORS;
 	s.image = h->image;
 	s.grad = h->grad;
@@ -155,7 +165,9 @@ static void *train(void *arg)
 		MUST(shard_begin(m, NULL, &s));
 		CHECK(s.step == n && s.rank == r->nr);
 		for (uint32_t t = TENSORS; t-- > 0;)
-			if (absent(r->of->how, n, r->nr, t))
+			if (r->of->how->set == FROZEN && (frozen[t].flags & SHARD_FROZEN))
+				continue;
+			else if (absent(r->of->how, n, r->nr, t))
 				MUST(shard_push_none(m, t));
 			else
 				push(r, m, n, t);
@@ -251,31 +263,31 @@ static void equal_bits(void **state)
 }
 
 static const struct how hows[] = {
-	{"bf16", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, NULL, false},
-	{"fp32, two local ranks", 2, 2, SHARD_F32, SHARD_F32, 8192, false, "clip=0.5", NULL, false},
+	{"bf16", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, NULL, PLAIN},
+	{"fp32, two local ranks", 2, 2, SHARD_F32, SHARD_F32, 8192, false, "clip=0.5", NULL, PLAIN},
 	{"fp16 gradients, bf16 image", 2, 1, SHARD_BF16, SHARD_F16, 65536, false, "loss_scale=1",
-	 NULL, false},
-	{"absent tensors", 2, 2, SHARD_F32, SHARD_BF16, 1024, true, NULL, NULL, false},
-	{"one chunk", 2, 1, SHARD_F32, SHARD_F32, 1u << 20, true, NULL, NULL, false},
+	 NULL, PLAIN},
+	{"absent tensors", 2, 2, SHARD_F32, SHARD_BF16, 1024, true, NULL, NULL, PLAIN},
+	{"one chunk", 2, 1, SHARD_F32, SHARD_F32, 1u << 20, true, NULL, NULL, PLAIN},
 	{"three nodes", 3, 1, SHARD_F32, SHARD_F32, 16384, true, NULL, "rdma_queue_pairs = 3",
-	 false},
+	 PLAIN},
 	{"three nodes, two ranks, one queue pair", 3, 2, SHARD_BF16, SHARD_BF16, 4096, false, NULL,
-	 "rdma_queue_pairs = 1", false},
-	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL, false},
+	 "rdma_queue_pairs = 1", PLAIN},
+	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL, PLAIN},
 	{"stale, three nodes", 3, 1, SHARD_BF16, SHARD_BF16, 4096, false, "max_staleness=1",
-	 "connections = 2", false},
-	{"two copies", 2, 2, SHARD_F32, SHARD_BF16, 4096, true, "replicas=2 clip=0.5", NULL, false},
+	 "connections = 2", PLAIN},
+	{"two copies", 2, 2, SHARD_F32, SHARD_BF16, 4096, true, "replicas=2 clip=0.5", NULL, PLAIN},
 	{"three nodes, two copies", 3, 1, SHARD_BF16, SHARD_BF16, 8192, true,
-	 "replicas=2 max_staleness=1", "connections = 2\nrdma_queue_pairs = 3", false},
+	 "replicas=2 max_staleness=1", "connections = 2\nrdma_queue_pairs = 3", PLAIN},
 	{"three nodes, three copies", 3, 1, SHARD_F32, SHARD_F32, 65536, false, "replicas=3", NULL,
-	 false},
+	 PLAIN},
 	{.name = "own image dtypes",
 	 .nodes = 2,
 	 .ranks = 2,
 	 .image = SHARD_BF16,
 	 .grad = SHARD_BF16,
 	 .chunk = 4096,
-	 .own = true},
+	 .set = OWN},
 	{.name = "three nodes, own image dtypes, stale",
 	 .nodes = 3,
 	 .ranks = 1,
@@ -284,7 +296,7 @@ static const struct how hows[] = {
 	 .chunk = 1024,
 	 .absent = true,
 	 .settings = "max_staleness=1",
-	 .own = true},
+	 .set = OWN},
 	{.name = "three nodes, two copies, own image dtypes",
 	 .nodes = 3,
 	 .ranks = 1,
@@ -293,9 +305,32 @@ static const struct how hows[] = {
 	 .chunk = 16384,
 	 .settings = "replicas=2",
 	 .net = "rdma_queue_pairs = 3",
-	 .own = true},
+	 .set = OWN},
+	{"codes, two ranks", 2, 2, SHARD_BF16, SHARD_BF16, 4096, true,
+	 "clip=0.5 grad_codec=int8 image_codec=int4", NULL, PLAIN},
+	{"codes, three nodes, two copies", 3, 1, SHARD_F32, SHARD_BF16, 65536, true,
+	 "replicas=2 grad_codec=int4 image_codec=int8 codec_block=64", "rdma_queue_pairs = 3",
+	 PLAIN},
+	{"codes, three nodes, stale", 3, 1, SHARD_F16, SHARD_F32, 16384, false,
+	 "max_staleness=1 loss_scale=1 grad_codec=int8 image_codec=int8", "connections = 2", PLAIN},
+	{.name = "codes, one chunk, own image dtypes",
+	 .nodes = 2,
+	 .ranks = 1,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_F32,
+	 .chunk = 1u << 20,
+	 .settings = "grad_codec=int8 error_feedback=no image_codec=int8 predivide=2",
+	 .set = OWN},
+	{.name = "codes, frozen chunks",
+	 .nodes = 3,
+	 .ranks = 1,
+	 .image = SHARD_BF16,
+	 .grad = SHARD_BF16,
+	 .chunk = 4096,
+	 .settings = "grad_codec=int8 image_codec=int8",
+	 .set = FROZEN},
 	{"no sums", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL,
-	 "rdma_checksum = no\nrdma_busy_poll_us = 20", false},
+	 "rdma_checksum = no\nrdma_busy_poll_us = 20", PLAIN},
 };
 
 int main(void)

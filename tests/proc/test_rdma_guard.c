@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tests what a node may do to the memory of another node by RDMA. It may write its own landing
- * slots and the image chunks that it holds, and nothing else, whatever key it uses. Bytes that
- * change after their sum was made are found, and writes and frames of older attempts change no bit.
- * The verbs are those of rdma/fake.h. The test looks into the daemons, which are threads of it. */
+ * slots and the image chunks that it holds, or the codes of these, and nothing else, whatever key
+ * it uses. Bytes that change after their sum was made are found, and writes and frames of older
+ * attempts change no bit. The verbs are those of rdma/fake.h. The test looks into the daemons,
+ * which are threads of it. */
 #include "base/check.h"
+#include "data/deltas.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
 #include "model/model.h"
@@ -64,15 +66,27 @@ static bool in_its_image(const struct model *m, uint16_t peer, const struct ibv_
 	return false;
 }
 
+static bool in_its_codes(const struct model *m, uint16_t peer, const struct ibv_mr *mr)
+{
+	for (uint32_t c = 0; deltas_codes(m) != NULL && c < m->layout->chunks_nr; c++) {
+		struct range chunk = {(const char *)deltas_at(m, c), deltas_codes(m)->bytes[c]};
+
+		if (place_holds(&m->place, c, peer) && inside(mr, chunk))
+			return true;
+	}
+	return false;
+}
+
 /* Checks every registration that others can write. Chunks of one node are never neighbours here. */
 static void what_is_open(void **state)
 {
+	bool codes = *state != NULL;
 	struct crewed *r;
 	uint32_t open = 0;
 
-	(void)state;
 	fake_reset();
 	r = crewed_begin(&(struct inproc_conf){.nodes = 3});
+	r->crew.extra = *state;
 	linked_by_rdma(&r->cluster);
 	crew_start(&r->crew, UINT64_MAX);
 	crewed_steps(r, 5);
@@ -91,11 +105,13 @@ static void what_is_open(void **state)
 				    mr->mr.pd != s->peer[p]->rdma.domain->pd)
 					continue;
 				assert_true(inside(&mr->mr, slots_of(m, p)) ||
-					    in_its_image(m, p, &mr->mr));
+					    (codes ? in_its_codes(m, p, &mr->mr)
+						   : in_its_image(m, p, &mr->mr)));
 				open++;
 			}
 		}
-	assert_int_equal(open, 3 * 2 * (1 + 2)); /* The landing slots and two runs of an image. */
+	/* The landing slots and two runs of an image, or of its codes. */
+	assert_int_equal(open, 3 * 2 * (1 + 2));
 	for (uint32_t i = 0; i < FAKE_MRS; i++)
 		if (fake.mrs[i] != NULL)
 			assert_int_equal(fake.mrs[i]->access & (IBV_ACCESS_REMOTE_READ |
@@ -254,15 +270,28 @@ static void meddle(void *arg, uint32_t qpn, struct ibv_send_wr *wr)
 	x->done++;
 }
 
+static const struct flipped {
+	const char *name, *extra;
+	uint32_t skip;
+} flips[] = {
+	{"garbage after the sum, at once", NULL, 0},
+	{"garbage after the sum, later", NULL, 13},
+	{"garbage after the sum, much later", NULL, 100},
+	{"garbage in codes", "grad_codec=int8 image_codec=int8", 20},
+	{"garbage in codes, much later", "grad_codec=int8 image_codec=int8", 101},
+};
+
 static void garbage_after_the_sum(void **state)
 {
 	static struct meddle x;
+	const struct flipped *f = *state;
 	struct crewed *r;
 	uint32_t refused = 0;
 
-	x = (struct meddle){.skip = (uint32_t)(uintptr_t)*state, .how = FLIP};
+	x = (struct meddle){.skip = f->skip, .how = FLIP};
 	fake_reset();
 	r = crewed_begin(NULL);
+	r->crew.extra = f->extra;
 	linked_by_rdma(&r->cluster);
 	fake_hook(meddle, &x);
 	crew_start(&r->crew, UINT64_MAX);
@@ -333,19 +362,18 @@ static void older_frames(void **state)
 
 int main(void)
 {
-	struct CMUnitTest tests[NR(targets) + 6];
+	struct CMUnitTest tests[NR(targets) + NR(flips) + 4];
 	size_t nr = 0;
 
 	for (; nr < NR(targets); nr++)
 		tests[nr] = (struct CMUnitTest){targets[nr].name, keys_refuse, NULL, NULL,
 						(void *)(uintptr_t)&targets[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(what_is_open);
-	tests[nr++] = (struct CMUnitTest){"garbage after the sum, at once", garbage_after_the_sum,
-					  NULL, NULL, (void *)0};
-	tests[nr++] = (struct CMUnitTest){"garbage after the sum, later", garbage_after_the_sum,
-					  NULL, NULL, (void *)13};
-	tests[nr++] = (struct CMUnitTest){"garbage after the sum, much later",
-					  garbage_after_the_sum, NULL, NULL, (void *)100};
+	tests[nr++] = (struct CMUnitTest){"what is open with codes", what_is_open, NULL, NULL,
+					  (void *)"image_codec=int8"};
+	for (size_t i = 0; i < NR(flips); i++)
+		tests[nr++] = (struct CMUnitTest){flips[i].name, garbage_after_the_sum, NULL, NULL,
+						  (void *)(uintptr_t)&flips[i]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(older_writes);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(older_frames);
 	CHECK(nr == NR(tests));

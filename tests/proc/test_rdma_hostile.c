@@ -26,6 +26,7 @@ struct harm {
 	struct raw r;
 	struct config conf; /* Of the node that this test plays. */
 	pthread_t definer;
+	const char *settings; /* Of the model. */
 	uint32_t model;
 	uint64_t incarnation;
 };
@@ -130,18 +131,21 @@ static void *define(void *arg)
 	s.tensors = &t;
 	s.tensors_nr = 1;
 	s.image = s.grad = SHARD_F32;
-	s.settings = "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s";
+	s.settings = x->settings;
 	MUST(shard_define(client, &s, &m, &created));
 	shard_disconnect(&client);
 	return NULL;
 }
 
-static void start(struct harm *x)
+#define SETTINGS "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s"
+
+static void start_with(struct harm *x, const char *settings)
 {
 	Shard__Memory held = SHARD__MEMORY__INIT;
 	struct err e;
 
 	memset(x, 0, sizeof(*x));
+	x->settings = settings;
 	fake_reset();
 	inproc_prepare(&x->c, NULL);
 	assert_int_equal(inproc_node_start(&x->c.node[0]), SHARD_OK);
@@ -161,6 +165,11 @@ static void start(struct harm *x)
 		 &held.base);
 	pthread_join(x->definer, NULL);
 	raw_close(&x->r);
+}
+
+static void start(struct harm *x)
+{
+	start_with(x, SETTINGS);
 }
 
 static void stop(struct harm *x)
@@ -308,6 +317,60 @@ static void hostile_regions(void **state)
 	stop(&x);
 }
 
+/* The codes of a chunk are 1024 bytes and four scales. */
+enum { CODES = MODEL_CHUNK + 4 * 4 };
+
+static const struct bad_region bad_codes[] = {
+	{REGION(.address = 4096, .bytes = 1 << 20, .first = CHUNKS, .chunks = 1), 1,
+	 "there are no such codes"},
+	{REGION(.address = 4096, .bytes = 1 << 20, .first = 1, .chunks = CHUNKS), 1,
+	 "there are no such codes"},
+	{REGION(.address = 4096, .bytes = 1 << 20, .first = UINT32_MAX, .chunks = UINT32_MAX), 1,
+	 "there are no such codes"},
+	{REGION(.address = 4096, .bytes = 1 << 20), 1, "there are no such codes"},
+	{REGION(.address = 0, .bytes = 1 << 20, .chunks = 1), 1, "no address"},
+	{REGION(.address = UINT64_MAX - 100, .bytes = 1 << 20, .chunks = 1), 1, "no address"},
+	{REGION(.address = 4096, .bytes = CODES - 1, .chunks = 1), 1, "too few for their codes"},
+	/* The second chunk begins at a multiple of 64 bytes. */
+	{REGION(.address = 4096, .bytes = 2 * CODES + 47, .chunks = 2), 1,
+	 "too few for their codes"},
+	{REGION(.address = 4096, .bytes = CODES, .chunks = 1), 65, "too many regions"},
+};
+
+static void tell_codes(struct harm *x, const Shard__Region *r, uint32_t times)
+{
+	Shard__Region *list[65];
+	Shard__Regions m = SHARD__REGIONS__INIT;
+
+	CHECK(times <= NR(list));
+	for (m.n_codes = 0; m.n_codes < times; m.n_codes++)
+		list[m.n_codes] = (Shard__Region *)(uintptr_t)r;
+	m.codes = list;
+	raw_send(&x->r, &(struct wire_head){.op = OP_REGION, .model = x->model}, &m.base);
+}
+
+static void hostile_codes(void **state)
+{
+	static const struct bad_region good = {
+		REGION(.address = 4096, .bytes = 2 * CODES + 48, .chunks = 2), 1, ""};
+	struct harm x;
+
+	(void)state;
+	start(&x); /* Without a codec. */
+	rdma_link_up(&x);
+	tell_codes(&x, &good.r, 1);
+	refused(&x, "there are no such codes");
+	stop(&x);
+	start_with(&x, SETTINGS " image_codec=int8");
+	for (size_t i = 0; i < NR(bad_codes); i++) {
+		rdma_link_up(&x);
+		tell_codes(&x, &good.r, 1); /* It replaces nothing that is bad. */
+		tell_codes(&x, &bad_codes[i].r, bad_codes[i].times);
+		refused(&x, bad_codes[i].text);
+	}
+	stop(&x);
+}
+
 /* Regions of a model that does not exist, regions before an offer, and answers that nobody asked
  * for have no effect. */
 static void idle_regions(void **state)
@@ -361,7 +424,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bad_offers),    cmocka_unit_test(strange_ends),
 		cmocka_unit_test(offered_twice), cmocka_unit_test(hostile_regions),
-		cmocka_unit_test(idle_regions),  cmocka_unit_test(insists),
+		cmocka_unit_test(hostile_codes), cmocka_unit_test(idle_regions),
+		cmocka_unit_test(insists),
 	};
 
 	return cmocka_run_group_tests_name("rdma_hostile", tests, NULL, NULL);

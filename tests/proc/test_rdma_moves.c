@@ -54,7 +54,6 @@ static void test_moves(void **state)
 	struct crewed *r = calloc(1, sizeof(*r));
 	struct inproc_node *n = r->cluster.node;
 
-	(void)state;
 	assert_non_null(r);
 	fake_reset();
 	inproc_prepare(&r->cluster, &(struct inproc_conf){.nodes = NODES,
@@ -66,7 +65,7 @@ static void test_moves(void **state)
 		assert_int_equal(inproc_node_start(&n[i]), SHARD_OK);
 	crew_init(&r->crew, "moved");
 	crew_larger(&r->crew, 4);
-	r->crew.extra = "replicas=2";
+	r->crew.extra = *state;
 	for (uint32_t i = 0; i < 2; i++)
 		crew_add(&r->crew, n[i].unix_address, i)->reconnects = true;
 	linked_by_rdma(&r->cluster);
@@ -94,7 +93,11 @@ static void test_moves(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_prestate(test_moves, (void *)"replicas=2"),
+		{"codes", test_moves, NULL, NULL,
+		 (void *)"replicas=2 image_codec=int8 grad_codec=int4 error_feedback=no"},
+	};
 
 	return cmocka_run_group_tests_name("rdma_moves", tests, NULL, NULL);
 }
