@@ -43,19 +43,19 @@ static void set_attribute(int which, int value)
 {
 	int i = 0;
 
-	while (fake.attribute[i].which != 0 && fake.attribute[i].which != which)
+	while (fake.attribute[i][0] != 0 && fake.attribute[i][0] != which)
 		i++;
 	if (i == 16)
 		abort();
-	fake.attribute[i].which = which;
-	fake.attribute[i].value = value;
+	fake.attribute[i][0] = which;
+	fake.attribute[i][1] = value;
 }
 
 int fake_attribute(int which)
 {
 	for (int i = 0; i < 16; i++)
-		if (fake.attribute[i].which == which)
-			return fake.attribute[i].value;
+		if (fake.attribute[i][0] == which)
+			return fake.attribute[i][1];
 	switch (which) {
 	case 113:
 		return fake.read_only;

@@ -102,9 +102,7 @@ extern struct fake {
 	uint64_t memory_bytes; /* Of each device. */
 	uint32_t delay_us;
 	uint64_t seed;
-	struct {
-		int which, value;
-	} attribute[16]; /* That a test has set. */
+	int attribute[16][2]; /* That a test has set: which, and its value. */
 } fake;
 
 /* Takes the lock, and says whether the call can go on: a planned error, or the one that ended the
