@@ -61,7 +61,7 @@ struct rdma_dma_buf {
 enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_domain *d,
 					const struct rdma_dma_buf *of, struct err *e);
 /* Whether the device can do that at all. SHARD_UNSUPPORTED: it, or the kernel, cannot. */
-enum shard_status rdma_takes_dma_buf(const struct rdma *r, struct err *e);
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e);
 void rdma_deregister(struct rdma_region **g);
 uint32_t rdma_region_rkey(const struct rdma_region *g);
 bool rdma_region_has(const struct rdma_region *g, const void *at, size_t bytes);

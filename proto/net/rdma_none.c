@@ -64,7 +64,7 @@ enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_do
 	NOT_HERE;
 }
 
-enum shard_status rdma_takes_dma_buf(const struct rdma *r, struct err *e)
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e)
 {
 	(void)r;
 	(void)e;

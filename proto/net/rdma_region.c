@@ -131,26 +131,27 @@ enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_do
 	return region_end(out, errno, "of another device, for a peer to write", e);
 }
 
-/* A device that can says that the descriptor is none. */
-enum shard_status rdma_takes_dma_buf(const struct rdma *r, struct err *e)
+/* A device that can says that the descriptor is none. It is asked once. */
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e)
 {
-	struct ibv_pd *pd = ibv_alloc_pd(r->at.verbs);
+	struct ibv_pd *pd = r->no_dma_buf == 0 ? ibv_alloc_pd(r->at.verbs) : NULL;
 	struct ibv_mr *mr;
-	int error;
 
-	if (!pd)
+	if (r->no_dma_buf == 0 && !pd)
 		return err_set(e, SHARD_SYSTEM, "RDMA device %s: no protection domain: %s",
 			       r->at.name, strerror(errno));
-	errno = 0;
-	mr = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
-	error = errno;
-	CHECK(!mr);
-	(void)ibv_dealloc_pd(pd);
-	if (error == EBADF)
+	if (pd) {
+		errno = 0;
+		mr = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
+		r->no_dma_buf = errno;
+		CHECK(!mr);
+		(void)ibv_dealloc_pd(pd);
+	}
+	if (r->no_dma_buf == EBADF)
 		return SHARD_OK;
 	return err_set(e, SHARD_UNSUPPORTED,
 		       "RDMA device %s, or its driver, takes no memory of other devices (%s)",
-		       r->at.name, strerror(error));
+		       r->at.name, strerror(r->no_dma_buf));
 }
 
 void rdma_deregister(struct rdma_region **gp)

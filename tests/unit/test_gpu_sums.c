@@ -147,14 +147,15 @@ static void sum_run(struct sum *s, uint64_t up, struct gpu_add *a)
 	assert_int_equal(jobs.lost_nr, 0);
 }
 
-static void check(struct gpu *g, struct layout *l, uint32_t chunk, struct rng *r)
+static void check(struct gpu *g, struct layout *l, uint32_t chunk, enum shard_dtype dt,
+		  struct rng *r)
 {
 	static struct gpu_add a;
 	struct sum s = {.layout = l,
 			.chunk = chunk,
 			.gpu = g,
 			.k = 1 + (uint32_t)rng_below(r, OPERANDS),
-			.dt = (enum shard_dtype)(1 + rng_below(r, DTYPE_NR))};
+			.dt = dt};
 	bool pinned = rng_below(r, 2), wild = rng_below(r, 2);
 	struct err e = {0};
 
@@ -207,7 +208,7 @@ static void bits(void **state)
 			gpujobs_layout(&r, shapes[i].tensors, shapes[i].numel, shapes[i].chunk);
 
 		for (uint32_t c = 0; c < l->chunks_nr && c < 5; c++, nr++)
-			check(g, l, c, &r);
+			check(g, l, c, (enum shard_dtype)(1 + (c + i) % DTYPE_NR), &r);
 		layout_free(&l);
 	}
 	gpu_tell(g, &after);
@@ -219,7 +220,7 @@ static void bits(void **state)
 static void taken_from_there(void **state)
 {
 	struct rng r = {.state = 3};
-	struct layout *l = gpujobs_layout(&r, 30, 200000, 1 << 21);
+	struct layout *l = gpujobs_layout(&r, 60, 200000, 1 << 21);
 	uint32_t n = layout_chunk_elems(l, 0);
 	uint64_t floats = (uint64_t)n * 4;
 	struct gpu *g = gpujobs_open(0);
@@ -230,6 +231,7 @@ static void taken_from_there(void **state)
 	struct optim_args args[2];
 
 	(void)state;
+	assert_true(n > 1 << 20); /* It takes two pieces. */
 	memset(args, 0, sizeof(args));
 	for (int i = 0; i < 2; i++)
 		args[i] = (struct optim_args){.mult = 0.5f, .lr = 0.25f};

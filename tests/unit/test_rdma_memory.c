@@ -187,7 +187,9 @@ static void other_devices(void **state)
 	assert_non_null(strstr(e.text, "of another device, for a peer to write"));
 	assert_null(g);
 	fake_fail(FAKE_ALLOC_PD, 1, ENOMEM);
-	assert_int_equal(rdma_takes_dma_buf(r.end[0].rdma, &e), SHARD_SYSTEM);
+	assert_int_equal(rdma_takes_dma_buf(r.end[0].rdma, &e), SHARD_OK); /* It was asked. */
+	assert_int_equal(rdma_takes_dma_buf(r.end[1].rdma, &e), SHARD_SYSTEM);
+	assert_int_equal(rdma_takes_dma_buf(r.end[1].rdma, &e), SHARD_OK);
 	close(of.fd);
 	rails_close(&r);
 	fake_reset();
