@@ -32,6 +32,7 @@ enum { STEPS = 8 };
 #define TIER "tier=gpu chunk_elems=1024 "
 
 static struct fakegpu fake;
+static const char *daemon_lines = "gpu = auto\n";
 
 static uint64_t sums(const struct inproc_node *n)
 {
@@ -52,7 +53,7 @@ static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings
 {
 	struct crewed *r = calloc(1, sizeof(*r));
 	struct inproc_conf conf = {.nodes = nodes,
-				   .daemon = "gpu = auto\n",
+				   .daemon = daemon_lines,
 				   .cluster = "heartbeat_timeout = 5s\nlost_timeout = 1000s\n"
 					      "membership = static"};
 
@@ -87,9 +88,28 @@ static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings
 	return r;
 }
 
+/* What a tool sees of the GPUs of a node. why: NULL, or why nobody writes to them. */
+static void says(struct inproc_node *n, const char *why)
+{
+	json_t *status = inproc_status(n), *g;
+	size_t i;
+
+	assert_int_equal(json_array_size(json_object_get(status, "gpus")), 2);
+	json_array_foreach(json_object_get(status, "gpus"), i, g) {
+		const char *text = json_string_value(json_object_get(g, "not_direct"));
+
+		assert_int_equal(json_is_true(json_object_get(g, "direct")), why == NULL);
+		assert_int_equal(text != NULL, why != NULL);
+		if (why != NULL && strstr(text, why) == NULL)
+			fail_msg("status says \"%s\", and not \"%s\"", text, why);
+	}
+	json_decref(status);
+}
+
 static void direct_everywhere(struct crewed *r)
 {
 	for (uint32_t i = 0; i < r->cluster.nodes; i++) {
+		says(&r->cluster.node[i], NULL);
 		inproc_wait_log(&r->cluster.node[i], "event=gpu_direct model=m", 1);
 		assert_int_equal(inproc_logged(&r->cluster.node[i], "event=gpu_direct_off"), 0);
 	}
@@ -161,6 +181,7 @@ static void off(const char *const net[], const char *why)
 		if (inproc_logged(n, part) != 1)
 			fail_msg("node %u does not say \"%s\":\n%s", i, part, n->lines);
 		assert_int_equal(sums(n), 0);
+		says(n, why);
 		assert_true(linked_figure(n, i ? "a" : "b", "rdma_in_bytes") > 0);
 	}
 	crewed_end(r);
@@ -188,6 +209,29 @@ static void option_is_off(void **state)
 
 	(void)state;
 	off(net, "[net] rdma_gpu = off");
+}
+
+/* The state has room on the devices, and nothing beside it. */
+static void no_room(void **state)
+{
+	struct crewed *r;
+
+	(void)state;
+	daemon_lines = "gpu = auto\ngpu_memory = 2MiB\n";
+	r = begin(2, 1, TIER "replicas=1", plain);
+	daemon_lines = "gpu = auto\n";
+	crew_start(&r->crew, UINT64_MAX);
+	crewed_steps(r, STEPS);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct inproc_node *n = &r->cluster.node[i];
+
+		assert_int_equal(inproc_logged(n, "event=gpu_tier model=m gpus=2"), 1);
+		if (inproc_logged(n, "event=gpu_direct_off model=m why=") != 1 ||
+		    inproc_logged(n, "2097152 are in use for models of 2097152 that may be") != 1)
+			fail_msg("%s", n->lines);
+		assert_int_equal(sums(n), 0);
+	}
+	crewed_end(r);
 }
 
 /* The reference of the crew has no codes, so bits are not compared. */
@@ -469,17 +513,12 @@ static void not_finite(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest more[] = {
-		cmocka_unit_test(gpu_lacks),
-		cmocka_unit_test(sums_are_on),
-		cmocka_unit_test(option_is_off),
-		cmocka_unit_test(codes),
-		cmocka_unit_test(device_lacks),
-		cmocka_unit_test(not_registered),
-		cmocka_unit_test(mixed),
-		cmocka_unit_test(rails_break),
-		cmocka_unit_test(writes_under_way),
-		cmocka_unit_test(comes_back),
-		cmocka_unit_test(moves),
+		cmocka_unit_test(gpu_lacks),      cmocka_unit_test(sums_are_on),
+		cmocka_unit_test(option_is_off),  cmocka_unit_test(no_room),
+		cmocka_unit_test(codes),          cmocka_unit_test(device_lacks),
+		cmocka_unit_test(not_registered), cmocka_unit_test(mixed),
+		cmocka_unit_test(rails_break),    cmocka_unit_test(writes_under_way),
+		cmocka_unit_test(comes_back),     cmocka_unit_test(moves),
 		cmocka_unit_test(not_finite),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
