@@ -277,7 +277,7 @@ $(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
 # These load a driver library of their own, as programs of a user load the real one.
-CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda% $(B)/tests/unit/test_gpu% $(B)/tests/proc/test_gpu%,$(UNIT))
+CUDA_TESTS := $(filter $(B)/tests/proc/test_cuda% $(B)/tests/unit/test_gpu% $(B)/tests/proc/test_gpu% $(B)/tests/proc/test_rdma_gpu%,$(UNIT))
 FAKE_CUDA  := $(B)/tests/cuda/libcuda.so.1
 OLD_CUDA   := $(B)/tests/cuda/old/libcuda.so.1
 $(CUDA_TESTS): $(FAKE_CUDA)

@@ -701,13 +701,13 @@ static void node_down(struct server *s, uint16_t node, const struct err *why)
 	define_node_down(s, node, why);
 }
 
-static enum shard_status rdma_body(struct peer *p, const struct wire_head *h, const void *to,
+static enum shard_status rdma_body(struct peer *p, const struct wire_head *h, void **to,
 				   struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
 
 	CHECK(m != NULL); /* node_body() has found it. */
-	if (mr_has(m, p->node, to, h->body_bytes))
+	if (mr_landed(m, p->node, h, to))
 		return SHARD_OK;
 	return err_set(e, SHARD_PROTOCOL,
 		       "frame %s by RDMA of chunk %u of \"%s\", for which no memory was told",

@@ -20,6 +20,8 @@ static void look_running(const json_t *gpus, bool all, struct finding *f)
 	size_t nr = json_array_size(gpus), i;
 	char used[CTL_NUMBER_BYTES], limit[CTL_NUMBER_BYTES];
 	double use = 0, most = 0;
+	const char *why = "";
+	bool direct = false;
 	const json_t *o;
 
 	json_array_foreach(gpus, i, o) {
@@ -28,6 +30,9 @@ static void look_running(const json_t *gpus, bool all, struct finding *f)
 			doctor_remedy(f, "look at dmesg and nvidia-smi, then restart shardd");
 			return;
 		}
+		if (ctl_text(o, "not_direct")[0] != 0)
+			why = ctl_text(o, "not_direct");
+		direct = direct || json_is_true(json_object_get(o, "direct"));
 		use += (double)ctl_whole(o, "used");
 		most += (double)ctl_whole(o, "limit");
 	}
@@ -37,8 +42,12 @@ static void look_running(const json_t *gpus, bool all, struct finding *f)
 				 "deploy/shardd.gpu.conf, and a restart after it");
 		return;
 	}
-	doctor_found(f, DOCTOR_OK, "%zu, %s of %s in use for models", nr, ctl_bytes(used, use),
-		     ctl_bytes(limit, most));
+	doctor_found(f, DOCTOR_OK, "%zu, %s of %s in use for models%s%.200s", nr,
+		     ctl_bytes(used, use), ctl_bytes(limit, most),
+		     why[0]   ? "; other nodes do not write to them by RDMA: "
+		     : direct ? "; other nodes write to them by RDMA"
+			      : "",
+		     why);
 }
 
 void doctor_gpu(const struct doctor *d, struct finding *f)

@@ -25,7 +25,7 @@
 /* As store/budget.c has them, for gradients of a step: nodes that a cluster may have, bytes of a
  * chunk, and of a rank's share of a segment. */
 #define CONTRIB_NODES 64ull
-#define CONTRIB_CHUNK 64ull
+#define CONTRIB_CHUNK 72ull
 #define CONTRIB_SHARE 8ull
 
 /* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit

@@ -77,7 +77,7 @@ struct config {
 	char rdma_device[CONFIG_NAME_BYTES]; /* "auto": any. */
 	int32_t rdma_gid_index;              /* -1: the best one. */
 	uint32_t rdma_queue_pairs, rdma_busy_poll_us;
-	bool rdma_checksum, rdma_with_tls, tls_kernel;
+	bool rdma_checksum, rdma_gpu, rdma_with_tls, tls_kernel;
 	enum tls_mode tls;
 	char tls_cert[CONFIG_PATH_BYTES], tls_key[CONFIG_PATH_BYTES], tls_ca[CONFIG_PATH_BYTES];
 	/* [cluster] */

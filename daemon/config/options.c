@@ -33,7 +33,7 @@ static const char *const transport_words[] = {[CONFIG_TRANSPORT_AUTO] = "auto",
 					      NULL};
 static const char *const tls_words[] = {
 	[TLS_OFF] = "off", [TLS_PSK] = "psk", [TLS_MTLS] = "mtls", NULL};
-static const char *const tls_kernel_words[] = {[false] = "off", [true] = "auto", NULL};
+static const char *const auto_words[] = {[false] = "off", [true] = "auto", NULL};
 static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
 					       [CONFIG_MEMBERSHIP_QUORUM] = "quorum",
 					       [CONFIG_MEMBERSHIP_ETCD] = "etcd",
@@ -181,6 +181,12 @@ static const struct table_row rows[] = {
 		.fallback = "yes",
 		.help = "Adds a checksum to each tensor body over RDMA. It is left out if both "
 			"nodes say no."},
+	{.section = "net", .name = "rdma_gpu", .type = TABLE_CHOICE, FIELD(rdma_gpu),
+		.words = auto_words, .fallback = "auto",
+		.help = "tier = gpu: whether other nodes write gradients into the memory of the "
+			"GPUs here, which add them up, where GPUs and the RDMA device can do that. "
+			"It needs rdma_checksum = no on all nodes, and memory of the GPUs for one "
+			"gradient of each node."},
 	{.section = "net", .name = "rdma_busy_poll_us", .type = TABLE_COUNT,
 		FIELD(rdma_busy_poll_us), .max = 1000000, .fallback = "0",
 		.help = "How many microseconds the daemon polls for more completions after one, "
@@ -205,7 +211,7 @@ static const struct table_row rows[] = {
 		.help = "The file in PEM with who signs the certificates of nodes, trainers and "
 			"tools."},
 	{.section = "net", .name = "tls_kernel", .type = TABLE_CHOICE, FIELD(tls_kernel),
-		.words = tls_kernel_words, .fallback = "off",
+		.words = auto_words, .fallback = "off",
 		.help = "auto lets the kernel encrypt what is sent, where it has TLS (`modprobe "
 			"tls`). Such a connection ends after 64 GiB and is made anew, which "
 			"costs an attempt at a step."},

@@ -23,6 +23,8 @@ struct contrib_chunk {
 	uint64_t pushed; /* The local ranks that closed it. A bit for each local index. */
 	/* The nodes whose contribution is here. A bit for each place in node order. */
 	uint64_t arrived;
+	/* Nodes whose bytes for this chunk came to their direct slot. A bit for each node. */
+	uint64_t inside;
 	double sumsq;
 	int64_t bad_tensor;
 	int32_t bad_rank;
@@ -30,8 +32,9 @@ struct contrib_chunk {
 	bool sent;    /* The contribution is on its way to the primary. */
 	bool reduced; /* Held here: the reduced gradient is ready. */
 	bool finite;
-	bool skip;     /* A local rank votes to skip, and has left out what it did not push. */
-	uint8_t *base; /* Where the reduced gradient is, once .reduced is set. */
+	bool skip;        /* A local rank votes to skip, and has left out what it did not push. */
+	bool base_inside; /* .base is where the state of the chunk is, too: struct tier_apply. */
+	uint8_t *base;    /* Where the reduced gradient is, once .reduced is set. */
 };
 
 struct contrib_rank {            /* A local rank of the attempt. They are in rank order. */

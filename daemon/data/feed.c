@@ -12,6 +12,7 @@
 #include "data/catchup.h"
 #include "data/deltas.h"
 #include "data/model.h"
+#include "data/reduce.h"
 
 /* So many elements of small chunks may be computed on the loop in one turn. */
 #define FEED_HERE_ELEMS (512u << 10)
@@ -63,7 +64,8 @@ static void operands(void *model, uint32_t chunk, struct tier_apply *a)
 				 .stamp = m->meta.mark.stamp,
 				 .args = m->record.args,
 				 .zero = m->contrib.zero,
-				 .grad = m->contrib.chunk[chunk].base};
+				 .grad = m->contrib.chunk[chunk].base,
+				 .inside = m->contrib.chunk[chunk].base_inside};
 }
 
 enum shard_status feed_repair(struct model *m, bool applying, struct err *e)
@@ -192,6 +194,7 @@ void feed_release(void *model)
 {
 	struct model *m = model;
 
+	reduce_feed(m);
 	feed_go(m);
 	CHECK(m->memory.tier_jobs > 0);
 	if (--m->memory.tier_jobs == 0 && m->dropping)

@@ -16,9 +16,11 @@
 #include "store/room.h"
 #include "wire/ops.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MR_RELEASE_NS                                                                              \
 	(5 * NS_PER_SEC) /* If a peer has not answered by then, its own writes end the link. */
@@ -28,6 +30,7 @@ struct mr_item {
 	void *base;
 	size_t bytes;
 	bool remote;
+	struct tier_direct direct; /* .chunks 0: it is memory of the host. */
 	struct rdma_region *got;
 };
 
@@ -38,6 +41,7 @@ struct mr_job {
 	uint16_t node;
 	struct rdma_domain *domain;
 	struct err e;
+	bool no_direct; /* *e is about direct slots. */
 	uint32_t nr;
 	struct mr_item item[];
 };
@@ -141,6 +145,30 @@ static bool want_patch(const struct mr *g, uint16_t node, struct mr_item *i)
 	return i->bytes > 0;
 }
 
+/* Why the peer's bodies land in memory of the host, of a model that has direct slots. NULL: they do
+ * not. */
+static const char *not_direct_why(const struct mr *g, uint16_t node)
+{
+	const struct peer *p = g->m->server->peer[node];
+
+	if (!(p->features & FEATURE_RDMA_DIRECT))
+		return "its release knows no such memory";
+	return rdma_link_sums(p) ? "bodies to and from it are summed: [net] rdma_checksum has to "
+				   "be no on both nodes"
+				 : NULL;
+}
+
+static bool want_direct(const struct mr *g, uint16_t node, struct mr_item *i)
+{
+	if (not_direct_why(g, node) != NULL || g->peer[node].no_direct ||
+	    !tier_gpu_direct(g->m->tier, i->kind - MR_DIRECT, node, &i->direct))
+		return false;
+	i->base = (void *)(uintptr_t)i->direct.memory.at;
+	i->bytes = i->direct.memory.bytes;
+	i->remote = true;
+	return true;
+}
+
 /* Is there such memory to register for the peer? */
 static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 {
@@ -167,8 +195,10 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 	}
 	if (i->kind < MR_PATCH)
 		return want_image(g, node, i);
-	if (i->kind < MR_ARENA)
+	if (i->kind < MR_DIRECT)
 		return want_patch(g, node, i);
+	if (i->kind < MR_ARENA)
+		return want_direct(g, node, i);
 	if (g->held[node] == 0 || !(g->arenas >> slot & 1))
 		return false;
 	i->epoch = g->arena_epoch[slot];
@@ -201,12 +231,32 @@ static void job_run(uv_work_t *w)
 {
 	struct mr_job *j = w->data;
 
-	for (uint32_t i = 0; i < j->nr; i++)
-		if (rdma_register(&j->item[i].got, j->domain, j->item[i].base, j->item[i].bytes,
-				  j->item[i].remote, &j->e) != SHARD_OK) {
-			j->item[i].got = NULL;
-			return;
+	for (uint32_t i = 0; i < j->nr; i++) {
+		struct mr_item *it = &j->item[i];
+		enum shard_status st = it->direct.chunks > 0
+					       ? rdma_register_dma_buf(&it->got, j->domain,
+								       &it->direct.memory, &j->e)
+					       : rdma_register(&it->got, j->domain, it->base,
+							       it->bytes, it->remote, &j->e);
+
+		if (st != SHARD_OK) {
+			it->got = NULL;
+			j->no_direct = it->direct.chunks > 0;
+			break;
 		}
+	}
+	for (uint32_t i = 0; i < j->nr; i++)
+		if (j->item[i].direct.chunks > 0 && j->item[i].direct.memory.fd >= 0)
+			(void)close(j->item[i].direct.memory.fd);
+}
+
+/* The job has descriptors of its own, because the model may end before it does. */
+static void own_descriptors(struct mr_job *j)
+{
+	for (uint32_t i = 0; i < j->nr; i++)
+		if (j->item[i].direct.chunks > 0)
+			j->item[i].direct.memory.fd =
+				fcntl(j->item[i].direct.memory.fd, F_DUPFD_CLOEXEC, 3);
 }
 
 /* Would the same memory be registered now? */
@@ -235,6 +285,17 @@ static void failed(struct mr *g, uint16_t node, const struct err *e)
 	snprintf(rp->why, sizeof(rp->why), "%s", e->text);
 }
 
+/* Until the queue pairs are up again, the peer's bodies land in memory of the host. */
+static void not_direct(struct mr *g, uint16_t node, const struct err *e)
+{
+	g->peer[node].no_direct = true;
+	log_line(g->m->server->log, LOG_LEVEL_WARN, "event=gpu_direct_off model=%s peer=%s why=%s",
+		 g->m->name, members_name(g->m->server, node), e->text);
+	for (uint32_t i = 0; i < GPU_DEVICES_MAX; i++)
+		if (g->peer[node].here[MR_DIRECT + i] != NULL)
+			rdma_deregister(&g->peer[node].here[MR_DIRECT + i]);
+}
+
 static void job_done(uv_work_t *w, int status)
 {
 	struct mr_job *j = w->data;
@@ -253,7 +314,10 @@ static void job_done(uv_work_t *w, int status)
 	}
 	if (g != NULL) {
 		g->peer[j->node].job = NULL;
-		if (j->e.status != SHARD_OK) {
+		if (j->no_direct) {
+			not_direct(g, j->node, &j->e);
+			work(g, j->node);
+		} else if (j->e.status != SHARD_OK) {
 			failed(g, j->node, &j->e);
 		} else {
 			g->peer[j->node].why[0] = 0;
@@ -284,6 +348,7 @@ static void submit(struct mr *g, uint16_t node, uint32_t nr)
 	j->domain = rdma_link_domain(s->peer[node]);
 	j->nr = lacking(g, node, j->item);
 	CHECK(j->nr == nr);
+	own_descriptors(j);
 	g->peer[node].job = j;
 	store_room_pin(g->m->store);
 	s->rdma->jobs++;
@@ -301,15 +366,32 @@ static void describe(Shard__Region *r, const struct mr_peer *rp, const struct mr
 	r->address = (uint64_t)(uintptr_t)i->base;
 	r->bytes = i->bytes;
 	r->rkey = rdma_region_rkey(rp->here[i->kind]);
-	if (i->kind == MR_SLOTS) {
-		r->kind = 1;
+	if (i->kind == MR_SLOTS || i->kind >= MR_DIRECT) {
+		r->kind = i->kind == MR_SLOTS ? 1 : 3;
 		r->placed = placed;
+		r->first = i->direct.first;
+		r->chunks = i->direct.chunks;
 		return;
 	}
 	r->kind = i->kind < MR_PATCH ? 2 : 0;
 	r->image = i->kind < MR_PATCH ? (i->kind - MR_IMAGE) / MR_RUNS_MAX : 0;
 	r->first = run->first;
 	r->chunks = run->chunks;
+}
+
+static void say_direct(struct mr *g, uint16_t node)
+{
+	const char *why = not_direct_why(g, node);
+	struct tier_direct direct;
+	bool any = false;
+
+	for (uint32_t i = 0; i < GPU_DEVICES_MAX; i++)
+		any = any || tier_gpu_direct(g->m->tier, i, node, &direct);
+	if (!any || why == NULL || g->peer[node].direct_said)
+		return;
+	g->peer[node].direct_said = true;
+	log_line(g->m->server->log, LOG_LEVEL_INFO, "event=gpu_direct_off model=%s peer=%s why=%s",
+		 g->m->name, members_name(g->m->server, node), why);
 }
 
 void mr_tell(struct mr *g, uint16_t node)
@@ -320,7 +402,9 @@ void mr_tell(struct mr *g, uint16_t node)
 	Shard__Regions all = SHARD__REGIONS__INIT;
 	Shard__Region *r = arena_take(tx, MR_ARENA * sizeof(*r));
 
-	all.region = arena_take(tx, MR_PATCH * sizeof(*all.region));
+	say_direct(g, node);
+	g->peer[node].direct = false;
+	all.region = arena_take(tx, MR_ARENA * sizeof(*all.region));
 	all.codes = arena_take(tx, MR_RUNS_MAX * sizeof(*all.codes));
 	CHECK(r != NULL && all.region != NULL && all.codes != NULL);
 	for (uint32_t kind = 0; kind < MR_ARENA; kind++) {
@@ -329,10 +413,11 @@ void mr_tell(struct mr *g, uint16_t node)
 		if (g->peer[node].here[kind] == NULL || !wanted(g, node, &i) || !i.remote)
 			continue;
 		describe(&r[kind], &g->peer[node], &i, g->sum[m->server->self]);
-		if (kind < MR_PATCH)
-			all.region[all.n_region++] = &r[kind];
-		else
+		if (kind >= MR_PATCH && kind < MR_DIRECT)
 			all.codes[all.n_codes++] = &r[kind];
+		else
+			all.region[all.n_region++] = &r[kind];
+		g->peer[node].direct = g->peer[node].direct || kind >= MR_DIRECT;
 	}
 	g->peer[node].told = peer_send(m->server, node, &h, &all.base, NULL) == SHARD_OK;
 	arena_reset(tx);
@@ -512,6 +597,7 @@ void mr_rail_down(struct peer *p)
 			continue;
 		CHECK(rp->posted == 0);
 		rp->told = rp->known = rp->releasing = rp->release_due = false;
+		rp->direct = rp->no_direct = rp->direct_said = false;
 	}
 }
 
@@ -583,14 +669,36 @@ bool mr_quiet(const struct model *m, uint64_t now_ns)
 	return true;
 }
 
-bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes)
+/* Is this memory that the peer may write? */
+static bool may_write(const struct model *m, uint16_t node, const void *at, uint32_t bytes)
 {
 	const struct mr_peer *rp = &m->mr->peer[node];
 
-	if (node >= m->mr->nodes_nr || !rp->told)
+	if (!rp->told)
 		return false;
 	for (uint32_t kind = 0; kind < MR_ARENA; kind += kind == MR_SLOTS ? MR_IMAGE : 1)
 		if (rp->here[kind] != NULL && rdma_region_has(rp->here[kind], at, bytes))
 			return true;
 	return false;
+}
+
+/* Where the peer writes bodies of that chunk, if it was told of direct slots. 0: nowhere there. */
+static uint64_t direct_at(const struct model *m, uint16_t node, const struct wire_head *h)
+{
+	if (!m->mr->peer[node].direct || m->contrib.coded ||
+	    (h->op != OP_CONTRIB_DATA && h->op != OP_GRAD_DATA))
+		return 0;
+	CHECK(h->chunk < m->layout->chunks_nr); /* It has a place over TCP. */
+	return tier_gpu_direct_at(m->tier, h->chunk, node);
+}
+
+bool mr_landed(struct model *m, uint16_t node, const struct wire_head *h, void **to)
+{
+	uint64_t at = node < m->mr->nodes_nr ? direct_at(m, node, h) : 0;
+
+	if (at != 0) {
+		*to = (void *)(uintptr_t)(at + (uint64_t)WIRE_PART(h->flags) * WIRE_PART_BYTES);
+		m->contrib.chunk[h->chunk].inside |= 1ull << node;
+	}
+	return node < m->mr->nodes_nr && may_write(m, node, *to, h->body_bytes);
 }

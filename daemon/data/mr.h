@@ -11,6 +11,7 @@
 
 #include "data/model.h"
 #include "link/rdma.h"
+#include "store/tier_gpu.h"
 
 /* Runs of a peer's chunks in an image, or in its codes. If there are more, all are registered as
  * one. */
@@ -25,7 +26,8 @@ enum {
 	MR_OWN,                                /* The images, to be read. */
 	MR_IMAGE = MR_OWN + 2,                 /* Runs of the images, to be written. */
 	MR_PATCH = MR_IMAGE + 2 * MR_RUNS_MAX, /* Runs of the codes of images, to be written. */
-	MR_ARENA = MR_PATCH + MR_RUNS_MAX,
+	MR_DIRECT = MR_PATCH + MR_RUNS_MAX,    /* Direct slots, to be written: one for each GPU. */
+	MR_ARENA = MR_DIRECT + GPU_DEVICES_MAX,
 };
 
 struct mr_run { /* Chunks of an image that lie one after the other. */
@@ -45,14 +47,18 @@ struct mr_peer {
 		*here; /* [MR_ARENA + local_world] In the peer's domain. NULL: not registered. */
 	struct mr_job *job; /* The job that registers more. */
 	bool told;          /* The peer was told since the queue pairs are up. */
-	bool releasing;     /* The peer is to write nothing more, and has not answered. */
+	bool direct;    /* It was told of direct slots, and writes nowhere else for their chunks. */
+	bool no_direct; /* They could not be registered since the queue pairs are up. */
+	bool direct_said; /* Why it is told of none is in the log. */
+	bool releasing;   /* The peer is to write nothing more, and has not answered. */
 	uint64_t release_by_ns, again_ns, backoff_ns;
 	char why[ERR_TEXT_BYTES]; /* What could not be registered. Empty: everything could. */
 	/* The fields below are about memory on the peer. */
 	bool known, release_due;
 	bool elsewhere; /* Its memory was made for other chunks than this node computes. */
-	struct mr_place slots, image[2 * MR_RUNS_MAX], codes[MR_RUNS_MAX];
-	uint32_t images_nr, codes_nr;
+	struct mr_place slots, image[2 * MR_RUNS_MAX], codes[MR_RUNS_MAX],
+		direct_there[GPU_DEVICES_MAX];
+	uint32_t images_nr, codes_nr, directs_nr;
 	uint32_t posted; /* Frames to the peer that are not completed. */
 };
 
@@ -92,8 +98,9 @@ const char *mr_why(
 	const struct peer *p); /* Why some memory is not registered. NULL: all of it is. */
 /* Has the peer told of memory of a model since the queue pairs are up? */
 bool mr_heard(const struct peer *p);
-/* Is this memory that the peer may write? */
-bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes);
+/* The body of this frame came by RDMA. *to: where it would be over TCP. It becomes where it is.
+ * False: that is no memory that the peer may write. */
+bool mr_landed(struct model *m, uint16_t node, const struct wire_head *h, void **to);
 
 /* route.c */
 enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard__Regions *body,

@@ -37,6 +37,15 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 	return contrib_here(m, chunk);
 }
 
+/* Whose contribution it is. */
+static uint16_t source_node(const struct model *m, enum reduce_stage stage, uint32_t i,
+			    uint32_t chunk)
+{
+	if (stage == REDUCE_COPY)
+		return place_primary(&m->place, chunk);
+	return stage == REDUCE_NODES ? m->contrib.node[i] : m->server->self;
+}
+
 static uint32_t sources_nr(const struct model *m, enum reduce_stage stage)
 {
 	if (stage == REDUCE_COPY || stage == REDUCE_CODE)
@@ -134,6 +143,7 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 		return;
 	}
 	if (stage == REDUCE_COPY) {
+		c->base_inside = r->inside;
 		grad_copied(m, chunk, r);
 		apply_stage(m, chunk);
 		return;
@@ -150,6 +160,7 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 		return;
 	}
 	mark_zero(m, stage, chunk);
+	c->base_inside = r->inside;
 	c->base = destination(m, stage, chunk);
 	c->reduced = true;
 	grad_reduced(m, chunk); /* First, because the vote may end all that an attempt has. */
@@ -196,9 +207,13 @@ static enum shard_status hand_out(struct model *m, enum reduce_stage stage, uint
 		sum.residual = contrib_residual(m, chunk);
 	if (stage == REDUCE_LOCAL && m->contrib.local_nr > 1)
 		sum.share = m->contrib.share;
-	for (uint32_t i = 0; i < sum.sources_nr; i++)
+	for (uint32_t i = 0; i < sum.sources_nr; i++) {
 		sum.source[i] =
 			(struct tier_source){operand(m, stage, i, chunk), absent(m, stage, i)};
+		sum.node[i] = (uint8_t)source_node(m, stage, i, chunk);
+		if (stage > REDUCE_CODE && sum.how == TIER_PLAIN)
+			sum.inside |= (m->contrib.chunk[chunk].inside >> sum.node[i] & 1) << i;
+	}
 	call.here = layout_chunk_elems(m->layout, chunk) <= SERVER_SMALL_ELEMS;
 	m->contrib.sums++;
 	m->attempt.busy++;

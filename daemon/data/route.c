@@ -79,6 +79,36 @@ static enum shard_status take_codes(const struct mr *g, const Shard__Regions *bo
 	return SHARD_OK;
 }
 
+static enum shard_status take_direct(const struct mr *g, uint16_t node, const Shard__Region *r,
+				     struct mr_peer *to, struct err *e)
+{
+	const struct model *m = g->m;
+	uint32_t chunk = r->first, nr = 0;
+	uint64_t elems = 0;
+
+	if (r->placed != g->sum[node]) {
+		to->elsewhere = true;
+		return SHARD_OK;
+	}
+	if (r->chunks == 0 || chunk >= m->layout->chunks_nr || !mr_held(m, node, chunk))
+		return bad(g, r, "there are no such chunks", e);
+	for (; chunk < m->layout->chunks_nr && nr < r->chunks; chunk++) {
+		if (!mr_held(m, node, chunk))
+			continue;
+		elems += layout_chunk_elems(m->layout, chunk);
+		nr++;
+	}
+	if (nr < r->chunks)
+		return bad(g, r, "more chunks than are held there", e);
+	if (r->bytes < elems * m->grad_bytes)
+		return bad(g, r, "too few for them", e);
+	if (to->directs_nr == NR(to->direct_there))
+		return bad(g, r, "too many regions", e);
+	to->direct_there[to->directs_nr++] = (struct mr_place){
+		.address = r->address, .rkey = r->rkey, .run = {r->first, chunk - r->first}};
+	return SHARD_OK;
+}
+
 static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Regions *body,
 			      struct mr_peer *to, struct err *e)
 {
@@ -91,6 +121,10 @@ static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Re
 			return bad(g, r, "no address", e);
 		if (r->kind == 2) {
 			st = take_image(g, r, to, e);
+			continue;
+		}
+		if (r->kind == 3) {
+			st = take_direct(g, node, r, to, e);
 			continue;
 		}
 		if (r->kind != 1 || to->slots.address != 0 || (r->placed == 0 && !g->held[node]))
@@ -168,6 +202,8 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	memcpy(rp->image, fresh.image, sizeof(rp->image));
 	rp->codes_nr = fresh.codes_nr;
 	memcpy(rp->codes, fresh.codes, sizeof(rp->codes));
+	rp->directs_nr = fresh.directs_nr;
+	memcpy(rp->direct_there, fresh.direct_there, sizeof(rp->direct_there));
 	if (first && rp->told)
 		mr_tell(g, p->node); /* The peer may not have had the model when it was told. */
 	return SHARD_OK;
@@ -206,7 +242,27 @@ static const struct rdma_region *source(const struct model *m, uint16_t node, co
 	return NULL;
 }
 
-/* Codes take fewer bytes than the elements, so they have room where these have it. */
+/* Where the chunk's slot there is: in memory of a device, if the peer told that, or of the host.
+ * Codes take fewer bytes than the elements, so they have room where these have it. */
+static void slot_there(const struct model *m, uint16_t node, uint32_t chunk, struct send_route *out)
+{
+	const struct mr_peer *rp = &m->mr->peer[node];
+	uint64_t at = mr_held_at(m, node, chunk);
+	const struct mr_place *place = &rp->slots;
+
+	for (uint32_t i = 0; i < rp->directs_nr; i++) {
+		const struct mr_place *d = &rp->direct_there[i];
+
+		if (chunk < d->run.first || chunk - d->run.first >= d->run.chunks)
+			continue;
+		at -= mr_held_at(m, node, d->run.first);
+		place = d;
+		break;
+	}
+	out->remote = place->address + at * m->grad_bytes;
+	out->rkey = place->rkey;
+}
+
 bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk, const void *at,
 		     uint64_t bytes, uint32_t absent, struct send_route *out)
 {
@@ -220,8 +276,7 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 		return false; /* Its last frame would not fit. */
 	way(p, chunk, out);
 	out->from = source(m, p->node, at, bytes);
-	out->remote = rp->slots.address + mr_held_at(m, p->node, chunk) * m->grad_bytes;
-	out->rkey = rp->slots.rkey;
+	slot_there(m, p->node, chunk, out);
 	return out->from != NULL;
 }
 

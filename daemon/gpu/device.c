@@ -385,12 +385,19 @@ static void check_job(const struct gpu_job *j)
 	const struct gpu_update *u = &j->update;
 
 	CHECK(j->done != NULL);
+	if (j->what == GPU_ADD) {
+		CHECK(j->add->layout && j->add->chunk < j->add->layout->chunks_nr && j->add->to &&
+		      j->add->copy && dtype_ok(j->add->dtype) && j->add->operands_nr > 0 &&
+		      j->add->operands_nr <= GPU_OPERANDS_MAX && j->add->up_nr <= GPU_OPERANDS_MAX);
+		return;
+	}
 	if (j->what != GPU_UPDATE) {
 		CHECK(j->copies_nr <= GPU_COPIES_MAX);
 		return;
 	}
 	CHECK(u->layout && u->chunk < u->layout->chunks_nr && u->optim && u->args && u->zero &&
-	      u->grad && u->image && dtype_ok(u->grad_dtype) && dtype_ok(u->image_dtype));
+	      (u->grad || u->grad_at) && u->image && dtype_ok(u->grad_dtype) &&
+	      dtype_ok(u->image_dtype));
 	for (uint32_t i = 0; i < NR(u->from); i++)
 		CHECK((u->from[i] != 0) == (u->to[i] != 0) &&
 		      (u->from[i] != 0) == (i <= u->optim->states_nr));
@@ -433,7 +440,8 @@ void gpu_tell(const struct gpu *g, struct gpu_about *about)
 				    .mapped_bytes = g->mapped_bytes,
 				    .to_device_bytes = g->to_device_bytes,
 				    .to_host_bytes = g->to_host_bytes,
-				    .updates = g->updates};
+				    .updates = g->updates,
+				    .sums = g->sums};
 	memcpy(about->uuid, g->uuid, sizeof(about->uuid));
 	memcpy(about->name, g->name, sizeof(about->name));
 }
@@ -495,6 +503,13 @@ static enum shard_status load_kernels(struct gpu *g, struct err *e)
 			if (rc != CU_SUCCESS)
 				return gpu_fail(g, e, rc, "cuModuleGetFunction", name);
 		}
+	for (int dt = 1; dt <= DTYPE_NR; dt++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "sum_%s", dtype_name((enum shard_dtype)dt));
+		if ((rc = g->d.module_function(&g->sum[dt], g->module, name)) != CU_SUCCESS)
+			return gpu_fail(g, e, rc, "cuModuleGetFunction", name);
+	}
 	return SHARD_OK;
 }
 

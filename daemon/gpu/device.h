@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#define GPU_COPIES_MAX 8
+#define GPU_COPIES_MAX   8
+#define GPU_OPERANDS_MAX 64
 
 struct gpu; /* One device. */
 
@@ -46,7 +47,7 @@ struct gpu_about {
 	char name[96];
 	uint64_t total_bytes, limit_bytes; /* Of its memory; and what it may be used for here. */
 	uint64_t mapped_bytes;             /* Of models now. */
-	uint64_t to_device_bytes, to_host_bytes, updates; /* Since it was opened. */
+	uint64_t to_device_bytes, to_host_bytes, updates, sums; /* Since it was opened. */
 };
 void gpu_tell(const struct gpu *g, struct gpu_about *about); /* Any thread. */
 /* Every job since then was and is answered with SHARD_SYSTEM. *why lives as long as the device. */
@@ -70,6 +71,11 @@ enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gp
 enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_mem *m,
 			    struct err *e);
 void gpu_unmap(struct gpu_mem *m); /* Closes .fd. Harmless twice, and of zeros. */
+/* Memory that a network device may write: m->fd is a dma-buf of all of it. What such a device has
+ * written is seen by each GPU_ADD that is given later. SHARD_UNSUPPORTED: device or driver lack
+ * something, and the text says what. gpu_direct() looks for that alone. */
+enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e);
+enum shard_status gpu_direct(struct gpu *g, struct err *e);
 
 /* Copies to and from this range of the host are fast from now on. It may be used without, also
  * after a failure: then they go through pinned buffers of the device. Any thread. Not while a job
@@ -92,13 +98,32 @@ struct gpu_update {
 	enum shard_dtype grad_dtype, image_dtype;
 	const struct optim_args *args; /* [groups] At most SETTINGS_GROUPS_MAX. */
 	const uint8_t *zero; /* [segments_nr] of the layout. Nobody has a gradient for it. */
-	const uint8_t *grad; /* Of the host. */
+	const uint8_t *grad; /* Of the host. Not read if .grad_at is not 0. */
+	uint64_t grad_at;    /* Of the device. */
 	/* Of the host: elements of segments that are not frozen are written, and no others. */
 	uint8_t *image;
 	/* Master and moments, before and after. 0: the chunk has no such array. All bytes of the
 	 * arrays after are as before where no element is updated, also between segments. */
 	uint64_t from[3], to[3];
 	float *keep[3]; /* Of the host. The arrays as they were go there, too. All NULL: nowhere. */
+};
+
+/* The sum of gradients of one chunk, in this order, rounded once (optim/reduce.h). All are in
+ * memory of the device, where chunks begin on borders of 16 bytes. */
+struct gpu_add {
+	const struct layout *layout;
+	uint32_t chunk, operands_nr, up_nr;
+	enum shard_dtype dtype;
+	struct gpu_copy up[GPU_OPERANDS_MAX]; /* Operands that have to get there first. */
+	struct gpu_operand {
+		uint64_t at;
+		const uint8_t *absent; /* [segments_nr] of the layout. */
+	} operand[GPU_OPERANDS_MAX];
+	uint64_t to; /* May be that of an operand. Nothing is written where all are absent. */
+	/* Of the host: gets the whole chunk as it is at .to then, if the sum is finite. */
+	void *copy;
+	double sumsq; /* Of the sum. This and the next are set by the job. */
+	bool finite;
 };
 
 struct gpu_job {
@@ -111,10 +136,11 @@ struct gpu_job {
 	void (*after)(void *owner, uint64_t tag);
 	void *owner;
 	uint64_t tag;
-	enum gpu_what { GPU_TO_DEVICE, GPU_TO_HOST, GPU_UPDATE } what;
+	enum gpu_what { GPU_TO_DEVICE, GPU_TO_HOST, GPU_UPDATE, GPU_ADD } what;
 	struct gpu_copy copy[GPU_COPIES_MAX]; /* GPU_TO_*. */
 	uint32_t copies_nr;
 	struct gpu_update update;
+	struct gpu_add *add;
 };
 /* Copied. What it points to stays as it is until done(). SHARD_AGAIN: it is full, and a done()
  * makes room. Jobs begin in the order in which they are given, and several are under way at a time:

@@ -37,7 +37,7 @@ struct gpu {
 	uint64_t total_bytes, limit_bytes;
 	uint64_t granularity; /* All of gpu_map() is a multiple of it. */
 	cu_module module;
-	cu_function apply[OPTIM_NR][DTYPE_NR + 1][DTYPE_NR + 1];
+	cu_function apply[OPTIM_NR][DTYPE_NR + 1][DTYPE_NR + 1], sum[DTYPE_NR + 1];
 	uint32_t jobs_max;
 	uint64_t deadline_ns;
 
@@ -68,12 +68,13 @@ struct gpu {
 	struct err why;   /* Written once, before .lost. */
 	_Atomic bool lost;
 	struct gpu_lane lane[GPU_LANES]; /* The thread's alone. */
-	_Atomic uint64_t to_device_bytes, to_host_bytes, updates;
+	_Atomic uint64_t to_device_bytes, to_host_bytes, updates, sums;
 
 	/* memory.c */
 	pthread_mutex_t memory_lock; /* One range is mapped at a time, and the limit holds. */
 	cu_stream memory_stream;
 	_Atomic uint64_t mapped_bytes;
+	_Atomic bool flushes; /* A sum has to wait for what network devices have written. */
 	pthread_mutex_t pins_lock;
 	struct pin *pins;
 	uint32_t pins_nr, pins_cap;

@@ -33,6 +33,7 @@ struct tables {
 };
 static_assert(offsetof(struct tables, args) % 64 == 0, "tables are aligned");
 static_assert(offsetof(struct tables, segment) % 64 == 0, "tables are aligned");
+static_assert(sizeof(struct tables) >= GPU_LANE_TABLES, "those of a sum fit there");
 
 /* The parts of a lane's memory. */
 #define DEVICE_GRAD   0
@@ -84,7 +85,7 @@ void gpu_lane_deinit(struct gpu *g, struct gpu_lane *l)
 
 /* --- calls of the driver: false, and the device is lost --- */
 
-static bool ok(struct gpu *g, cu_result rc, const char *call)
+bool gpu_lane_ok(struct gpu *g, cu_result rc, const char *call)
 {
 	if (rc == CU_SUCCESS)
 		return true;
@@ -92,27 +93,31 @@ static bool ok(struct gpu *g, cu_result rc, const char *call)
 	return false;
 }
 
-static bool to_device(struct gpu *g, struct gpu_lane *l, cu_ptr to, const void *from,
-		      uint64_t bytes)
+bool gpu_lane_to_device(struct gpu *g, struct gpu_lane *l, cu_ptr to, const void *from,
+			uint64_t bytes)
 {
 	g->to_device_bytes += bytes;
-	return ok(g, DRIVE(g, g->d.to_device(to, from, bytes, l->stream)), "cuMemcpyHtoDAsync");
+	return gpu_lane_ok(g, DRIVE(g, g->d.to_device(to, from, bytes, l->stream)),
+			   "cuMemcpyHtoDAsync");
 }
 
-static bool to_host(struct gpu *g, struct gpu_lane *l, void *to, cu_ptr from, uint64_t bytes)
+bool gpu_lane_to_host(struct gpu *g, struct gpu_lane *l, void *to, cu_ptr from, uint64_t bytes)
 {
 	g->to_host_bytes += bytes;
-	return ok(g, DRIVE(g, g->d.to_host(to, from, bytes, l->stream)), "cuMemcpyDtoHAsync");
+	return gpu_lane_ok(g, DRIVE(g, g->d.to_host(to, from, bytes, l->stream)),
+			   "cuMemcpyDtoHAsync");
 }
 
 static bool within(struct gpu *g, struct gpu_lane *l, cu_ptr to, cu_ptr from, uint64_t bytes)
 {
-	return ok(g, DRIVE(g, g->d.within(to, from, bytes, l->stream)), "cuMemcpyDtoDAsync");
+	return gpu_lane_ok(g, DRIVE(g, g->d.within(to, from, bytes, l->stream)),
+			   "cuMemcpyDtoDAsync");
 }
 
 /* --- copies between host and device --- */
 
-/* As to_device() or to_host(), of pinned memory that may be pinned in several pieces. */
+/* As gpu_lane_to_device() or gpu_lane_to_host(), of pinned memory that may be pinned in several
+ * pieces. */
 static bool copy_pinned(struct gpu *g, struct gpu_lane *l, bool in, cu_ptr device, uint8_t *host,
 			uint64_t bytes)
 {
@@ -120,7 +125,8 @@ static bool copy_pinned(struct gpu *g, struct gpu_lane *l, bool in, cu_ptr devic
 		uint64_t part = gpu_pinned(g, host, bytes);
 
 		CHECK(part > 0);
-		if (!(in ? to_device(g, l, device, host, part) : to_host(g, l, host, device, part)))
+		if (!(in ? gpu_lane_to_device(g, l, device, host, part)
+			 : gpu_lane_to_host(g, l, host, device, part)))
 			return false;
 		host += part;
 		device += part;
@@ -152,21 +158,18 @@ static bool copy_buffered(struct gpu *g, struct gpu_lane *l, bool in, cu_ptr dev
 	*used += bytes;
 	if (in) {
 		memcpy(buffer, host, bytes);
-		return to_device(g, l, device, buffer, bytes);
+		return gpu_lane_to_device(g, l, device, buffer, bytes);
 	}
 	CHECK(l->outs_nr < GPU_LANE_OUTS_MAX);
 	l->out[l->outs_nr++] = (struct gpu_lane_out){host, buffer, bytes};
-	return to_host(g, l, buffer, device, bytes);
+	return gpu_lane_to_host(g, l, buffer, device, bytes);
 }
 
-/* Queues as many of the copies as the buffer takes. */
-static bool copies_go(struct gpu *g, struct gpu_lane *l, const struct gpu_job *j)
+bool gpu_lane_copies(struct gpu *g, struct gpu_lane *l, const struct gpu_copy *copies, uint32_t nr,
+		     bool in, uint64_t *used)
 {
-	const bool in = j->what == GPU_TO_DEVICE;
-	uint64_t used = 0;
-
-	while (l->copy < j->copies_nr) {
-		const struct gpu_copy *c = &j->copy[l->copy];
+	while (l->copy < nr) {
+		const struct gpu_copy *c = &copies[l->copy];
 		uint8_t *host = (uint8_t *)c->host + l->at;
 		uint64_t left = c->bytes - l->at, part;
 
@@ -180,15 +183,32 @@ static bool copies_go(struct gpu *g, struct gpu_lane *l, const struct gpu_job *j
 			if (!copy_pinned(g, l, in, c->device + l->at, host, part))
 				return false;
 		} else {
-			part = left < BUFFER_BYTES - used ? left : BUFFER_BYTES - used;
+			part = left < BUFFER_BYTES - *used ? left : BUFFER_BYTES - *used;
 			if (part == 0 || l->outs_nr == GPU_LANE_OUTS_MAX)
 				break;
-			if (!copy_buffered(g, l, in, c->device + l->at, host, part, &used))
+			if (!copy_buffered(g, l, in, c->device + l->at, host, part, used))
 				return false;
 		}
 		l->at += part;
 	}
 	return true;
+}
+
+static bool copies_go(struct gpu *g, struct gpu_lane *l, const struct gpu_job *j)
+{
+	uint64_t used = 0;
+
+	return gpu_lane_copies(g, l, j->copy, j->copies_nr, j->what == GPU_TO_DEVICE, &used);
+}
+
+void *gpu_lane_tables(const struct gpu_lane *l)
+{
+	return l->host + HOST_TABLES;
+}
+
+cu_ptr gpu_lane_tables_at(const struct gpu_lane *l)
+{
+	return l->device + DEVICE_TABLES;
 }
 
 /* --- an update --- */
@@ -239,7 +259,7 @@ static struct ways ways_of(struct gpu *g, const struct gpu_update *u)
 {
 	const uint32_t n = layout_chunk_elems(u->layout, u->chunk);
 	const uint32_t grad = dtype_bytes(u->grad_dtype), image = dtype_bytes(u->image_dtype);
-	struct ways w = {.grad = !all_pinned(g, u->grad, (uint64_t)n * grad),
+	struct ways w = {.grad = u->grad_at == 0 && !all_pinned(g, u->grad, (uint64_t)n * grad),
 			 .image = !all_pinned(g, u->image, (uint64_t)n * image) ||
 				  runs_of(u, 0, n) > RUNS_MAX};
 	uint64_t buffered = (w.grad ? grad : 0) + (w.image ? image : 0);
@@ -306,16 +326,16 @@ static struct plan plan_make(const struct gpu_lane *l, const struct gpu_update *
 	struct tables *t = (struct tables *)(void *)(l->host + HOST_TABLES);
 	const struct layout *layout = u->layout;
 	struct plan p = {.span = {piece.end, piece.first}};
+	cu_ptr grad = u->grad_at == 0
+			      ? l->device + DEVICE_GRAD
+			      : u->grad_at + (uint64_t)piece.first * dtype_bytes(u->grad_dtype);
 
 	t->kept = 0;
-	t->chunk = (struct gpu_chunk){state_at(u->from[0], piece.first),
-				      state_at(u->from[1], piece.first),
-				      state_at(u->from[2], piece.first),
-				      state_at(u->to[0], piece.first),
-				      state_at(u->to[1], piece.first),
-				      state_at(u->to[2], piece.first),
-				      (const void *)(uintptr_t)(l->device + DEVICE_GRAD),
-				      (void *)(uintptr_t)(l->device + DEVICE_IMAGE)};
+	t->chunk = (struct gpu_chunk){
+		state_at(u->from[0], piece.first), state_at(u->from[1], piece.first),
+		state_at(u->from[2], piece.first), state_at(u->to[0], piece.first),
+		state_at(u->to[1], piece.first),   state_at(u->to[2], piece.first),
+		(const void *)(uintptr_t)grad,     (void *)(uintptr_t)(l->device + DEVICE_IMAGE)};
 	for (uint32_t i = layout->chunk_segment[u->chunk]; i < layout->chunk_segment[u->chunk + 1];
 	     i++) {
 		const struct segment *s = &layout->segment[i];
@@ -355,16 +375,17 @@ static bool kernel_go(struct gpu *g, struct gpu_lane *l, const struct gpu_update
 	void *args[] = {&job};
 	cu_function f = g->apply[u->optim->id][u->grad_dtype][u->image_dtype];
 
-	return to_device(g, l, at, t,
-			 offsetof(struct tables, args) + p->groups_nr * sizeof(t->args[0])) &&
-	       to_device(g, l, at + offsetof(struct tables, segment), t->segment,
-			 p->segments_nr * sizeof(t->segment[0])) &&
-	       ok(g,
-		  DRIVE(g, g->d.launch(f, p->blocks_nr, 1, 1, GPU_THREADS, 1, 1, 0, l->stream, args,
-				       NULL)),
-		  "cuLaunchKernel") &&
-	       to_host(g, l, l->host + HOST_KEPT, at + offsetof(struct tables, kept),
-		       sizeof(t->kept));
+	return gpu_lane_to_device(g, l, at, t,
+				  offsetof(struct tables, args) +
+					  p->groups_nr * sizeof(t->args[0])) &&
+	       gpu_lane_to_device(g, l, at + offsetof(struct tables, segment), t->segment,
+				  p->segments_nr * sizeof(t->segment[0])) &&
+	       gpu_lane_ok(g,
+			   DRIVE(g, g->d.launch(f, p->blocks_nr, 1, 1, GPU_THREADS, 1, 1, 0,
+						l->stream, args, NULL)),
+			   "cuLaunchKernel") &&
+	       gpu_lane_to_host(g, l, l->host + HOST_KEPT, at + offsetof(struct tables, kept),
+				sizeof(t->kept));
 }
 
 /* The image of the elements that changed. */
@@ -384,7 +405,7 @@ static bool image_go(struct gpu *g, struct gpu_lane *l, const struct gpu_update 
 		l->image_from = l->host + HOST_BUFFER + *used;
 		CHECK(*used + skip + bytes <= BUFFER_BYTES);
 		*used += skip + bytes;
-		return to_host(g, l, l->image_from + skip, from + skip, bytes);
+		return gpu_lane_to_host(g, l, l->image_from + skip, from + skip, bytes);
 	}
 	while (run_next(u->layout, u->chunk, &segment, piece.first, piece.end, &r))
 		if (!copy_pinned(g, l, false, from + (uint64_t)(r.first - piece.first) * size,
@@ -415,7 +436,7 @@ static bool update_go(struct gpu *g, struct gpu_lane *l, const struct gpu_update
 	skip = (uint64_t)(p.span.first - piece.first) * size;
 	bytes = (uint64_t)(p.span.end - p.span.first) * size;
 	grad = (uint8_t *)(uintptr_t)u->grad + (uint64_t)p.span.first * size;
-	if (p.gradient &&
+	if (p.gradient && u->grad_at == 0 &&
 	    !(w.grad ? copy_buffered(g, l, true, l->device + DEVICE_GRAD + skip, grad, bytes, &used)
 		     : copy_pinned(g, l, true, l->device + DEVICE_GRAD + skip, grad, bytes)))
 		return false;
@@ -431,9 +452,12 @@ static bool piece_go(struct gpu *g, struct gpu_lane *l)
 	l->outs_nr = 0;
 	l->image_from = NULL;
 	l->counts = false;
-	if (!(j->what == GPU_UPDATE ? update_go(g, l, &j->update) : copies_go(g, l, j)))
+	l->summed = 0;
+	if (!(j->what == GPU_UPDATE ? update_go(g, l, &j->update)
+	      : j->what == GPU_ADD  ? gpu_add_go(g, l, j->add)
+				    : copies_go(g, l, j)))
 		return false;
-	return ok(g, DRIVE(g, g->d.event_record(l->event, l->stream)), "cuEventRecord");
+	return gpu_lane_ok(g, DRIVE(g, g->d.event_record(l->event, l->stream)), "cuEventRecord");
 }
 
 /* Hands over what has come to the buffer. */
@@ -466,6 +490,8 @@ bool gpu_lane_begin(struct gpu *g, struct gpu_lane *l, uint32_t slot)
 	l->slot = slot;
 	l->copy = 0;
 	l->at = 0;
+	if (g->slot[slot].job.what == GPU_ADD && !gpu_add_begin(g, l, g->slot[slot].job.add))
+		return false;
 	return piece_go(g, l);
 }
 
@@ -473,18 +499,21 @@ bool gpu_lane_go_on(struct gpu *g, struct gpu_lane *l, bool *more)
 {
 	const struct gpu_job *j = &g->slot[l->slot].job;
 
-	if (!ok(g, DRIVE(g, g->d.event_sync(l->event)), "cuEventSynchronize"))
+	if (!gpu_lane_ok(g, DRIVE(g, g->d.event_sync(l->event)), "cuEventSynchronize"))
 		return false;
 	piece_take(g, l);
 	if (j->what == GPU_UPDATE) {
 		l->at += l->piece;
 		*more = l->at < layout_chunk_elems(j->update.layout, j->update.chunk);
+	} else if (j->what == GPU_ADD) {
+		*more = !gpu_add_take(l, j->add);
 	} else {
 		*more = l->copy < j->copies_nr;
 	}
 	if (*more)
 		return piece_go(g, l);
 	g->updates += j->what == GPU_UPDATE;
+	g->sums += j->what == GPU_ADD;
 	return true;
 }
 

@@ -11,6 +11,8 @@
 
 enum { GPU_LANES = 4, GPU_LANE_OUTS_MAX = 16 };
 
+enum gpu_add_phase { ADD_UP, ADD_SUM, ADD_DOWN }; /* sums.c: what is to be queued next. */
+
 struct gpu_lane {
 	cu_stream stream;
 	cu_event event; /* Behind the newest piece. */
@@ -20,10 +22,13 @@ struct gpu_lane {
 	/* How far the job has come: copies and bytes of the next one, or elements. */
 	uint32_t copy;
 	uint64_t at;
+	enum gpu_add_phase phase;
+	uint32_t segment; /* The next one that is to be summed. */
 	/* The piece that is under way. */
 	uint64_t piece;      /* Elements of an update. */
 	uint8_t *image_from; /* Where an image waits in the buffer. NULL: it needs no copy. */
 	bool counts;         /* A kernel has counted. */
+	uint32_t summed;     /* Segments in the tables of a kernel that has summed. */
 	uint32_t outs_nr;
 	struct gpu_lane_out { /* What is to be copied from the buffer when it has come. */
 		void *to;
@@ -41,5 +46,26 @@ bool gpu_lane_begin(struct gpu *g, struct gpu_lane *l, uint32_t slot);
 bool gpu_lane_go_on(struct gpu *g, struct gpu_lane *l, bool *more);
 /* After a failure: waits until nothing of the lane runs any more, as far as that can be known. */
 void gpu_lane_settle(struct gpu *g, struct gpu_lane *l);
+
+/* --- between lanes.c and sums.c: false, and the device is lost --- */
+
+bool gpu_lane_ok(struct gpu *g, cu_result rc, const char *call);
+bool gpu_lane_to_device(struct gpu *g, struct gpu_lane *l, cu_ptr to, const void *from,
+			uint64_t bytes);
+bool gpu_lane_to_host(struct gpu *g, struct gpu_lane *l, void *to, cu_ptr from, uint64_t bytes);
+/* Queues as many of the copies, from .copy and .at of the lane on, as the buffer takes from *used
+ * on. */
+bool gpu_lane_copies(struct gpu *g, struct gpu_lane *l, const struct gpu_copy *copies, uint32_t nr,
+		     bool in, uint64_t *used);
+#define GPU_LANE_TABLES ((uint64_t)512 << 10) /* Bytes of tables, pinned and of the device. */
+void *gpu_lane_tables(const struct gpu_lane *l);
+cu_ptr gpu_lane_tables_at(const struct gpu_lane *l);
+
+/* In sums.c. Queues the next piece of a sum. */
+bool gpu_add_go(struct gpu *g, struct gpu_lane *l, struct gpu_add *a);
+/* The piece has come. True: it was the last one. */
+bool gpu_add_take(const struct gpu_lane *l, struct gpu_add *a);
+/* Before the first piece. */
+bool gpu_add_begin(struct gpu *g, struct gpu_lane *l, struct gpu_add *a);
 
 #endif

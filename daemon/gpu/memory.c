@@ -38,11 +38,19 @@ static void leave(struct gpu *g)
 
 /* --- memory of the device --- */
 
-static struct cu_memory_prop prop_of(const struct gpu *g, bool exports)
+enum use {
+	USE_HERE,
+	USE_EXPORTS, /* Its descriptor keeps it. */
+	USE_DIRECT,  /* Network devices write it: its descriptor is a dma-buf. */
+};
+
+static struct cu_memory_prop prop_of(const struct gpu *g, enum use use)
 {
 	return (struct cu_memory_prop){.type = CU_MEMORY_PINNED,
-				       .handle_types = exports ? CU_MEMORY_DESCRIPTOR : 0,
-				       .location = {CU_LOCATION_DEVICE, g->device}};
+				       .handle_types =
+					       use == USE_EXPORTS ? CU_MEMORY_DESCRIPTOR : 0,
+				       .location = {CU_LOCATION_DEVICE, g->device},
+				       .flags = {.gpu_direct_rdma = use == USE_DIRECT}};
 }
 
 static enum shard_status too_much(struct gpu *g, uint64_t bytes, struct err *e)
@@ -113,10 +121,23 @@ static uint64_t round_up(const struct gpu *g, uint64_t bytes)
 	return (bytes + g->granularity - 1) / g->granularity * g->granularity;
 }
 
+static enum shard_status export(struct gpu *g, enum use use, struct gpu_mem *m, struct err *e) {
+	cu_result rc;
+
+	if (use == USE_HERE) return SHARD_OK;
+	rc = use == USE_DIRECT ? g->d.range_handle(&m->fd, m->at, m->bytes, CU_RANGE_DMA_BUF, 0)
+			       : g->d.export_handle(&m->fd, m->handle, CU_MEMORY_DESCRIPTOR, 0);
+	if (rc == CU_SUCCESS){(void)fcntl(m->fd, F_SETFD, FD_CLOEXEC); return SHARD_OK;}
+m->fd = -1;
+return gpu_fail(
+	g, e, rc,
+	use == USE_DIRECT ? "cuMemGetHandleForAddressRange" : "cuMemExportToShareableHandle", "");
+}
+
 /* With the context current and the lock. */
-static enum shard_status make(struct gpu *g, bool exports, struct gpu_mem *m, struct err *e)
+static enum shard_status make(struct gpu *g, enum use use, struct gpu_mem *m, struct err *e)
 {
-	const struct cu_memory_prop prop = prop_of(g, exports);
+	const struct cu_memory_prop prop = prop_of(g, use);
 	enum shard_status st;
 	cu_result rc;
 
@@ -127,18 +148,8 @@ static enum shard_status make(struct gpu *g, bool exports, struct gpu_mem *m, st
 		return gpu_fail(g, e, rc, "cuMemCreate", "");
 	if ((st = map_handle(g, m, e)) != SHARD_OK)
 		goto err_handle;
-	if ((st = clear(g, m, e)) != SHARD_OK)
-		goto err_map;
-	if (!exports)
+	if ((st = clear(g, m, e)) == SHARD_OK && (st = export(g, use, m, e)) == SHARD_OK)
 		return SHARD_OK;
-	rc = g->d.export_handle(&m->fd, m->handle, CU_MEMORY_DESCRIPTOR, 0);
-	if (rc == CU_SUCCESS) {
-		(void)fcntl(m->fd, F_SETFD, FD_CLOEXEC);
-		return SHARD_OK;
-	}
-	m->fd = -1;
-	st = gpu_fail(g, e, rc, "cuMemExportToShareableHandle", "");
-err_map:
 	(void)g->d.stream_sync(g->memory_stream); /* It may still be cleared. */
 	unmap_handle(g, m);
 err_handle:
@@ -146,8 +157,8 @@ err_handle:
 	return st;
 }
 
-enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gpu_mem *m,
-			  struct err *e)
+static enum shard_status map_for(struct gpu *g, uint64_t bytes, enum use use, struct gpu_mem *m,
+				 struct err *e)
 {
 	enum shard_status st;
 
@@ -161,7 +172,7 @@ enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gp
 		st = too_much(g, bytes, e);
 	} else {
 		m->bytes = round_up(g, bytes);
-		st = make(g, exports, m, e);
+		st = make(g, use, m, e);
 	}
 	leave(g);
 	if (st == SHARD_OK) {
@@ -174,6 +185,65 @@ enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gp
 out:
 	pthread_mutex_unlock(&g->memory_lock);
 	return st;
+}
+
+enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gpu_mem *m,
+			  struct err *e)
+{
+	return map_for(g, bytes, exports ? USE_EXPORTS : USE_HERE, m, e);
+}
+
+static enum shard_status attribute(struct gpu *g, int which, int *value, struct err *e)
+{
+	cu_result rc = g->d.device_attribute(value, which, g->device);
+
+	return rc == CU_SUCCESS ? SHARD_OK : gpu_fail(g, e, rc, "cuDeviceGetAttribute", "");
+}
+
+/* *flushes: what is written is not seen before a flush. */
+static enum shard_status judge_direct(struct gpu *g, bool *flushes, struct err *e)
+{
+	int memory = 0, dma_buf = 0, ordering = 0, options = 0;
+	enum shard_status st;
+	const char *lacks = NULL;
+
+	if ((st = attribute(g, CU_DIRECT_MEMORY, &memory, e)) != SHARD_OK ||
+	    (st = attribute(g, CU_DMA_BUF, &dma_buf, e)) != SHARD_OK ||
+	    (st = attribute(g, CU_DIRECT_ORDERING, &ordering, e)) != SHARD_OK ||
+	    (st = attribute(g, CU_DIRECT_FLUSHES, &options, e)) != SHARD_OK)
+		return st;
+	*flushes = ordering < CU_ORDERING_OWNER;
+	if (!memory)
+		lacks = "has no memory that network devices may write";
+	else if (!dma_buf)
+		lacks = "gives no dma-buf of its memory: that takes the open kernel modules of its "
+			"driver, and Linux 5.12 or newer";
+	else if (g->d.range_handle == NULL)
+		lacks = "has a driver without cuMemGetHandleForAddressRange: update it";
+	else if (*flushes && (!(options & CU_FLUSHES_HOST) || g->d.flush_writes == NULL))
+		lacks = "cannot say when it sees what network devices have written";
+	if (lacks == NULL)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED, "%s (%s) %s", g->uuid_text, g->name, lacks);
+}
+
+enum shard_status gpu_direct(struct gpu *g, struct err *e)
+{
+	bool flushes;
+
+	return judge_direct(g, &flushes, e);
+}
+
+enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e)
+{
+	enum shard_status st;
+	bool flushes;
+
+	*m = (struct gpu_mem){.fd = -1};
+	if ((st = judge_direct(g, &flushes, e)) != SHARD_OK)
+		return st;
+	g->flushes = flushes; /* Before any sum that needs it is given. */
+	return map_for(g, bytes, USE_DIRECT, m, e);
 }
 
 static enum shard_status no_memory_of(const struct gpu *g, struct err *e, const char *what)

@@ -55,9 +55,9 @@ struct link_events {
 	void (*node_going)(struct server *s, uint16_t node);
 	void (*node_down)(struct server *s, uint16_t node, const struct err *why);
 
-	/* RDMA of a link. Checks that the peer was allowed to write the body of this frame at `to`.
-	 */
-	enum shard_status (*rdma_body)(struct peer *p, const struct wire_head *h, const void *to,
+	/* RDMA of a link. *to is where a body over TCP would go: it may be elsewhere. Checks that
+	 * the peer was allowed to write it there. */
+	enum shard_status (*rdma_body)(struct peer *p, const struct wire_head *h, void **to,
 				       struct err *e);
 	void (*rdma_up)(struct peer *p);
 	void (*rdma_down)(struct peer *p);

@@ -103,7 +103,7 @@ static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_hea
 	st = p->server->events->node_body(p, h, to, &l, e);
 	if (st != SHARD_OK || *to == STREAM_DISCARD)
 		return st;
-	return p->server->events->rdma_body(p, h, *to, e);
+	return p->server->events->rdma_body(p, h, to, e);
 }
 
 static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h,
@@ -153,7 +153,7 @@ static const struct rdma_handler handler = {.on_head = on_head,
 
 /* --- offers --- */
 
-static bool checksum(const struct peer *p)
+bool rdma_link_sums(const struct peer *p)
 {
 	return p->server->conf->rdma_checksum || (p->features & FEATURE_RDMA_SUM);
 }
@@ -182,7 +182,7 @@ static enum shard_status make_queues(struct peer *p, struct err *e)
 	struct rdma_rail_conf conf = {.handler = &handler,
 				      .owner = p,
 				      .qps_nr = queue_pairs(p),
-				      .checksum = checksum(p),
+				      .checksum = rdma_link_sums(p),
 				      .deadline_ns = p->server->conf->heartbeat_timeout_ns};
 	enum shard_status st = SHARD_OK;
 
@@ -244,7 +244,7 @@ static void up(struct peer *p)
 	r->since_ns = clock_ns();
 	r->why[0] = r->said[0] = 0;
 	log_line(p->server->log, LOG_LEVEL_INFO, "event=rdma_up peer=%s queue_pairs=%u checksum=%s",
-		 members_name(p->server, p->node), r->qps_nr, checksum(p) ? "yes" : "no");
+		 members_name(p->server, p->node), r->qps_nr, rdma_link_sums(p) ? "yes" : "no");
 	p->server->events->rdma_up(p);
 }
 

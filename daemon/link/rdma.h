@@ -68,6 +68,7 @@ struct rdma_domain *rdma_link_domain(
 /* True: tensors go by RDMA. Otherwise *why is the reason, valid until the next call into this
  * module. */
 bool rdma_link_carries(const struct peer *p, const char **why);
+bool rdma_link_sums(const struct peer *p); /* Bodies are summed: rdma_checksum. */
 void rdma_link_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Tensors by RDMA. */
 
 #endif

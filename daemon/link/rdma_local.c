@@ -162,7 +162,8 @@ void rdma_local_hello(const struct server *s, Shard__Hello *mine)
 {
 	if (s->conf->transport == CONFIG_TRANSPORT_TCP)
 		return;
-	mine->features |= FEATURE_RDMA | (s->conf->rdma_checksum ? FEATURE_RDMA_SUM : 0);
+	mine->features |= FEATURE_RDMA | FEATURE_RDMA_DIRECT |
+			  (s->conf->rdma_checksum ? FEATURE_RDMA_SUM : 0);
 	mine->rdma_queue_pairs = s->conf->rdma_queue_pairs;
 	if (!rdma_local_here(s))
 		mine->no_rdma = s->rdma->why;

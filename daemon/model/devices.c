@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "data/feed.h"
+#include "link/rdma.h"
 #include "model/model.h"
 #include "model/odd.h"
 #include "store/away.h"
@@ -28,6 +29,37 @@ static int by_uuid(const void *a, const void *b)
 	return memcmp(one.uuid, other.uuid, sizeof(one.uuid));
 }
 
+enum shard_status devices_direct(const struct server *s, struct gpu *g, struct err *e)
+{
+	enum shard_status st;
+
+	if (s->nodes_nr == 1)
+		return err_set(e, SHARD_UNSUPPORTED, "there is no other node");
+	if (!s->conf->rdma_gpu)
+		return err_set(e, SHARD_UNSUPPORTED, "[net] rdma_gpu = off");
+	if (!rdma_local_here(s))
+		return err_set(e, SHARD_UNSUPPORTED, "no RDMA: %.300s", s->rdma->why);
+	if (s->conf->rdma_checksum)
+		return err_set(
+			e, SHARD_UNSUPPORTED,
+			"[net] rdma_checksum = yes: what is in the memory of a GPU cannot be "
+			"summed, so it has to be no, on all nodes");
+	st = gpu_direct(g, e);
+	return st == SHARD_OK ? rdma_takes_dma_buf(s->rdma->device, e) : st;
+}
+
+static void direct_plan(struct devices *d, const struct model *m)
+{
+	enum shard_status st = SHARD_OK;
+
+	if (m->set.grad_codec.kind != QUANT_NONE)
+		st = err_set(&d->not_direct, SHARD_UNSUPPORTED,
+			     "its grad_codec: codes do not go there");
+	for (uint32_t i = 0; i < d->nr && st == SHARD_OK; i++)
+		st = devices_direct(m->server, d->gpu[i], &d->not_direct);
+	d->direct_wanted = st == SHARD_OK;
+}
+
 enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e)
 {
 	const struct server *s = m->server;
@@ -40,8 +72,10 @@ enum shard_status devices_plan(struct devices *d, const struct model *m, bool th
 		if (!gpu_lost(s->gpu[i], &why))
 			d->gpu[d->nr++] = s->gpu[i];
 	qsort(d->gpu, d->nr, sizeof(d->gpu[0]), by_uuid);
-	if (d->nr > 0)
+	if (d->nr > 0) {
+		direct_plan(d, m);
 		return SHARD_OK;
+	}
 	if (why != NULL)
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "\"%s\" has tier = gpu, and the GPU of node %s is lost: %s: start "
@@ -162,6 +196,28 @@ static void pin(struct devices *d, struct store *st)
 	}
 }
 
+static void close_direct(struct devices *d)
+{
+	while (d->direct_nr > 0)
+		gpu_unmap(&d->direct[--d->direct_nr]);
+}
+
+/* Without them all works as it does without RDMA. */
+static void open_direct(struct devices *d, const struct store *st)
+{
+	for (uint32_t i = 0; i < d->nr && d->direct_wanted; i++) {
+		uint64_t bytes = tier_gpu_direct_bytes(st, d->nr, i);
+
+		if (bytes > 0 &&
+		    gpu_map_direct(d->gpu[i], bytes, &d->direct[i], &d->not_direct) != SHARD_OK) {
+			d->direct_wanted = false;
+			close_direct(d);
+			return;
+		}
+		d->direct_nr++;
+	}
+}
+
 enum shard_status devices_open(struct devices *d, struct store *st, struct warm *place,
 			       struct err *e)
 {
@@ -174,11 +230,13 @@ enum shard_status devices_open(struct devices *d, struct store *st, struct warm 
 	d->place = place;
 	rc = d->there && place != NULL ? map_again(d, st, e)
 				       : map_new(d, tier_gpu_bytes(st, d->nr), e);
-	if (rc == SHARD_OK)
-		pin(d, st);
-	else
+	if (rc != SHARD_OK) {
 		devices_close(d);
-	return rc;
+		return rc;
+	}
+	open_direct(d, st);
+	pin(d, st);
+	return SHARD_OK;
 }
 
 void devices_close(struct devices *d)
@@ -189,6 +247,7 @@ void devices_close(struct devices *d)
 		for (uint32_t k = d->nr; k-- > 0;) /* The first one has pinned it. */
 			gpu_unpin(d->gpu[k], at);
 	}
+	close_direct(d);
 	for (uint32_t i = 0; i < d->nr; i++)
 		gpu_unmap(&d->mem[i]);
 }
@@ -200,10 +259,26 @@ static void lost(void *model, const char *why)
 	odd_lost(model, "gpu_state_lost", "a GPU of this node has failed", why);
 }
 
+static void say_direct(const struct devices *d, const struct model *m)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < d->direct_nr; i++)
+		bytes += d->direct[i].bytes;
+	if (d->direct_nr > 0)
+		log_line(m->server->log, LOG_LEVEL_INFO,
+			 "event=gpu_direct model=%s gpus=%u device_bytes=%lu", m->name,
+			 d->direct_nr, (unsigned long)bytes);
+	else if (m->server->nodes_nr > 1 && d->not_direct.status != SHARD_OK)
+		log_line(m->server->log, LOG_LEVEL_INFO, "event=gpu_direct_off model=%s why=%s",
+			 m->name, d->not_direct.text);
+}
+
 enum shard_status devices_tier(struct devices *d, struct model *m, const struct tier_conf *conf,
 			       struct err *e)
 {
-	struct tier_gpu_conf gpu = {.mem = d->mem,
+	struct tier_gpu_conf gpu = {.direct = d->direct_nr > 0 ? d->direct : NULL,
+				    .mem = d->mem,
 				    .devices_nr = d->nr,
 				    .hold = feed_hold,
 				    .release = feed_release,
@@ -219,5 +294,7 @@ enum shard_status devices_tier(struct devices *d, struct model *m, const struct 
 			 "event=gpu_tier model=%s gpus=%u chunks=%u device_bytes=%lu kept=%s",
 			 m->name, d->nr, store_away_nr(m->store), (unsigned long)bytes,
 			 d->place != NULL ? "yes" : "no");
+	if (st == SHARD_OK)
+		say_direct(d, m);
 	return st;
 }

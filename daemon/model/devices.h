@@ -9,6 +9,7 @@
 #include "store/tier_gpu.h"
 
 struct model;
+struct server;
 struct warm;
 
 /* As long as the model's memory. The thread that makes or frees that uses it, and meanwhile the
@@ -22,8 +23,16 @@ struct devices {
 	struct gpu_mem mem[GPU_DEVICES_MAX]; /* [nr] */
 	void *pinned[8];                     /* Of the host. */
 	uint32_t pinned_nr;
+	/* [direct_nr] Direct slots (tier_gpu.h), of all devices or of none. They end with the
+	 * process. */
+	struct gpu_mem direct[GPU_DEVICES_MAX];
+	uint32_t direct_nr;
+	bool direct_wanted;    /* Other nodes may write to the devices. */
+	struct err not_direct; /* Why there are none. */
 };
 
+/* Can other nodes write into the memory of that GPU by RDMA? If not, *e says why. */
+enum shard_status devices_direct(const struct server *s, struct gpu *g, struct err *e);
 /* there: an earlier process made it. SHARD_UNSUPPORTED: this node has no GPU, and needs one. */
 enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e);
 /* True: where memory outlives a process here, that of devices does not. *e says why. */

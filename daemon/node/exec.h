@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#define EXEC_ARGS_BYTES 1280
+#define EXEC_ARGS_BYTES 1344
 
 struct exec_job {
 	void (*run)(void *args); /* Called on a thread of the row. May write its results into

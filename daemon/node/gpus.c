@@ -12,10 +12,9 @@
 
 #include <string.h>
 
-/* Of one device, that are given and not done. */
-/* Of as many models as outlive a process (warm/warm.h), each with 8 updates and 8 copies
- * (store/tier_gpu.c). */
-#define JOBS_MAX (16u * 1024)
+/* Of one device, that are given and not done: of as many models as outlive a process
+ * (warm/warm.h), each with 8 updates, 8 copies and 16 sums (store/tier_gpu.c). */
+#define JOBS_MAX (32u * 1024)
 
 static void log_gpu(const struct server *s, const struct gpu *g)
 {

@@ -391,6 +391,7 @@ EACH_GPU(gpu_bytes, sample_gpu_bytes)
 GPU_COUNT(gpu_limit, about->limit_bytes)
 GPU_COUNT(gpu_used, about->mapped_bytes)
 GPU_COUNT(gpu_updates, about->updates)
+GPU_COUNT(gpu_sums, about->sums)
 GPU_COUNT(gpu_is_lost, gpu_lost(g, NULL))
 
 static const struct family {
@@ -457,6 +458,8 @@ static const struct family {
 	 "Bytes copied to that GPU (in) and from it (out).", gpu_bytes},
 	{"shardd_gpu_updates_total", METRICS_COUNTER, "Updates of chunks that it has done.",
 	 gpu_updates},
+	{"shardd_gpu_sums_total", METRICS_COUNTER,
+	 "Sums of gradients that it has made of what other nodes wrote into its memory.", gpu_sums},
 	{"shardd_gpu_lost", METRICS_GAUGE, "1: that GPU failed, until the daemon starts again.",
 	 gpu_is_lost},
 	{"process_cpu_seconds_total", METRICS_COUNTER,

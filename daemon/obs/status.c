@@ -21,6 +21,7 @@
 #include "data/images.h"
 #include "data/catchup.h"
 #include "base/clock.h"
+#include "model/devices.h"
 #include "model/lead.h"
 #include "model/lost.h"
 #include "model/model.h"
@@ -536,17 +537,26 @@ static json_t *gpus_json(const struct server *s)
 		struct gpu_about a;
 		char uuid[GPU_UUID_TEXT];
 		const char *why;
+		struct err e;
+		bool direct;
 		json_t *o;
 
 		gpu_tell(s->gpu[i], &a);
-		o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
+		o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
 			      gpu_uuid_text(a.uuid, uuid), "name", a.name, "total",
 			      (json_int_t)a.total_bytes, "limit", (json_int_t)a.limit_bytes, "used",
 			      (json_int_t)a.mapped_bytes, "to_device_bytes",
 			      (json_int_t)a.to_device_bytes, "to_host_bytes",
-			      (json_int_t)a.to_host_bytes, "updates", (json_int_t)a.updates);
+			      (json_int_t)a.to_host_bytes, "updates", (json_int_t)a.updates, "sums",
+			      (json_int_t)a.sums);
 		if (o != NULL && gpu_lost(s->gpu[i], &why))
 			json_object_set_new(o, "lost", json_string(why));
+		if (o != NULL && s->nodes_nr > 1) {
+			direct = devices_direct(s, s->gpu[i], &e) == SHARD_OK;
+			json_object_set_new(o, "direct", json_boolean(direct));
+			if (!direct)
+				json_object_set_new(o, "not_direct", json_string(e.text));
+		}
 		json_array_append_new(list, o);
 	}
 	return list;

@@ -18,7 +18,7 @@
 
 #define PAGE_BYTES    4096ull
 #define HUGE_BYTES    (2ull << 20)
-#define CONTRIB_CHUNK 64ull /* struct contrib_chunk, and the place in the queue of sums. */
+#define CONTRIB_CHUNK 72ull /* struct contrib_chunk, and the place in the queue of sums. */
 
 static const enum budget_item item_of[STORE_REGIONS] = {[STORE_STATE] = BUDGET_STATE,
 							[STORE_SUMS] = BUDGET_SUMS,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tier.h: where the state of a model's chunks lives, and how a step gets at it. The data path hands
  * out chunks, and a row does the arithmetic where the state is. All is called on the loop thread.
- * Nothing waits, and nothing allocates after tier_open(). Each call that was accepted ends in
- * exactly one done(), which may come before the call returns if .here was set. A call that was not
- * accepted says SHARD_AGAIN (the row is busy and a later done() makes room) or SHARD_CLOSED. What
- * operands point to stays as it is until done(). */
+ * Nothing waits or allocates after tier_open(). Each call that was accepted ends in one done(),
+ * which may come before the call returns if .here was set. One that was not says SHARD_AGAIN (the
+ * row is busy and a later done() makes room) or SHARD_CLOSED. What operands point to stays as it is
+ * until done(). */
 #ifndef SHARD_TIER_H
 #define SHARD_TIER_H
 
@@ -15,10 +15,10 @@
 #include "store/tile.h"
 
 #define TIER_SOURCES_MAX 64
-
 struct tier; /* Opaque. */
 
 struct tier_result {
+	bool inside;   /* sum: it is at struct tier_apply.inside, too. */
 	double sumsq;  /* sum: of the result. */
 	uint64_t kept; /* Elements that the update left as they were. */
 	/* make: weights that nobody wrote, and others that are not finite. */
@@ -42,11 +42,8 @@ struct tier_source {
 	const uint8_t *absent; /* [segments_nr] It has no gradient there. */
 };
 
-enum tier_how {
-	TIER_PLAIN,
-	TIER_ENCODE, /* One source becomes codes. */
-	TIER_DECODE, /* The sources are codes. */
-};
+/* TIER_ENCODE: one source becomes codes. TIER_DECODE: the sources are codes. */
+enum tier_how { TIER_PLAIN, TIER_ENCODE, TIER_DECODE };
 
 struct tier_sum { /* to = the sources in this order, each times pre, rounded once. */
 	uint32_t chunk, sources_nr;
@@ -55,6 +52,8 @@ struct tier_sum { /* to = the sources in this order, each times pre, rounded onc
 	/* TIER_ENCODE: of the chunk. A segment without a gradient keeps what was lost. */
 	struct quant_residual residual;
 	struct tier_source source[TIER_SOURCES_MAX];
+	uint64_t inside; /* A bit for each that is in the direct slot of .node (tier_gpu.h). */
+	uint8_t node[TIER_SOURCES_MAX];
 	const struct share *share; /* [sources_nr][segments_nr] NULL, or TIER_PLAIN to no source. */
 	uint8_t *to;               /* May be that of one source. */
 	float pre;
@@ -75,6 +74,7 @@ struct tier_apply {           /* What a record does to one chunk. */
 	const struct optim_args *args; /* [groups] */
 	const uint8_t *zero;           /* [segments_nr] Nobody has a gradient for it. */
 	const uint8_t *grad;           /* The reduced gradient. */
+	bool inside;                   /* A sum left it where the state of the chunk is, too. */
 };
 
 struct tier_make {                /* The image of one chunk is made. */

@@ -143,6 +143,8 @@ static struct gpu_update between_slots(struct gpus *n, const struct tier_apply *
 			       .grad = a->grad,
 			       .image = store_image(n->away.store, a->slot, a->chunk)};
 
+	if (a->inside)
+		g.grad_at = gpus_sum_at(n, d, a->chunk);
 	u->to = slots_take(&d->slots);
 	u->to.seq = a->stamp;
 	u->voids = store_away_voids(store, a->chunk);
@@ -323,7 +325,7 @@ static void gpu_row_close(struct tier *t)
 	destroy(n);
 }
 
-static uint32_t first_of(uint32_t away_nr, uint32_t devices_nr, uint32_t i)
+uint32_t gpus_first_of(uint32_t away_nr, uint32_t devices_nr, uint32_t i)
 {
 	return (uint32_t)((uint64_t)away_nr * i / devices_nr);
 }
@@ -348,8 +350,8 @@ static enum shard_status open_devices(struct gpus *n, struct err *e)
 	for (uint32_t i = 0; i < nr && st == SHARD_OK; i++) {
 		n->device[i].mem = &n->conf.mem[i];
 		CHECK(n->conf.mem[i].bytes >= tier_gpu_bytes(n->away.store, nr));
-		st = slots_open(&n->device[i].slots, n->away.store, first_of(away, nr, i),
-				first_of(away, nr, i + 1), slots_nr(away, nr), e);
+		st = slots_open(&n->device[i].slots, n->away.store, gpus_first_of(away, nr, i),
+				gpus_first_of(away, nr, i + 1), slots_nr(away, nr), e);
 	}
 	return st;
 }
@@ -358,7 +360,7 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 				const struct tier_gpu_conf *gpu, struct err *e)
 {
 	static const struct tier_row row = {.name = "gpu",
-					    .sum = away_sum,
+					    .sum = gpus_sum,
 					    .apply = gpu_row_apply,
 					    .make = gpu_row_make,
 					    .patch = away_patch,
@@ -399,6 +401,7 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 	if ((st = tier_ram_open(&n->away.ram, conf, e)) != SHARD_OK ||
 	    (st = open_devices(n, e)) != SHARD_OK || (st = gpus_take_buffers(n, e)) != SHARD_OK)
 		goto err_tier;
+	gpus_direct_init(n);
 	*out = &n->away.tier;
 	return SHARD_OK;
 err_tier:
@@ -406,11 +409,16 @@ err_tier:
 	return st;
 }
 
+bool tier_is_gpu(const struct tier *t)
+{
+	return t->row->close == gpu_row_close;
+}
+
 struct tier_gpu_count tier_gpu_count(const struct tier *t)
 {
 	struct tier_gpu_count count = {.updates = 0};
 
-	if (t->row->close != gpu_row_close)
+	if (!tier_is_gpu(t))
 		return count;
 	count = gpus_of(t)->count;
 	count.host_updates = gpus_of(t)->away.updates;

@@ -6,6 +6,7 @@
 #define SHARD_STORE_TIER_GPU_H
 
 #include "gpu/device.h"
+#include "net/rdma.h"
 #include "store/tier.h"
 
 #define TIER_GPU_BUFFERS 8u /* For the memory of a store: its away_cache. */
@@ -15,6 +16,8 @@ struct tier_gpu_conf {
 	 * the order of the layout. It outlives the tier. The caller unmaps it, before the store. */
 	const struct gpu_mem *mem;
 	uint32_t devices_nr; /* 1 to GPU_DEVICES_MAX. */
+	/* Of each device tier_gpu_direct_bytes(), by gpu_map_direct(). NULL: there is none. */
+	const struct gpu_mem *direct;
 	/* A device works for the tier from hold() to release(): the tier must stay. */
 	void (*hold)(void *arg);
 	void (*release)(void *arg);
@@ -30,7 +33,22 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 /* What a store takes of each of so many devices. */
 uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr);
 
+/* Direct slots: landing slots in the memory of devices, which other nodes write by RDMA. A sum of
+ * such contributions is made on the device, and stays there for the update (struct tier_source).
+ * Those of one node on one device lie behind one another. */
+struct tier_direct {
+	/* So many chunks, from that one on, of those that the store was made with. */
+	uint32_t first, chunks;
+	struct rdma_dma_buf memory; /* Its descriptor is the tier's. */
+};
+uint64_t tier_gpu_direct_bytes(const struct store *st, uint32_t devices_nr, uint32_t device);
+/* False: there is no such device, or there are none for that node. Also of another tier. */
+bool tier_gpu_direct(const struct tier *t, uint32_t device, uint16_t node, struct tier_direct *out);
+/* Where on its device the node's slot for a chunk is. 0: it has none. */
+uint64_t tier_gpu_direct_at(const struct tier *t, uint32_t chunk, uint16_t node);
+
 struct tier_gpu_count {   /* Since it was opened. */
+	uint64_t sums;    /* Of contributions, on a device. */
 	uint64_t updates; /* Of chunks on a device. */
 	/* Of chunks that were in a buffer just then, or have to be there for an update. */
 	uint64_t host_updates;

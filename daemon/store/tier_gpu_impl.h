@@ -14,6 +14,7 @@
 #define DIRTY       (1ull << 63) /* In the word of a buffer, beside its chunk + 1. */
 #define SPARE       2u           /* Buffers that another chunk can have, now or soon. */
 #define SLOTS_MORE  (UPDATES_MAX + TIER_GPU_BUFFERS)
+#define ADDS_MAX    16u /* Sums at a time, on all devices. */
 
 enum state {
 	FREE,
@@ -43,6 +44,21 @@ struct device {
 	const struct gpu_mem *mem;
 	struct slots slots;
 	uint32_t updates; /* Under way. */
+	/* Owner: tier_gpu_direct.c. What each node has of the direct slots, and for which chunks.
+	 * .chunks 0: there are none. */
+	struct direct {
+		uint64_t at, part, bytes; /* part: bytes, and what is left free behind them. */
+		uint32_t first, chunks;
+		int dma_buf;
+	} direct;
+};
+
+struct add { /* A sum on a device. Owner: tier_gpu_direct.c. */
+	bool used;
+	struct tier_sum sum;
+	struct tier_call who;
+	struct gpu_add add;
+	uint32_t brought; /* Of a sum that is not finite: sources before it are in memory. */
 };
 
 struct gpus {
@@ -61,6 +77,7 @@ struct gpus {
 	struct list waiting;              /* Pins. */
 	struct list updates;              /* Those that wait. */
 	struct update update[AWAY_CALLS]; /* Of the call of that number. */
+	struct add add[ADDS_MAX];
 };
 
 static inline bool gpus_over(const struct gpus *n)
@@ -70,6 +87,15 @@ static inline bool gpus_over(const struct gpus *n)
 
 /* In tier_gpu.c. */
 void gpus_serve(struct gpus *n); /* After every change. */
+bool tier_is_gpu(const struct tier *t);
+/* The first of its chunks, by store_away_index(), that device i has. */
+uint32_t gpus_first_of(uint32_t away_nr, uint32_t devices_nr, uint32_t i);
+
+/* In tier_gpu_direct.c. */
+void gpus_direct_init(struct gpus *n); /* When the slots of the devices are there. */
+enum shard_status gpus_sum(struct tier *t, const struct tier_sum *s, const struct tier_call *c);
+/* Where the sum of a chunk is. */
+uint64_t gpus_sum_at(const struct gpus *n, const struct device *d, uint32_t chunk);
 
 /* In tier_gpu_buffers.c. */
 /* The chunk is away. */

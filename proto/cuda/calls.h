@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* calls.h: the functions of libcuda.so.1 that are used, for driver.h and its tests. A row has who
  * needs the function, as DRIVER_CLIENT without its beginning, the name in struct driver, the
- * symbol, and the arguments. The types are those of driver.h. */
+ * symbol, and the arguments. Of OPTIONAL ones any may be missing. The types are those of driver.h.
+ */
 #ifndef SHARD_CUDA_CALLS_H
 #define SHARD_CUDA_CALLS_H
 
@@ -68,6 +69,9 @@
 	X(DAEMON, unmap, cuMemUnmap, (cu_ptr at, size_t bytes))                                    \
 	X(DAEMON, set_access, cuMemSetAccess,                                                      \
 	  (cu_ptr at, size_t bytes, const struct cu_access *access, size_t nr))                    \
+	X(OPTIONAL, range_handle, cuMemGetHandleForAddressRange,                                   \
+	  (void *handle, cu_ptr at, size_t bytes, int type, unsigned long long flags))             \
+	X(OPTIONAL, flush_writes, cuFlushGPUDirectRDMAWrites, (int target, int scope))             \
 	X(DAEMON, module_load, cuModuleLoadData, (cu_module * module, const void *image))          \
 	X(DAEMON, module_unload, cuModuleUnload, (cu_module module))                               \
 	X(DAEMON, module_function, cuModuleGetFunction,                                            \

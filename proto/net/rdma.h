@@ -50,6 +50,18 @@ void rdma_domain_free(struct rdma_domain **d); /* CHECK: no rail and no region i
  * has the limit. */
 enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base,
 				size_t bytes, bool remote, struct err *e);
+/* The same of memory of another device, of which there is a dma-buf, for the peer to write. The
+ * address is that of the other device, and remote addresses count from it. Nothing of it is read by
+ * this processor, so bodies that go there cannot be summed. */
+struct rdma_dma_buf {
+	int fd; /* Of the caller, who may close it afterwards. */
+	uint64_t offset, at;
+	size_t bytes;
+};
+enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_domain *d,
+					const struct rdma_dma_buf *of, struct err *e);
+/* Whether the device can do that at all. SHARD_UNSUPPORTED: it, or the kernel, cannot. */
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e);
 void rdma_deregister(struct rdma_region **g);
 uint32_t rdma_region_rkey(const struct rdma_region *g);
 bool rdma_region_has(const struct rdma_region *g, const void *at, size_t bytes);

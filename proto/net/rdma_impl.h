@@ -45,6 +45,7 @@ struct rdma {
 	bool over, closing; /* over: the device is gone, and the owner was told. */
 	struct err why;
 	unsigned handles;
+	int no_dma_buf; /* What it says to one that is none. 0: it was not asked. EBADF: it can. */
 	uv_poll_t completions, events;
 	/* Runs while a rail needs a turn without an event: it failed, has more to read, or polls
 	 * busily. */

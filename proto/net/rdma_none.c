@@ -54,6 +54,23 @@ enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d,
 	NOT_HERE;
 }
 
+enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_domain *d,
+					const struct rdma_dma_buf *of, struct err *e)
+{
+	(void)out;
+	(void)d;
+	(void)of;
+	(void)e;
+	NOT_HERE;
+}
+
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e)
+{
+	(void)r;
+	(void)e;
+	NOT_HERE;
+}
+
 void rdma_deregister(struct rdma_region **g)
 {
 	CHECK(!*g);

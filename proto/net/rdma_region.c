@@ -67,6 +67,39 @@ void rdma_domain_free(struct rdma_domain **dp)
 	free(d);
 }
 
+static enum shard_status region_new(struct rdma_region **out, struct rdma_domain *d, void *base,
+				    size_t bytes, struct err *e)
+{
+	struct rdma_region *g = calloc(1, sizeof(*g));
+
+	CHECK(base && bytes > 0);
+	*out = NULL;
+	if (!g)
+		return err_set(e, SHARD_SYSTEM, "no memory for an RDMA region");
+	g->domain = d;
+	g->base = base;
+	g->bytes = bytes;
+	*out = g;
+	return SHARD_OK;
+}
+
+/* Takes g->mr over, or frees g where there is none. */
+static enum shard_status region_end(struct rdma_region **gp, int error, const char *what,
+				    struct err *e)
+{
+	struct rdma_region *g = *gp;
+	struct rdma_domain *d = g->domain;
+	size_t bytes = g->bytes;
+
+	if (g->mr) {
+		d->regions++;
+		return SHARD_OK;
+	}
+	*gp = NULL;
+	free(g);
+	return rdma_no_memory(e, d->rdma, error, what, bytes);
+}
+
 /* With relaxed ordering the device may let bodies overtake one another on the machine's bus. A
  * completion never overtakes its body. libibverbs drops the flag where the kernel does not know
  * it. */
@@ -75,25 +108,50 @@ enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d,
 {
 	int access = IBV_ACCESS_RELAXED_ORDERING |
 		     (remote ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
-	struct rdma_region *g = calloc(1, sizeof(*g));
+	enum shard_status st = region_new(out, d, base, bytes, e);
 
-	CHECK(base && bytes > 0);
-	*out = NULL;
-	if (!g)
-		return err_set(e, SHARD_SYSTEM, "no memory for an RDMA region");
+	if (st != SHARD_OK)
+		return st;
 	errno = 0;
-	g->mr = ibv_reg_mr(d->pd, base, bytes, access);
-	if (!g->mr) {
-		free(g);
-		return rdma_no_memory(e, d->rdma, errno,
-				      remote ? "for a peer to write" : "to be sent", bytes);
+	(*out)->mr = ibv_reg_mr(d->pd, base, bytes, access);
+	return region_end(out, errno, remote ? "for a peer to write" : "to be sent", e);
+}
+
+enum shard_status rdma_register_dma_buf(struct rdma_region **out, struct rdma_domain *d,
+					const struct rdma_dma_buf *of, struct err *e)
+{
+	enum shard_status st = region_new(out, d, (void *)(uintptr_t)of->at, of->bytes, e);
+
+	if (st != SHARD_OK)
+		return st;
+	errno = 0;
+	(*out)->mr = ibv_reg_dmabuf_mr(d->pd, of->offset, of->bytes, of->at, of->fd,
+				       IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_LOCAL_WRITE |
+					       IBV_ACCESS_REMOTE_WRITE);
+	return region_end(out, errno, "of another device, for a peer to write", e);
+}
+
+/* A device that can says that the descriptor is none. It is asked once. */
+enum shard_status rdma_takes_dma_buf(struct rdma *r, struct err *e)
+{
+	struct ibv_pd *pd = r->no_dma_buf == 0 ? ibv_alloc_pd(r->at.verbs) : NULL;
+	struct ibv_mr *mr;
+
+	if (r->no_dma_buf == 0 && !pd)
+		return err_set(e, SHARD_SYSTEM, "RDMA device %s: no protection domain: %s",
+			       r->at.name, strerror(errno));
+	if (pd) {
+		errno = 0;
+		mr = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
+		r->no_dma_buf = errno;
+		CHECK(!mr);
+		(void)ibv_dealloc_pd(pd);
 	}
-	g->domain = d;
-	g->base = base;
-	g->bytes = bytes;
-	d->regions++;
-	*out = g;
-	return SHARD_OK;
+	if (r->no_dma_buf == EBADF)
+		return SHARD_OK;
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "RDMA device %s, or its driver, takes no memory of other devices (%s)",
+		       r->at.name, strerror(r->no_dma_buf));
 }
 
 void rdma_deregister(struct rdma_region **gp)

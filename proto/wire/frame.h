@@ -46,6 +46,7 @@ enum wire_since {
 #define FEATURE_RDMA 4ull /* The node knows RAIL and REGION and wants RDMA. */
 #define FEATURE_RDMA_SUM                                                                           \
 	8ull /* The node wants bodies summed over RDMA. They are, unless both left it out. */
+#define FEATURE_RDMA_DIRECT 16ull /* The node knows regions of direct slots. */
 
 /* Little-endian. This code runs on little-endian machines only, which frame.c checks. */
 struct wire_head {

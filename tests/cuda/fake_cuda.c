@@ -39,6 +39,39 @@ static bool fatal(int error)
 	return error == 214 || error == 700 || (error >= 714 && error <= 719);
 }
 
+static void set_attribute(int which, int value)
+{
+	int i = 0;
+
+	while (fake.attribute[i][0] != 0 && fake.attribute[i][0] != which)
+		i++;
+	if (i == 16)
+		abort();
+	fake.attribute[i][0] = which;
+	fake.attribute[i][1] = value;
+}
+
+int fake_attribute(int which)
+{
+	for (int i = 0; i < 16; i++)
+		if (fake.attribute[i][0] == which)
+			return fake.attribute[i][1];
+	switch (which) {
+	case 113:
+		return fake.read_only;
+	case 75:
+		return 9; /* Its kernels are no worse. */
+	case 102:
+	case 103:
+	case 110:
+	case 117: /* Writes of network devices are flushed by a call, and not ordered: 118. */
+	case 124:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
 __attribute__((constructor)) static void from_environment(void)
 {
 	const char *fail = getenv("FAKE_CUDA_FAIL"), *word;
@@ -55,6 +88,13 @@ __attribute__((constructor)) static void from_environment(void)
 		fake.memory_bytes = strtoull(word, NULL, 10) << 20;
 	if ((word = getenv("FAKE_CUDA_READ_ONLY")))
 		fake.read_only = atoi(word) != 0;
+	for (word = getenv("FAKE_CUDA_ATTRIBUTES"); word && *word; word += strcspn(word, ",")) {
+		int which, value;
+
+		word += *word == ',';
+		if (sscanf(word, "%d=%d", &which, &value) == 2)
+			set_attribute(which, value);
+	}
 	for (int i = 0; fail && i < 8 &&
 			sscanf(fail, "%63s %u %d%n", one, &plan[i].nth, &plan[i].error, &used) == 3;
 	     i++) {
@@ -200,10 +240,7 @@ CALL(cuDeviceGetAttribute, int *value, int attribute, int device)
 	ENTER_ANY();
 	if (device < 0 || device >= fake.devices)
 		return fake_leave(INVALID_DEVICE);
-	*value = attribute == 113                       ? fake.read_only
-		 : attribute == 75                      ? 9 /* Its kernels are no worse. */
-		 : attribute == 102 || attribute == 103 ? 1
-							: 0;
+	*value = fake_attribute(attribute);
 	return fake_leave(0);
 }
 
@@ -529,6 +566,13 @@ void fake_cuda_read_only(int supported)
 {
 	pthread_mutex_lock(&fake.lock);
 	fake.read_only = supported;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_attribute(int which, int value)
+{
+	pthread_mutex_lock(&fake.lock);
+	set_attribute(which, value);
 	pthread_mutex_unlock(&fake.lock);
 }
 

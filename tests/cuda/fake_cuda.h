@@ -10,7 +10,8 @@
  *
  * Environment, when it is loaded: FAKE_CUDA_SEED, FAKE_CUDA_DELAY_US (the longest delay of one
  * operation; 300), FAKE_CUDA_DEVICES (1), FAKE_CUDA_MEMORY (the MiB of each; 1024),
- * FAKE_CUDA_READ_ONLY (1: read-only memory can be registered), FAKE_CUDA_FTZ (0: an enum shim_ftz,
+ * FAKE_CUDA_READ_ONLY (1: read-only memory can be registered), FAKE_CUDA_ATTRIBUTES="124=0,118=100"
+ * (attributes of all devices), FAKE_CUDA_FTZ (0: an enum shim_ftz,
  * for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
  * several are separated by commas). */
 #ifndef SHARD_TESTS_FAKE_CUDA_H
@@ -40,6 +41,15 @@ struct fake_cuda_left {
 	X(void, fake_cuda_hold_device, (int device, int held))                                     \
 	X(void, fake_cuda_capture, (struct CUstream_st * stream, int capturing))                   \
 	X(void, fake_cuda_read_only, (int supported))                                              \
+	/* An attribute of all devices has that value. */                                          \
+	X(void, fake_cuda_attribute, (int which, int value))                                       \
+	/* A network device writes memory of which it has the dma-buf of that name (the rest of    \
+	 * "/memfd:fake-dmabuf-7"), from an offset on. Unless devices say that they order such     \
+	 * writes, they are seen after the next flush only. 0: there is no such range. Ends the    \
+	 * process if the memory was unmapped. */                                                  \
+	X(int, fake_cuda_dma, (uint32_t name, uint64_t offset, const void *from, size_t bytes))    \
+	/* How many calls of cuFlushGPUDirectRDMAWrites() there were. */                           \
+	X(uint32_t, fake_cuda_flushes, (void))                                                     \
 	X(void, fake_cuda_delay, (uint32_t us, uint64_t seed))                                     \
 	X(void, fake_cuda_left, (struct fake_cuda_left * left))                                    \
 	/* Where a test may read and write device memory. NULL: it is none. */                     \

@@ -102,6 +102,7 @@ extern struct fake {
 	uint64_t memory_bytes; /* Of each device. */
 	uint32_t delay_us;
 	uint64_t seed;
+	int attribute[16][2]; /* That a test has set: which, and its value. */
 } fake;
 
 /* Takes the lock, and says whether the call can go on: a planned error, or the one that ended the
@@ -148,6 +149,9 @@ void fake_launch_counts(struct fake_counts *counts);
 void fake_memory_forget(int device);
 void fake_launch_forget(int device);
 void fake_remove(struct memory *m);
+int fake_attribute(int which);
+bool fake_direct(const struct memory *m);             /* It was made for network devices. */
+void fake_dma_over(const char *inside, size_t bytes); /* Nothing is there any more. */
 /* True if an operation that is not done uses it. */
 bool fake_in_use(const struct memory *m);
 /* How a range of this process is mapped: 0 not at all, 1 somewhere read-only, 2 writable. */

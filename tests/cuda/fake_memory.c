@@ -32,7 +32,7 @@ static struct allocation {
 	struct allocation *next;
 	int fd, device;
 	size_t bytes;
-	bool exports;
+	bool exports, direct;
 	uint32_t handles, maps;
 } * allocations;
 
@@ -261,7 +261,12 @@ static struct allocation *allocation_new(int fd, int device, size_t bytes, bool 
 
 	if (a == NULL)
 		abort();
-	*a = (struct allocation){allocations, fd, device, bytes, exports, 1, 0};
+	*a = (struct allocation){.next = allocations,
+				 .fd = fd,
+				 .device = device,
+				 .bytes = bytes,
+				 .exports = exports,
+				 .handles = 1};
 	allocations = a;
 	return a;
 }
@@ -293,6 +298,7 @@ CALL(cuMemGetAllocationGranularity, size_t *bytes, const struct prop *prop, int 
 
 CALL(cuMemCreate, uint64_t *handle, size_t bytes, const struct prop *prop, unsigned long long flags)
 {
+	struct allocation *a;
 	char name[32];
 	int fd;
 
@@ -308,8 +314,9 @@ CALL(cuMemCreate, uint64_t *handle, size_t bytes, const struct prop *prop, unsig
 	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
 		return fake_leave(OUT_OF_MEMORY);
 	dirty(fd, bytes);
-	*handle = (uint64_t)(uintptr_t)allocation_new(fd, prop->device, bytes,
-						      prop->handle_types == 1);
+	a = allocation_new(fd, prop->device, bytes, prop->handle_types == 1);
+	a->direct = prop->flags[1] != 0;
+	*handle = (uint64_t)(uintptr_t)a;
 	return fake_leave(0);
 }
 
@@ -334,7 +341,7 @@ CALL(cuMemGetAllocationPropertiesFromHandle, struct prop *prop, uint64_t handle)
 	a = allocation_of(handle);
 	if (a == NULL)
 		return fake_leave(INVALID_VALUE);
-	*prop = (struct prop){1, a->exports, 1, a->device, NULL, {0}};
+	*prop = (struct prop){1, a->exports, 1, a->device, NULL, {0, a->direct}};
 	return fake_leave(0);
 }
 
@@ -471,6 +478,7 @@ static void forget_mapping(struct memory *m)
 {
 	struct allocation *a = m->of;
 
+	fake_dma_over(m->inside, m->bytes);
 	if (mmap(m->base, m->bytes, PROT_NONE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		abort();
@@ -478,6 +486,11 @@ static void forget_mapping(struct memory *m)
 	fake_remove(m);
 	a->maps--;
 	allocation_end(a);
+}
+
+bool fake_direct(const struct memory *m)
+{
+	return m->of != NULL && m->of->direct;
 }
 
 CALL(cuMemUnmap, ptr_t at, size_t bytes)

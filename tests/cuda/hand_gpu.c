@@ -3,6 +3,7 @@
 #include "cuda/hand_gpu.h"
 
 #include "base/check.h"
+#include "optim/reduce.h"
 #include "optim/undo.h"
 #include "store/away.h"
 #include "store/store_missing.h"
@@ -76,6 +77,18 @@ enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_me
 	abort();
 }
 
+enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e)
+{
+	(void)g, (void)bytes, (void)m, (void)e;
+	abort();
+}
+
+enum shard_status gpu_direct(struct gpu *g, struct err *e)
+{
+	(void)g, (void)e;
+	abort();
+}
+
 void gpu_unmap(struct gpu_mem *m)
 {
 	(void)m;
@@ -107,6 +120,7 @@ static uint64_t update_run(struct gpu *g, const struct gpu_update *u)
 {
 	optim_apply *kernel = optim_kernel(u->optim, ISA_SCALAR, u->grad_dtype, u->image_dtype);
 	uint64_t bytes = layout_chunk_elems(u->layout, u->chunk) * sizeof(float), kept = 0;
+	const uint8_t *grad = u->grad_at ? (uint8_t *)inside(g, u->grad_at, bytes) : u->grad;
 	float *to[3];
 
 	for (int i = 0; i < 3; i++) {
@@ -127,7 +141,7 @@ static uint64_t update_run(struct gpu *g, const struct gpu_update *u)
 
 		if (!layout_frozen(u->layout, s))
 			kept += kernel(&u->args[q->group], q->n,
-				       u->zero[s] ? NULL : u->grad + q->start * sizeof(float),
+				       u->zero[s] ? NULL : grad + q->start * sizeof(float),
 				       to[0] + q->start, to[1] + q->start, to[2] + q->start,
 				       u->image + q->start * sizeof(float));
 	}
@@ -146,6 +160,35 @@ void hand_copies(struct gpu *g, const struct gpu_job *job)
 	}
 }
 
+static void add_run(struct gpu *g, struct gpu_add *a)
+{
+	const struct layout *l = a->layout;
+	uint64_t bytes = layout_chunk_elems(l, a->chunk) * sizeof(float);
+
+	for (uint32_t i = 0; i < a->up_nr; i++)
+		memcpy(inside(g, a->up[i].device, a->up[i].bytes), a->up[i].host, a->up[i].bytes);
+	a->sumsq = 0;
+	a->finite = true;
+	for (uint32_t s = l->chunk_segment[a->chunk]; s < l->chunk_segment[a->chunk + 1]; s++) {
+		const struct segment *q = &l->segment[s];
+		const void *from[GPU_OPERANDS_MAX];
+		struct reduce_sum r;
+		uint32_t k = 0;
+
+		for (uint32_t i = 0; i < a->operands_nr; i++)
+			if (!a->operand[i].absent[s])
+				from[k++] = inside(g, a->operand[i].at, bytes) + q->start;
+		if (k == 0 || layout_frozen(l, s))
+			continue;
+		r = reduce_kernel(ISA_SCALAR, a->dtype)(
+			q->n, k, from, inside(g, a->to, bytes) + q->start, 1, true);
+		a->sumsq += r.sq;
+		a->finite = a->finite && r.finite;
+	}
+	if (a->finite)
+		memcpy(a->copy, inside(g, a->to, bytes), bytes);
+}
+
 /* The i-th job under way is done, or fails. */
 void hand_runs(struct gpu *g, uint32_t i)
 {
@@ -156,7 +199,9 @@ void hand_runs(struct gpu *g, uint32_t i)
 	assert_in_range(i, 0, g->nr - 1);
 	g->nr--;
 	memmove(&g->job[i], &g->job[i + 1], (g->nr - i) * sizeof(job));
-	if (!g->lost && job.what != GPU_UPDATE)
+	if (!g->lost && job.what == GPU_ADD)
+		add_run(g, job.add);
+	else if (!g->lost && job.what != GPU_UPDATE)
 		hand_copies(g, &job);
 	if (!g->lost && job.what == GPU_UPDATE)
 		kept = update_run(g, &job.update);
@@ -178,7 +223,7 @@ static void make_store(struct bench *b, uint32_t share)
 	struct store_conf conf = {.name = "m",
 				  .optim = optim_find("adamw"),
 				  .grad = SHARD_F32,
-				  .nodes_nr = 1,
+				  .nodes_nr = b->nodes,
 				  .local_world = 1,
 				  .away_share = share,
 				  .away_cache = TIER_GPU_BUFFERS,
@@ -247,7 +292,8 @@ enum shard_status bench_open(struct bench *b, struct err *e)
 				 .isa = ISA_SCALAR,
 				 .exec = {&hand_row, &b->hand},
 				 .tiles = &b->tiles};
-	struct tier_gpu_conf gpu = {.mem = b->mem,
+	struct tier_gpu_conf gpu = {.direct = b->nodes > 1 ? b->direct : NULL,
+				    .mem = b->mem,
 				    .devices_nr = b->devices,
 				    .hold = hold,
 				    .release = release,
@@ -257,7 +303,7 @@ enum shard_status bench_open(struct bench *b, struct err *e)
 	return tier_gpu_open(&b->tier, &conf, &gpu, e);
 }
 
-struct bench *bench_new(uint32_t share, uint32_t devices)
+static struct bench *new_bench(uint32_t share, uint32_t devices, uint16_t nodes)
 {
 	struct bench *b = calloc(1, sizeof(*b));
 	struct err e;
@@ -265,19 +311,35 @@ struct bench *bench_new(uint32_t share, uint32_t devices)
 	assert_non_null(b);
 	b->seed = 1;
 	b->devices = devices;
+	b->nodes = nodes;
 	make_store(b, share);
 	memset(gpus, 0, sizeof(gpus));
 	for (uint32_t i = 0; i < devices; i++) {
-		gpus[i].bytes = tier_gpu_bytes(b->store, devices);
+		uint64_t bytes = tier_gpu_bytes(b->store, devices);
+		uint64_t direct = tier_gpu_direct_bytes(b->store, devices, i);
+
+		gpus[i].bytes = bytes + direct;
 		gpus[i].memory = malloc(gpus[i].bytes);
 		memset(gpus[i].memory, 0x5a, gpus[i].bytes);
-		b->mem[i] = (struct gpu_mem){.gpu = &gpus[i],
-					     .at = (uintptr_t)gpus[i].memory,
-					     .bytes = gpus[i].bytes,
-					     .fd = -1};
+		b->mem[i] = (struct gpu_mem){
+			.gpu = &gpus[i], .at = (uintptr_t)gpus[i].memory, .bytes = bytes, .fd = -1};
+		b->direct[i] = (struct gpu_mem){.gpu = &gpus[i],
+						.at = (uintptr_t)gpus[i].memory + bytes,
+						.bytes = direct,
+						.fd = 100 + (int)i};
 	}
 	assert_int_equal(bench_open(b, &e), SHARD_OK);
 	return b;
+}
+
+struct bench *bench_new(uint32_t share, uint32_t devices)
+{
+	return new_bench(share, devices, 1);
+}
+
+struct bench *bench_new_direct(uint32_t devices, uint16_t nodes)
+{
+	return new_bench(100, devices, nodes);
 }
 
 void bench_free(struct bench *b)
@@ -414,6 +476,7 @@ struct bench *bench_reference(void)
 	struct err e;
 
 	assert_non_null(ref);
+	ref->nodes = 1;
 	make_store(ref, 0);
 	conf.store = ref->store;
 	conf.exec = (struct exec){&hand_row, &ref->hand};

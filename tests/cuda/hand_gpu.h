@@ -36,7 +36,8 @@ struct bench {
 	struct hand hand;
 	struct tier *tier;
 	uint32_t devices;
-	struct gpu_mem mem[DEVICES];
+	uint16_t nodes; /* Of the store. This one is the first. */
+	struct gpu_mem mem[DEVICES], direct[DEVICES];
 	struct tiles tiles;
 	struct tile_undo undo[4];
 	_Atomic uint8_t used[4];
@@ -80,6 +81,8 @@ void bench_step_until(struct bench *b, uint32_t nr, uint32_t until, bool pins);
 void bench_step(struct bench *b, uint32_t nr);
 /* share: of chunks on devices, in percent. */
 struct bench *bench_new(uint32_t share, uint32_t devices);
+/* The same with direct slots of several nodes. */
+struct bench *bench_new_direct(uint32_t devices, uint16_t nodes);
 /* The process ends with jobs under way, of which some were done. Another one opens the tier. */
 void bench_ends(struct bench *b);
 void bench_free(struct bench *b);

@@ -7,6 +7,7 @@
 #include "lib/inproc.h"
 #include "lib/rawpeer.h"
 #include "rdma/fake.h"
+#include "wire/xxh.h"
 
 #include "shard.pb-c.h"
 
@@ -137,7 +138,7 @@ static void *define(void *arg)
 	return NULL;
 }
 
-#define SETTINGS "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s"
+#define SETTINGS "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s replicas=2"
 
 static void start_with(struct harm *x, const char *settings)
 {
@@ -272,7 +273,23 @@ static const struct bad_region {
 	{                                                                                          \
 		.base = PROTOBUF_C_MESSAGE_INIT(&shard__region__descriptor), __VA_ARGS__           \
 	}
-	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20), 1, "there is nothing of that kind"},
+	{REGION(.kind = 4, .address = 4096, .bytes = 1 << 20), 1, "there is nothing of that kind"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20), 1, "there are no such chunks"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20, .first = CHUNKS, .chunks = 1), 1,
+	 "there are no such chunks"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20, .first = UINT32_MAX, .chunks = 2), 1,
+	 "there are no such chunks"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = CHUNKS), 1,
+	 "more chunks than are held there"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = UINT32_MAX), 1,
+	 "more chunks than are held there"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 2 * 4 * MODEL_CHUNK - 1, .first = 1,
+		.chunks = 2),
+	 1, "too few for them"},
+	{REGION(.kind = 3, .address = 4096, .bytes = 4 * MODEL_CHUNK, .first = 1, .chunks = 1), 17,
+	 "too many regions"},
+	{REGION(.kind = 3, .address = 0, .bytes = 1 << 20, .first = 1, .chunks = 1), 1,
+	 "no address"},
 	{REGION(.kind = 1, .address = 4096, .bytes = 64), 1, "too few for the chunks held there"},
 	{REGION(.kind = 1, .address = 4096, .bytes = 1 << 20), 2, "there is nothing of that kind"},
 	{REGION(.kind = 1, .address = 0, .bytes = 1 << 20), 1, "no address"},
@@ -294,11 +311,13 @@ static const struct bad_region {
 
 static void tell(struct harm *x, const Shard__Region *r, uint32_t times, uint32_t model)
 {
-	Shard__Region *list[256];
+	Shard__Region *list[256], one = *r;
 	Shard__Regions m = SHARD__REGIONS__INIT;
 
+	for (uint32_t c = 0; one.kind == 3 && c < CHUNKS; c++) /* That node has all of them. */
+		one.placed = xxh_sum(&c, sizeof(c), one.placed);
 	for (m.n_region = 0; m.n_region < times; m.n_region++)
-		list[m.n_region] = (Shard__Region *)(uintptr_t)r;
+		list[m.n_region] = &one;
 	m.region = list;
 	raw_send(&x->r, &(struct wire_head){.op = OP_REGION, .model = model}, &m.base);
 }

@@ -4,7 +4,8 @@
  * connected queue pairs that write into one another's memory, completion channels and asynchronous
  * events, and every way in which they fail. Misuse that a real device would punish later ends the
  * program with a text: more requests than a queue holds, an object freed while in use, or a
- * completion queue that overruns. Several threads may use it. */
+ * completion queue that overruns. Several threads may use it. Memory of other devices is that of
+ * tests/cuda: it is written there (fake_cuda_dma()), and a sender cannot read it. */
 #ifndef SHARD_TESTS_FAKE_H
 #define SHARD_TESTS_FAKE_H
 
@@ -23,6 +24,7 @@ enum fake_call {
 	FAKE_QUERY_GID_TABLE,
 	FAKE_ALLOC_PD,
 	FAKE_REG_MR,
+	FAKE_REG_DMABUF_MR,
 	FAKE_CREATE_CHANNEL,
 	FAKE_CREATE_CQ,
 	FAKE_REQ_NOTIFY,
@@ -52,6 +54,7 @@ struct fake_device {
 	uint32_t mtu;    /* In bytes. */
 	uint32_t max_inline;
 	bool no_inline;
+	bool no_dma_buf; /* It takes no memory of other devices. */
 	int max_qp_wr, max_cqe, open_error;
 	struct fake_gid gid[FAKE_GIDS_MAX];
 };

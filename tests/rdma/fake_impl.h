@@ -38,7 +38,12 @@ struct fake_pd {
 struct fake_mr {
 	struct ibv_mr mr;
 	int access;
+	uint32_t dma_buf; /* Its name (tests/cuda/fake_cuda.h). 0: it is memory of the host. */
+	uint64_t offset;  /* Of .mr.addr in it. */
 };
+
+/* Writes memory of another device. False: there is no such range. */
+bool fake_dma_write(const struct fake_mr *m, uint64_t at, const void *from, uint32_t bytes);
 
 struct fake_qp;
 struct fake_cqe {

@@ -107,17 +107,28 @@ static enum ibv_wc_status carry_out(struct fake_qp *q, struct fake_request *r, s
 	     write = r->wr.opcode != IBV_WR_SEND && r->wr.opcode != IBV_WR_SEND_WITH_IMM;
 	uint32_t bytes = r->wr.num_sge > 0 ? r->sge.length : 0;
 	const void *from = (const void *)(uintptr_t)r->sge.addr;
+	const struct fake_mr *m = NULL;
 
-	if (bytes > 0 && !inlined && !find_mr(r->sge.lkey, q->qp.pd, r->sge.addr, bytes, 0))
-		return IBV_WC_LOC_PROT_ERR;
+	if (bytes > 0 && !inlined) {
+		m = find_mr(r->sge.lkey, q->qp.pd, r->sge.addr, bytes, 0);
+		if (!m)
+			return IBV_WC_LOC_PROT_ERR;
+		if (m->dma_buf)
+			fake_misuse("a body is sent from memory of another device");
+	}
 	if (write && bytes > 0) {
-		if (!(dest->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) ||
-		    !find_mr(r->wr.wr.rdma.rkey, dest->qp.pd, r->wr.wr.rdma.remote_addr, bytes,
-			     IBV_ACCESS_REMOTE_WRITE)) {
+		uint64_t at = r->wr.wr.rdma.remote_addr;
+
+		m = dest->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE
+			    ? find_mr(r->wr.wr.rdma.rkey, dest->qp.pd, at, bytes,
+				      IBV_ACCESS_REMOTE_WRITE)
+			    : NULL;
+		if (!m || (m->dma_buf && !fake_dma_write(m, at, from, bytes))) {
 			fake_flush(dest);
 			return IBV_WC_REM_ACCESS_ERR;
 		}
-		memmove((void *)(uintptr_t)r->wr.wr.rdma.remote_addr, from, bytes);
+		if (!m->dma_buf)
+			memmove((void *)(uintptr_t)at, from, bytes);
 	}
 	return r->wr.opcode == IBV_WR_RDMA_WRITE ? IBV_WC_SUCCESS
 						 : receive(dest, r, from, bytes, write);

@@ -4,6 +4,7 @@
  * and end the program if it is still in use. */
 #include "rdma/fake_impl.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,6 +238,68 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int acces
 	return ibv_reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, (unsigned int)access);
 }
 
+/* --- memory of other devices --- */
+
+static uint32_t dma_buf_of(int fd)
+{
+	char path[64], name[64] = "";
+	uint32_t number = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (readlink(path, name, sizeof(name) - 1) < 0 ||
+	    sscanf(name, "/memfd:fake-dmabuf-%u", &number) != 1)
+		return 0;
+	return number;
+}
+
+bool fake_dma_write(const struct fake_mr *m, uint64_t at, const void *from, uint32_t bytes)
+{
+	/* The library is one of the program, which has loaded it by then. */
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void *found = library ? dlsym(library, "fake_cuda_dma") : NULL;
+	int (*write_there)(uint32_t, uint64_t, const void *, size_t) = NULL;
+
+	if (found == NULL)
+		fake_misuse("memory of another device without tests/cuda");
+	memcpy(&write_there, &found, sizeof(found));
+	dlclose(library);
+	return write_there(m->dma_buf, m->offset + (at - (uintptr_t)m->mr.addr), from, bytes);
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova,
+				 int fd, int access)
+{
+	uint32_t dma_buf = fd < 0 ? 0 : dma_buf_of(fd);
+	struct fake_mr *m = NULL;
+	int rc;
+
+	fake_lock();
+	rc = fd < 0 ? 0 : fake_may(FAKE_REG_DMABUF_MR, pd->context); /* A probe is none. */
+	if (rc == 0 && fake_context_of(pd->context)->dev->conf.no_dma_buf)
+		rc = EOPNOTSUPP;
+	if (rc == 0 && fd < 0)
+		rc = EBADF;
+	/* The device has pages of both. */
+	if (rc == 0 && (dma_buf == 0 || bytes == 0 || (iova - offset) % 4096 != 0))
+		rc = EINVAL;
+	if (rc == 0) {
+		m = fake_made(sizeof(*m));
+		m->mr = (struct ibv_mr){.context = pd->context,
+					.pd = pd,
+					.addr = (void *)(uintptr_t)iova,
+					.length = bytes};
+		m->mr.lkey = m->mr.rkey = fake.next_key += 0x101;
+		m->access = access;
+		m->dma_buf = dma_buf;
+		m->offset = offset;
+		((struct fake_pd *)(void *)pd)->users++;
+		FAKE_PUT(mrs, m);
+		fake.live.regions++;
+	}
+	fake_unlock_with(rc);
+	return m ? &m->mr : NULL;
+}
+
 int ibv_dereg_mr(struct ibv_mr *mr)
 {
 	struct fake_mr *m = (struct fake_mr *)(void *)mr;
@@ -244,7 +307,7 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 	fake_lock();
 	FAKE_TAKE(mrs, m);
 	((struct fake_pd *)(void *)mr->pd)->users--;
-	fake.registered -= mr->length;
+	fake.registered -= m->dma_buf ? 0 : mr->length;
 	fake.live.regions--;
 	free(m);
 	fake_unlock();

@@ -59,7 +59,7 @@ static void defaults(void **state)
 	assert_false(c.allow_unauthenticated || c.listen_open);
 	assert_int_equal(c.transport, CONFIG_TRANSPORT_AUTO);
 	assert_int_equal(c.connections, 1);
-	assert_true(c.body_checksum && c.rdma_checksum);
+	assert_true(c.body_checksum && c.rdma_checksum && c.rdma_gpu);
 	assert_string_equal(c.rdma_device, "auto");
 	assert_true(c.rdma_gid_index == -1 && c.rdma_queue_pairs == 4 && c.rdma_busy_poll_us == 0);
 	assert_true(c.heartbeat_timeout_ns == 5000000000ull &&
@@ -236,6 +236,7 @@ static const char every_line[] = "\xef\xbb\xbf; a comment\n"
 				 "rdma_gid_index = 3\n"
 				 "rdma_queue_pairs = 8\n"
 				 "rdma_checksum = no\n"
+				 "rdma_gpu = off\n"
 				 "rdma_busy_poll_us = 50\n"
 				 "[cluster]\n"
 				 "run_id = demo\n"
@@ -272,17 +273,17 @@ static void everything(void **state)
 	assert_int_equal(c.transport, CONFIG_TRANSPORT_TCP);
 	assert_string_equal(c.rdma_device, "mlx5_0");
 	assert_true(c.rdma_gid_index == 3 && c.rdma_queue_pairs == 8 && c.rdma_busy_poll_us == 50 &&
-		    !c.rdma_checksum);
+		    !c.rdma_checksum && !c.rdma_gpu);
 	assert_string_equal(c.run_id, "demo");
 	assert_true(c.heartbeat_timeout_ns == 200000000ull && c.step_timeout_ns == 120000000000ull);
 	assert_int_equal(c.nodes_nr, 2);
 	assert_int_equal(c.self, 1);
 	assert_string_equal(c.node_list[0].name, "a");
-	assert_string_equal(c.node_list[1].where, FILE_NAME ":33");
+	assert_string_equal(c.node_list[1].where, FILE_NAME ":34");
 	assert_int_equal(c.models_nr, 3);
 	assert_string_equal(config_model(&c, "", "")->settings,
 			    "clip=1.0 betas=0.9,0.95 pinned=clip,replicas");
-	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":35");
+	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":36");
 	assert_string_equal(config_model(&c, "gpt-7b", "")->settings, "lr=0.5");
 	assert_string_equal(config_model(&c, "gpt-7b", "norm")->settings, "weight_decay=0");
 	assert_null(config_model(&c, "gpt", ""));

@@ -29,12 +29,32 @@ static bool may_be_quiet(const char *symbol)
 		      symbol) != NULL;
 }
 
+/* A sum of one operand of the host and one of the device. */
+static void add(struct gpu *g, const struct layout *l, uint64_t at)
+{
+	static struct gpu_add a;
+	static uint8_t absent[512], host[2][65536];
+	const uint64_t bytes = layout_chunk_elems(l, 0) * 2ull;
+	struct gpu_job j = gpujobs_of(GPU_ADD);
+
+	a = (struct gpu_add){.layout = l,
+			     .dtype = SHARD_BF16,
+			     .operands_nr = 2,
+			     .up_nr = 1,
+			     .up = {{host[0], at, bytes}},
+			     .operand = {{at, absent}, {at + 65536, absent}},
+			     .to = at,
+			     .copy = host[1]};
+	j.add = &a;
+	gpujobs_run(g, &j);
+}
+
 /* Uses all that there is. text: what was said of a failure. */
 static void use(struct layout *l, char text[ERR_TEXT_BYTES])
 {
 	struct gpu_conf conf = {.jobs_max = JOBS};
 	struct rng r = {.state = 3};
-	struct gpu_mem m = {.fd = -1}, again = {.fd = -1};
+	struct gpu_mem m = {.fd = -1}, again = {.fd = -1}, direct = {.fd = -1};
 	static float host[4096];
 	struct gpu *g = NULL;
 	const char *why = "";
@@ -45,6 +65,7 @@ static void use(struct layout *l, char text[ERR_TEXT_BYTES])
 		goto out;
 	if (gpu_map(g, 3 * MIB, true, &m, &e) != SHARD_OK ||
 	    gpu_again(g, m.fd, m.bytes, &again, &e) != SHARD_OK ||
+	    gpu_map_direct(g, MIB, &direct, &e) != SHARD_OK ||
 	    gpu_pin(g, host, sizeof(host), &e) != SHARD_OK)
 		goto out;
 	gpujobs_copy(g, GPU_TO_DEVICE, host, again.at, sizeof(host));
@@ -69,6 +90,7 @@ static void use(struct layout *l, char text[ERR_TEXT_BYTES])
 		(void)rng_next(&r);
 		gpujobs_run(g, &j);
 	}
+	add(g, l, direct.at);
 	gpujobs_copy(g, GPU_TO_HOST, host, m.at, sizeof(host));
 out:
 	if (g != NULL && gpu_lost(g, &why))
@@ -77,6 +99,7 @@ out:
 		snprintf(text, ERR_TEXT_BYTES, "%s", e.text);
 	gpu_unmap(&m);
 	gpu_unmap(&again);
+	gpu_unmap(&direct);
 	if (g != NULL) {
 		gpu_unpin(g, host);
 		gpujobs_close(&g);
@@ -87,7 +110,8 @@ out:
 static void failures(int error)
 {
 	static const char *const symbols[] = {
-#define X(who, name, symbol, arguments) (DRIVER_##who & DRIVER_DAEMON) ? #symbol : NULL,
+#define X(who, name, symbol, arguments)                                                            \
+	DRIVER_##who == DRIVER_OPTIONAL || (DRIVER_##who & DRIVER_DAEMON) ? #symbol : NULL,
 		DRIVER_CALLS(X)
 #undef X
 	};

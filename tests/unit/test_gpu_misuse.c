@@ -92,6 +92,26 @@ static void free_while_mapped(void)
 	(void)m.d.unreserve(m.at, BYTES);
 }
 
+static void written_after_unmap(void)
+{
+	const struct cu_memory_prop prop = {.type = CU_MEMORY_PINNED,
+					    .location = {CU_LOCATION_DEVICE, 0},
+					    .flags = {.gpu_direct_rdma = 1}};
+	cu_handle handle;
+	cu_ptr at;
+	int fd;
+
+	CHECK(m.d.create(&handle, BYTES, &prop, 0) == CU_SUCCESS);
+	CHECK(m.d.reserve(&at, BYTES, 0, 0, 0) == CU_SUCCESS);
+	CHECK(m.d.map(at, BYTES, 0, handle, 0) == CU_SUCCESS);
+	/* Of memory that was not made for it there is none. */
+	CHECK(m.d.range_handle(&fd, m.at, BYTES, CU_RANGE_DMA_BUF, 0) == CU_INVALID_VALUE);
+	CHECK(m.d.range_handle(&fd, at, BYTES, CU_RANGE_DMA_BUF, 0) == CU_SUCCESS);
+	CHECK(fake.fake_cuda_dma(1, 0, "x", 1) == 1 && fake.fake_cuda_dma(2, 0, "x", 1) == 0);
+	CHECK(m.d.unmap(at, BYTES) == CU_SUCCESS);
+	(void)fake.fake_cuda_dma(1, 0, "x", 1);
+}
+
 static void host_reads(void)
 {
 	access_for(0);
@@ -110,6 +130,7 @@ static const struct {
 	{"kernel_after_unmap", kernel_after_unmap, "at which nothing is mapped"},
 	{"unmap_in_use", unmap_in_use, "device memory is unmapped while it is used"},
 	{"free_while_mapped", free_while_mapped, "in which memory is mapped"},
+	{"written_after_unmap", written_after_unmap, "writes memory that was unmapped"},
 	{"host_reads", host_reads, NULL},
 };
 

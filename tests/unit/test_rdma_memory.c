@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that nothing is allocated, mapped or registered after an RDMA connection (rail) is made.
  * All of these are counted while frames go both ways, are refused for lack of room, and credits go
- * alone. Memory is registered on several threads at a time. */
+ * alone. Memory is registered on several threads at a time, and so can be that of other devices. */
 #include "base/check.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,6 +159,48 @@ static void threads_register(void **state)
 	fake_reset();
 }
 
+static const struct fake_device without = {
+	.gid = {{"fe80::1", IBV_GID_TYPE_ROCE_V2}, {"127.0.0.1", IBV_GID_TYPE_ROCE_V2}},
+	.no_dma_buf = true};
+
+/* The descriptor is looked at, and may be closed afterwards. */
+static void other_devices(void **state)
+{
+	int fd = memfd_create("fake-dmabuf-7", MFD_CLOEXEC);
+	struct rdma_dma_buf of = {.fd = fd, .offset = 8192, .at = 0x7000002000, .bytes = 100000};
+	struct rdma_region *g = NULL;
+	struct rails r;
+	struct err e = {0};
+
+	(void)state;
+	rails_begin(&r, NULL);
+	assert_int_equal(rdma_takes_dma_buf(r.end[0].rdma, &e), SHARD_OK);
+	assert_int_equal(rdma_register_dma_buf(&g, r.end[0].domain, &of, &e), SHARD_OK);
+	close(fd);
+	assert_true(rdma_region_has(g, (void *)0x7000002000, 100000));
+	assert_false(rdma_region_has(g, (void *)0x7000001fff, 1));
+	assert_true(rdma_region_rkey(g) != 0);
+	rdma_deregister(&g);
+	assert_null(g);
+	of.fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	assert_int_equal(rdma_register_dma_buf(&g, r.end[0].domain, &of, &e), SHARD_DENIED);
+	assert_non_null(strstr(e.text, "of another device, for a peer to write"));
+	assert_null(g);
+	fake_fail(FAKE_ALLOC_PD, 1, ENOMEM);
+	assert_int_equal(rdma_takes_dma_buf(r.end[0].rdma, &e), SHARD_OK); /* It was asked. */
+	assert_int_equal(rdma_takes_dma_buf(r.end[1].rdma, &e), SHARD_SYSTEM);
+	assert_int_equal(rdma_takes_dma_buf(r.end[1].rdma, &e), SHARD_OK);
+	close(of.fd);
+	rails_close(&r);
+	fake_reset();
+	fake_devices(&without, 1);
+	rails_begin(&r, NULL);
+	assert_int_equal(rdma_takes_dma_buf(r.end[1].rdma, &e), SHARD_UNSUPPORTED);
+	assert_non_null(strstr(e.text, "takes no memory of other devices (Operation not supp"));
+	rails_close(&r);
+	fake_reset();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +208,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_allocated),
 #endif
 		cmocka_unit_test(threads_register),
+		cmocka_unit_test(other_devices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
