@@ -441,6 +441,35 @@ static void test_any_bytes(void **state)
 	}
 }
 
+/* Scales that no encoder makes, and those where a kernel may go another way. */
+static void test_any_scales(void **state)
+{
+	static const float scales[] = {0,           -0.0f,     0x1p-90f, 0x1.fp-91f, -0x1.8p-110f,
+				       0x1p-126f,   0x1p-149f, 1,        -0x1p100f,  0x1.8p100f,
+				       -0x1.fp127f, 0x1p127f,  INFINITY, NAN};
+	struct rng r = {19};
+
+	(void)state;
+	for (size_t t = 0; t < NR(kinds) * NR(scales) * NR(scales) * 2; t++) {
+		const struct quant *q = &kinds[t % NR(kinds)];
+		size_t n = q->block, pair = t / NR(kinds);
+		uint32_t k = 1 + (uint32_t)(pair % 2);
+		const float with[] = {scales[pair / 2 % NR(scales)], scales[pair / 2 / NR(scales)]};
+		const void *two[] = {m->coded[0], m->coded[1]};
+		unsigned before = mode_set((unsigned)rng_next(&r) % 4);
+
+		for (int s = 0; s < 2; s++) {
+			for (size_t i = 0; i < quant_bytes(q, n); i++)
+				m->coded[s][i] = (char)rng_next(&r);
+			memcpy(m->coded[s] + scales_from(q, n), &with[s], sizeof(with[s]));
+		}
+		quant_kernels(ISA_SCALAR)->sum(q, n, k, two, m->out[0], SHARD_BF16, true);
+		quant_kernels(isa_best())->sum(q, n, k, two, m->out[1], SHARD_BF16, true);
+		_mm_setcsr(before);
+		same("sum", m->out[0], m->out[1], n, 2);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -451,6 +480,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_feedback, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_border, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_any_bytes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_any_scales, setup, teardown),
 	};
 
 	if (argc > 1)
