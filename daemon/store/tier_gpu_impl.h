@@ -35,6 +35,7 @@ struct buffer {
 struct update {            /* Of a call, on its device. */
 	struct list link;  /* In .updates, while it waits. */
 	bool keeps;        /* It keeps the chunk for a save. */
+	bool dead;         /* It came back from a device that is lost, and its call is not done. */
 	uint32_t voids;    /* store_away_voids() when it began. */
 	struct slot_at to; /* Where the new state is. */
 };
@@ -57,6 +58,7 @@ struct gpus {
 	uint64_t uses;     /* Of buffers, so far. */
 	bool serving, again;
 	bool lost, stopped; /* Nothing is begun any more. */
+	bool forsaken;      /* tier_gpu_forsake(): pins are no longer counted. */
 	struct tier_gpu_count count;
 	struct list waiting;              /* Pins. */
 	struct list updates;              /* Those that wait. */
