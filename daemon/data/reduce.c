@@ -174,7 +174,7 @@ static void done(void *owner, uint64_t tag, const struct tier_result *r)
 	CHECK(m->contrib.sums > 0);
 	m->contrib.sums--;
 	m->contrib.reduce_ns = clock_ns() - m->contrib.reduce_began_ns;
-	if (tag >> 32 == m->attempt.epoch && m->attempt.on)
+	if (tag >> 32 == m->attempt.epoch && m->attempt.on && !m->memory.tier_lost)
 		took(m, (uint32_t)tag >> STAGE_AT, tag & CHUNK_MASK, r);
 	data_release(m);
 }
