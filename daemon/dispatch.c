@@ -9,10 +9,12 @@
  * because they act later than their frame comes, on a model that the frame may not name. */
 #include "dispatch.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/share.h"
 #include "ckpt/verify.h"
 
 #include "control/access.h"
 #include "control/admit.h"
+#include "control/anew.h"
 #include "data/apply.h"
 #include "data/images.h"
 #include "data/blobs.h"
@@ -41,6 +43,7 @@
 #include "data/patches.h"
 #include "data/mr.h"
 #include "control/transfer.h"
+#include "control/unmade.h"
 #include "wire/control.h"
 #include "wire/ops.h"
 
@@ -78,7 +81,12 @@ static enum shard_status on_model(struct peer *p, const struct wire_head *h,
 static enum shard_status on_held(struct peer *p, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e)
 {
-	return have_held(p, h, (const Shard__Memory *)msg, e);
+	const Shard__Memory *body = (const Shard__Memory *)msg;
+	struct model *m = model_find(p->server, h->model);
+
+	if (m != NULL && body->incarnation == 0)
+		ckpt_memory_gone(m, p->node);
+	return have_held(p, h, body, e);
 }
 
 static enum shard_status on_room(struct peer *p, const struct wire_head *h,
@@ -115,8 +123,10 @@ static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h
 	(void)e;
 	drop_told(p, h, (const Shard__Why *)msg);
 	if (p->node == server_coordinator(p->server) && model_find(p->server, h->model) == NULL &&
-	    model_making(p->server, h->model) == NULL)
+	    model_making(p->server, h->model) == NULL) {
+		anew_forget(p->server, h->model);
 		history_forget(p->server, h->model);
+	}
 	return SHARD_OK;
 }
 
@@ -247,37 +257,6 @@ static enum shard_status on_trainer_image_ask(struct session *t, const struct wi
 	return SHARD_OK;
 }
 
-/* Does this trainer wait for a place? */
-static bool is_one_too_many(const struct session *t, const struct model *m)
-{
-	const struct trainer *r = t->trainer;
-
-	return m->attempt.on && r != NULL && (r->model == m || r->join_model == m) && r->rank < 0 &&
-	       m->attempt.world.size >= m->set.max_world;
-}
-
-static enum shard_status on_waits(struct session *t, const struct wire_head *h,
-				  const ProtobufCMessage *msg, struct err *e)
-{
-	struct model *m = model_find(t->server, h->model);
-	Shard__Text body = SHARD__TEXT__INIT;
-	char text[1024];
-
-	(void)msg;
-	if (m == NULL)
-		return err_set(e, SHARD_NOT_FOUND, "no model %u", h->model);
-	if (is_one_too_many(t, m))
-		snprintf(text, sizeof(text),
-			 "a place: the world has %u trainers, and max_world = %u",
-			 m->attempt.world.size, m->set.max_world);
-	else
-		waits_words(m, text, sizeof(text));
-	body.text = text;
-	body.too_few = waits_too_few(m);
-	model_reply(t, OP_WAITS, h->attempt, m, &body.base);
-	return SHARD_OK;
-}
-
 static enum shard_status on_trainer_ping(struct session *t, const struct wire_head *h,
 					 const ProtobufCMessage *msg, struct err *e)
 {
@@ -404,7 +383,7 @@ static const struct op {
 		       .request = true,
 		       .access = NO_MODEL,
 		       .cred = offsetof(Shard__Look, cred)},
-	[OP_WAITS] = {.trainer = on_waits, .request = true, .access = READS},
+	[OP_WAITS] = {.trainer = waits_request, .request = true, .access = READS},
 	[OP_JOIN] = {.body = &shard__join__descriptor,
 		     .trainer = join_request,
 		     .request = true,
@@ -470,6 +449,8 @@ static enum shard_status session_allowed(const struct session *t, const struct w
 	Shard__Cred who;
 
 	CHECK(op->access != 0);
+	if (h->model != 0 && unmade_check_number(t->server, h->model, e) != SHARD_OK)
+		return e->status;
 	if (op->cred != 0 && !server_leads(t->server))
 		return SHARD_OK; /* The request is passed on with the requester. */
 	access_cred(t, &who, groups);

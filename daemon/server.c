@@ -13,6 +13,7 @@
 #include "data/patches.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "control/anew.h"
 #include "control/define.h"
 #include "control/define_wait.h"
 #include "dispatch.h"
@@ -24,6 +25,7 @@
 #include "model/model.h"
 #include "model/lead.h"
 #include "model/odd.h"
+#include "model/pinned.h"
 #include "obs/cluster.h"
 #include "obs/events.h"
 #include "obs/health.h"
@@ -126,6 +128,7 @@ static void on_beat(struct server *s, uint64_t now)
 	ckpt_beat(s, now);
 	gpus_beat(s);
 	health_beat(s);
+	anew_beat(s, now);
 	drop_beat(s, now);
 	give_back(s);
 	odd_beat(s, now);
@@ -236,8 +239,7 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	if ((st = worker_init(&s->pool, &workers, s->loop, e)) != SHARD_OK)
 		return st;
-	if ((st = gpus_open(s, e)) != SHARD_OK)
-		return st;
+	gpus_open(s);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self && (st = peer_init(s, n, e)) != SHARD_OK)
 			return st;
@@ -328,7 +330,10 @@ static void init_lists(struct server *s)
 	list_init(&s->ckpts);
 	job_init(s);
 	list_init(&s->mr);
-	list_init(&s->voided);
+	list_init(&s->anew.voided);
+	list_init(&s->anew.unmade);
+	list_init(&s->anew.making);
+	list_init(&s->anew.pinned);
 	list_init(&s->histories);
 }
 
@@ -489,6 +494,7 @@ void server_free(struct server **sp)
 	*sp = NULL;
 	define_wait_free(s);
 	drop_free(s);
+	anew_free(s);
 	while (!list_empty(&s->makings)) {
 		struct model *m = list_of(s->makings.next, struct model, link);
 
@@ -500,6 +506,7 @@ void server_free(struct server **sp)
 		m->keep = true;
 		model_free(&m);
 	}
+	pinned_free(s);
 	release(s);
 	free(s);
 }

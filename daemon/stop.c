@@ -9,6 +9,7 @@
  * within [daemon] stop_timeout, the log says which step is left and what that means. */
 #include "node/state.h"
 #include "ckpt/ckpt.h"
+#include "control/anew.h"
 #include "control/drop.h"
 #include "control/seal.h"
 
@@ -286,6 +287,8 @@ static void check_stopped(struct server *s)
 	server_stopping_check(&s->stop);
 	if (!s->stop.on || s->stop.closing > 0)
 		return;
+	if (s->pool != NULL)
+		anew_stop(s);
 	if (!s->stop.conns_closed) {
 		close_sessions(s, false);
 		if (step_in_hand(s, clock_ns() >= s->stop.by_ns))

@@ -59,6 +59,11 @@ void doctor_gpu(const struct doctor *d, struct finding *f)
 
 	if (gpu[0] == 0 || strcmp(gpu, "off") == 0)
 		return;
+	if (ctl_text(d->status, "gpu_missing")[0] != 0) {
+		doctor_found(f, DOCTOR_FAIL, "%s", ctl_text(d->status, "gpu_missing"));
+		doctor_remedy(f, "see to it and restart shardd, or take it out of gpu =");
+		return;
+	}
 	if (gpus != NULL) {
 		look_running(gpus, lacks == DOCTOR_WARN, f);
 		return;

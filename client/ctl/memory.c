@@ -22,6 +22,7 @@
  * chunk. */
 #define GPU_BUFFERS 8u
 #define GPU_SPARE   16u
+#define GPU_HOST    (19ull << 20) /* Rounded up: the buffers of gpu/lanes.c. */
 /* As store/budget.c has them, for gradients of a step: nodes that a cluster may have, bytes of a
  * chunk, and of a rank's share of a segment. */
 #define CONTRIB_NODES 64ull
@@ -182,6 +183,7 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 	if (m->gpu_share > 0) {
 		out->device = (away + GPU_SPARE) * slot;
 		out->device_more = GPU_SPARE * slot;
+		out->device_host = GPU_HOST;
 		return held - elems;
 	}
 	/* Without the superblocks, which are small. */

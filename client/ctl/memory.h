@@ -62,6 +62,7 @@ struct memory_node {
 	/* On its GPU, and what each further one takes beside its part of that. 0: tier is not
 	 * gpu. */
 	uint64_t device, device_more;
+	uint64_t device_host; /* Of main memory, for the buffers of each GPU. */
 };
 
 const char *memory_item_name(enum memory_item item);

@@ -321,8 +321,10 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 	       ctl_bytes(text, (double)memory_update_bytes(m) * (double)n->held_elems));
 	if (n->device > 0) {
 		printf("on a node's GPU: %s", ctl_bytes(text, (double)n->device));
-		printf("; with several, they share it, and each further one takes %s more\n",
+		printf("; with several, they share it, and each further one takes %s more",
 		       ctl_bytes(text, (double)n->device_more));
+		printf("; each has buffers of %s in main memory\n",
+		       ctl_bytes(text, (double)n->device_host));
 	}
 	if (n->disk > 0) {
 		printf("on a node's disk: %s in nvme_dir", ctl_bytes(text, (double)n->disk));
@@ -334,8 +336,9 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 			printf("because all chunks are in memory at a time\n");
 	}
 	printf("in shardd.conf: memory = %lluMiB; model settings: max_world=%u local_world=%u\n",
-	       (unsigned long long)((with_queues(m, n->total) + (1 << 20) - 1) >> 20), m->ranks,
-	       m->local);
+	       (unsigned long long)((with_queues(m, n->total + n->device_host) + (1 << 20) - 1) >>
+				    20),
+	       m->ranks, m->local);
 }
 
 static void print_table(const struct memory_spec *m, const struct memory_node *n)
@@ -409,7 +412,7 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 	}
 	root = json_pack(
 		"{s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, "
-		"f], s:f, s:i, s:I, s:I, s:I}}",
+		"f], s:f, s:i, s:I, s:I, s:I, s:I}}",
 		"params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
 		(int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "replicas",
 		(int)m->replicas, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m),
@@ -418,7 +421,7 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
 		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m),
 		"disk_bytes", (json_int_t)n->disk, "disk_step_bytes", (json_int_t)n->disk_step,
-		"gpu_bytes", (json_int_t)n->device);
+		"gpu_bytes", (json_int_t)n->device, "gpu_host_bytes", (json_int_t)n->device_host);
 	ctl_print(root);
 }
 

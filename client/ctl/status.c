@@ -64,12 +64,14 @@ static void print_gpus(const json_t *list, const struct palette *p)
 	json_t *o;
 
 	json_array_foreach(list, i, o) {
-		char used[CTL_NUMBER_BYTES], limit[CTL_NUMBER_BYTES];
+		char used[CTL_NUMBER_BYTES], limit[CTL_NUMBER_BYTES], host[CTL_NUMBER_BYTES];
 		bool lost = ctl_text(o, "lost")[0] != 0;
 
-		printf("gpu %s: %s, %s of %s for models%s%s%s\n", ctl_text(o, "uuid"),
-		       ctl_text(o, "name"), ctl_bytes(used, (double)ctl_whole(o, "used")),
+		printf("gpu %s: %s, %s of %s for models, buffers of %s in main memory%s%s%s\n",
+		       ctl_text(o, "uuid"), ctl_text(o, "name"),
+		       ctl_bytes(used, (double)ctl_whole(o, "used")),
 		       ctl_bytes(limit, (double)ctl_whole(o, "limit")),
+		       ctl_bytes(host, (double)ctl_whole(o, "host")),
 		       lost ? palette_of(p, "ill") : "", lost ? ", lost" : "", lost ? p->end : "");
 	}
 }

@@ -299,25 +299,26 @@ void ckpt_resigned(struct model *m)
 
 /* A model that was ever saved counts as restorable. Whether the files still exist is checked when
  * they are needed. */
+void ckpt_started(struct model *m)
+{
+	if (m->ckpt->cut != NULL)
+		stays_lost(m);
+	else if (m->ckpt->dir[0] != 0 || m->ckpt->resume)
+		model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	if (m->ckpt->dir[0] != 0)
+		ckpt_known(m);
+	if (m->ckpt->begins)
+		(void)ckpt_auto_start(m, true);
+	if (m->ckpt->resume) {
+		m->rolled_back = true;
+		ckpt_auto_return(m);
+	}
+}
+
 void ckpt_start(struct server *s)
 {
-	list_each(it, &s->models) {
-		struct model *m = list_of(it, struct model, link);
-
-		if (m->ckpt->cut != NULL)
-			stays_lost(m);
-		else if (m->ckpt->dir[0] != 0 || m->ckpt->resume)
-			model_event(m,
-				    &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
-		if (m->ckpt->dir[0] != 0)
-			ckpt_known(m);
-		if (m->ckpt->begins)
-			(void)ckpt_auto_start(m, true);
-		if (m->ckpt->resume) {
-			m->rolled_back = true;
-			ckpt_auto_return(m);
-		}
-	}
+	list_each(it, &s->models)
+		ckpt_started(list_of(it, struct model, link));
 }
 
 double ckpt_age(const struct model *m)

@@ -30,5 +30,8 @@ void ckpt_run_from(struct ckpt_run *run, const struct ckpt_op *op);
 void ckpt_led(struct model *m, const Shard__ModelFile *file, struct core_view *view);
 void ckpt_leads(struct model *m);
 void ckpt_resigned(struct model *m); /* This node does not coordinate any more. */
+/* A start has read the file of the model, or the model was made of it again: there may be a
+ * checkpoint for it. */
+void ckpt_started(struct model *m);
 
 #endif

@@ -305,6 +305,7 @@ const struct model_watch ckpt_watch = {
 	.persisted = persisted,
 	.found = ckpt_cut,
 	.loaded = ckpt_loaded,
+	.started = ckpt_started,
 	.led = ckpt_led,
 	.leads = ckpt_leads,
 	.resigned = ckpt_resigned,

@@ -8,6 +8,7 @@
  * failure names what is wrong with the checkpoint. A model that was made for the restore is then
  * dropped, and one that existed stays without weights. */
 #include "control/access.h"
+#include "control/unmade.h"
 #include "model/lost.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -370,7 +371,9 @@ static void define(struct ckpt_op *op)
 		server_wake(s, clock_ns() + 20 * NS_PER_MS);
 		return; /* The beat calls again. */
 	}
-	if (p == NULL && drop_in_hand(s, op->name))
+	if (unmade_check(s, op->name, &e) != SHARD_OK)
+		st = e.status;
+	else if (p == NULL && drop_in_hand(s, op->name))
 		st = err_set(&e, SHARD_BUSY, "\"%s\" is being dropped: try again", op->name);
 	else if (p != NULL)
 		st = placing_refuse(p, op->manifest->name, &e);

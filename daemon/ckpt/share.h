@@ -33,6 +33,8 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 		     uint32_t generation, const char *path, uint64_t step_or_sum, bool anywhere);
 /* Cancels. UINT16_MAX: all. */
 void ckpt_part_end(struct model *m, uint16_t requester, uint32_t tag);
+/* That node has lost its copy of the model: as ckpt_node_gone(), of this model alone. */
+void ckpt_memory_gone(struct model *m, uint16_t node);
 /* loaded.c: what a load has read into this node's memory. */
 void ckpt_load_begins(struct model *m, uint16_t requester, uint32_t tag);
 /* Another load is to follow, which has not begun yet. */

@@ -431,12 +431,16 @@ static void share_answered(struct round *r, struct server *s, const struct call 
 		   e);
 }
 
+void ckpt_memory_gone(struct model *m, uint16_t node)
+{
+	if (node == server_coordinator(m->server))
+		ckpt_part_end(m, node, 0);
+}
+
 void ckpt_node_gone(struct server *s, uint16_t node)
 {
-	if (node != server_coordinator(s))
-		return;
 	list_each(it, &s->models)
-		ckpt_part_end(list_of(it, struct model, link), node, 0);
+		ckpt_memory_gone(list_of(it, struct model, link), node);
 }
 
 static void share_progress(struct round *r, struct server *s, const struct call *c,

@@ -346,6 +346,12 @@ enum shard_status static_count(struct static_dir *d, struct err *e)
 	return save(d, "incarnation", &d->start, sizeof(d->start), e);
 }
 
+enum shard_status static_count_more(const struct static_dir *d, uint64_t number, struct err *e)
+{
+	CHECK(number > d->start);
+	return save(d, "incarnation", &number, sizeof(number), e);
+}
+
 void static_close(struct static_dir **dp)
 {
 	struct static_dir *d = *dp;

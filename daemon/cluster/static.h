@@ -36,6 +36,9 @@ bool static_twin(const struct static_dir *d, const char *path);
 enum shard_status static_keeps(const char *path, const uint8_t uuid[], const uint8_t name[],
 			       struct err *e);
 uint64_t static_start(const struct static_dir *d); /* Number of this start; the first is 1. */
+/* A number beyond that of this start, for a term, is durable: the next start has a larger one. A
+ * thread may call it, one at a time. */
+enum shard_status static_count_more(const struct static_dir *d, uint64_t number, struct err *e);
 /* The last incarnation of this node, that is, the number of the last start that began without
  * memory. 0: there was none yet. Durable once it is set. */
 uint64_t static_member(const struct static_dir *d);

@@ -149,8 +149,8 @@ static const struct table_row rows[] = {
 	{.section = "daemon", .name = "gpu", .type = TABLE_GPUS, FIELD(gpu),
 		.max = PATH_BYTES_MAX, .fallback = "off",
 		.help = "The GPUs that this node takes. auto takes all that NVIDIA's driver "
-			"shows, and none where there is no driver. With uuids the daemon does not "
-			"start without one of them."},
+			"shows, and none where there is no driver. With uuids the node is ill as "
+			"long as it has not all of them."},
 	{.section = "daemon", .name = "gpu_memory", .type = TABLE_BYTES, FIELD(gpu_memory),
 		.min = 1 << 20, .max = 0x1p60, .word = "auto", .fallback = "auto",
 		.help = "The most memory of each GPU for all models together. auto is 90 % of "

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "control/unmade.h"
 #include "control/define.h"
 #include "model/lead.h"
 #include "model/model.h"
@@ -70,6 +71,8 @@ static enum shard_status may_come(struct server *s, const char *name, struct err
 	const struct peer *c = s->peer[server_coordinator(s)];
 	enum shard_status st;
 
+	if (unmade_check(s, name, e) != SHARD_OK)
+		return e->status;
 	if (model_by_name(s, name) != NULL || model_making_name(s, name) != NULL)
 		return err_passes(e, err_set(e, SHARD_BUSY,
 					     "model \"%.64s\" is being made: it is "

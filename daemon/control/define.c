@@ -20,6 +20,7 @@
 #include "control/define_wait.h"
 
 #include "control/access.h"
+#include "control/unmade.h"
 #include "data/apply.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -87,14 +88,6 @@ static void answer(struct model *m, const struct caller *a, bool may_write)
 
 /* --- a new model --- */
 
-/* Between the coordinator and another node a model is linked once MODEL and its answer have told
- * each end the incarnation of the other's memory, because one model's memory can be lost alone. Two
- * nodes of which neither coordinates need not know that of each other. */
-static bool told_by_model(const struct server *s, uint16_t node)
-{
-	return server_leads(s) || node == server_coordinator(s);
-}
-
 static void links_up(struct model *m)
 {
 	struct server *s = m->server;
@@ -103,9 +96,9 @@ static void links_up(struct model *m)
 		if (s->peer[n] == NULL || !s->peer[n]->up)
 			continue;
 		apply_node_back(m, n);
-		if (lead_on(s))
+		if (lead_on(s) || (m->memory.why != NULL && !define_told_by_model(s, n)))
 			have_say(m, n, true); /* Before any frame of the core. */
-		if (!lead_on(s) && !told_by_model(s, n))
+		if (!lead_on(s) && !define_told_by_model(s, n))
 			model_link_up(m, n, s->peer[n]->incarnation, NULL);
 		else if (m->memory.there[n] != 0) /* The node has answered MODEL, or told. */
 			model_link_up(m, n, m->memory.there[n], NULL);
@@ -503,6 +496,8 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 		answer(m, a, may_write(m, d));
 		return SHARD_OK;
 	}
+	if ((st = unmade_check(s, spec->name, e)) != SHARD_OK)
+		return st;
 	if (d->attach_only)
 		return err_set(e, SHARD_NOT_FOUND, "nobody has defined \"%s\" yet", spec->name);
 	if (!layout_model_name_new(spec->name))
@@ -741,7 +736,7 @@ void define_node_up(struct server *s, uint16_t node)
 			ask_again(m);
 		} else if (lead_on(s)) {
 			continue;
-		} else if (!told_by_model(s, node)) {
+		} else if (!define_told_by_model(s, node)) {
 			model_link_up(m, node, s->peer[node]->incarnation, NULL);
 		}
 	}
@@ -749,6 +744,20 @@ void define_node_up(struct server *s, uint16_t node)
 		drop_compare(s);
 	server_wake(s, 0); /* Restores may wait for the node. */
 	define_wait_retry(s, clock_ns(), may_go, again);
+}
+
+void define_unlink(struct model *m, uint16_t node, const struct err *gone, const char *why)
+{
+	struct server *s = m->server;
+
+	if (writer_gone(m, node, 0))
+		seal_writer_gone(m);
+	forget_askers(m, node, 0);
+	if (node == server_coordinator(s))
+		seal_coordinator_gone(m, gone);
+	m->memory.there[node] = 0;
+	if (!m->defining)
+		model_link_down(m, s->peer[node], why);
 }
 
 void define_node_down(struct server *s, uint16_t node, const struct err *e)
@@ -766,18 +775,8 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 		if (m->control->maker.who.node == node) /* It asks again at link-up. */
 			define_abandon(m, &gone);
 	}
-	list_each(it, &s->models) {
-		struct model *m = list_of(it, struct model, link);
-
-		if (writer_gone(m, node, 0))
-			seal_writer_gone(m);
-		forget_askers(m, node, 0);
-		if (node == server_coordinator(s))
-			seal_coordinator_gone(m, &gone);
-		m->memory.there[node] = 0;
-		if (!m->defining)
-			model_link_down(m, s->peer[node], e->text);
-	}
+	list_each(it, &s->models)
+		define_unlink(list_of(it, struct model, link), node, &gone, e->text);
 }
 
 void define_coordinator(struct server *s)

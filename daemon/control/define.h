@@ -39,6 +39,15 @@ void define_finish(struct model *m);
 void define_coordinator(struct server *s); /* Another node coordinates now. */
 void define_node_up(struct server *s, uint16_t node);
 void define_node_down(struct server *s, uint16_t node, const struct err *e);
+/* That node cannot be reached for the model. gone: for trainers. */
+void define_unlink(struct model *m, uint16_t node, const struct err *gone, const char *why);
+/* Between the coordinator and another node a model is linked once MODEL and its answer have told
+ * each end the incarnation of the other's memory, because one model's memory can be lost alone. Two
+ * nodes of which neither coordinates need not know that of each other. */
+static inline bool define_told_by_model(const struct server *s, uint16_t node)
+{
+	return server_leads(s) || node == server_coordinator(s);
+}
 void define_fail(struct model *m, const struct err *e); /* Refuses seals and reads that wait. */
 /* For restores: makes the model on every node. made() is called with the model before any other
  * node is asked. A DEFINE that comes meanwhile is answered at the end, or refused if the model is

@@ -16,10 +16,12 @@
 #include "data/feed.h"
 #include "base/check.h"
 #include "model/watch.h"
+#include "store/tier_gpu.h"
 #include "base/clock.h"
 #include "control/define.h"
 #include "control/known.h"
 #include "control/manage.h"
+#include "control/unmade.h"
 #include "model/resume.h"
 #include "warm/warm.h"
 #include "link/peer.h"
@@ -49,6 +51,7 @@ struct drop {
 	/* file_due: the model's file is still there. file_working: a thread of libuv's pool is
 	 * removing it. The thread uses only .dir, .id, .file_st and .file_now. */
 	bool file_due, file_working;
+	bool anew;      /* The model is made again here after it. */
 	bool value_due; /* The value that names it is not known to be replaced yet. */
 	uv_work_t work;
 	struct static_dir *dir;
@@ -77,10 +80,45 @@ static void put_out(struct model *m, struct session *t, const struct err *e)
 	trainer_detach(t->trainer);
 }
 
+/* The model is made anew here: who has joined it connects and attaches again, as after a restart of
+ * the daemon. */
+static void put_off(struct model *m, struct session *t, const struct err *e)
+{
+	bool joins = t->trainer->join_model == m;
+
+	if (t->trainer->model != m && !joins)
+		return;
+	t->trainer->join_model = NULL;
+	if (!joins) {
+		trainer_left(t->trainer);
+		trainer_detach(t->trainer);
+	}
+	session_close(t, e->status, e->text);
+}
+
 static void close_outboxes(struct model *m)
 {
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		apply_node_gone(m, n);
+}
+
+static void put_all_out(struct model *m, const struct err *e)
+{
+	struct server *s = m->server;
+
+	list_each(it, &s->conns.sessions) {
+		struct trainer *t = list_of(it, struct session, link)->trainer;
+
+		if (t->join_model == m && !m->memory.anew) {
+			session_refuse(t->session, t->join_tag, e);
+			t->join_model = NULL;
+		}
+	}
+	list_each(it, &s->conns.sessions)
+		if (m->memory.anew)
+			put_off(m, list_of(it, struct session, link), e);
+		else
+			put_out(m, list_of(it, struct session, link), e);
 }
 
 /* Begins a drop. From here on no frame, event or name finds the model. */
@@ -90,7 +128,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	struct err e;
 
 	CHECK(!m->dropping && !s->later.in_event);
-	err_set(&e, SHARD_NOT_FOUND, "%s", why);
+	err_set(&e, m->memory.anew ? SHARD_CLOSED : SHARD_NOT_FOUND, "%s", why);
 	m->dropping = true;
 	list_remove(&m->link);
 	model_leaves(m);
@@ -110,22 +148,18 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	define_over(m, &e);
 	define_fail(m, &e);
 	manage_fail(m, &e);
-	list_each(it, &s->conns.sessions) {
-		struct trainer *t = list_of(it, struct session, link)->trainer;
-
-		if (t->join_model == m) {
-			session_refuse(t->session, t->join_tag, &e);
-			t->join_model = NULL;
-		}
-	}
-	list_each(it, &s->conns.sessions)
-		put_out(m, list_of(it, struct session, link), &e);
+	put_all_out(m, &e);
 	if (m->core != NULL) {
 		close_outboxes(m);
 		mr_drop(m);
 	}
-	log_line(s->log, LOG_LEVEL_WARN, "event=drop model=%s id=%u generation=%u step=%lu why=%s",
+	if (m->memory.tier_lost)
+		tier_gpu_forsake(m->tier); /* Nobody else is left who would hear of it. */
+	log_line(s->log, LOG_LEVEL_WARN,
+		 m->memory.anew ? "event=copy_ends model=%s id=%u generation=%u step=%lu why=%s"
+				: "event=drop model=%s id=%u generation=%u step=%lu why=%s",
 		 m->name, m->id, m->generation, (unsigned long)m->step, why);
+	d->anew = m->memory.anew;
 	server_deadline(s);
 	server_wake(s, 1);
 }
@@ -143,7 +177,9 @@ static void forget_images(struct server *s, const struct model *m)
 static void say_gone(const struct drop *d)
 {
 	CHECK(d->m == NULL && !d->going);
-	log_line(d->server->log, LOG_LEVEL_INFO, "event=dropped model=%s id=%u seconds=%.1f",
+	log_line(d->server->log, LOG_LEVEL_INFO,
+		 d->anew ? "event=copy_ended model=%s id=%u seconds=%.1f"
+			 : "event=dropped model=%s id=%u seconds=%.1f",
 		 d->name, d->id, (double)(clock_ns() - d->since_ns) / NS_PER_SEC);
 }
 
@@ -276,7 +312,7 @@ static void file_done(uv_work_t *w, int status)
 static void file_remove(struct drop *d)
 {
 	/* A thread that is writing the file would make it again. */
-	if (!d->file_due || d->file_working || persist_busy(d->m))
+	if (!d->file_due || d->file_working || (d->m != NULL && persist_busy(d->m)))
 		return;
 	d->file_working = true;
 	d->work.data = d;
@@ -334,6 +370,36 @@ static struct drop *find(const struct server *s, uint32_t model)
 		if (list_of(it, struct drop, link)->id == model)
 			return list_of(it, struct drop, link);
 	return NULL;
+}
+
+enum shard_status drop_unmade(struct server *s, const char *name, const struct caller *requester,
+			      const char *why, struct err *e)
+{
+	struct unmade *u = unmade_named(s, name);
+	struct drop *d;
+
+	CHECK(server_leads(s) && u != NULL);
+	if (u->busy || find(s, u->id) != NULL || lead_on(s) || model_find(s, u->id) != NULL ||
+	    model_making(s, u->id) != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" is just being made anew: try again", name);
+	if ((d = calloc(1, sizeof(*d))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to drop \"%s\"", name);
+	*d = (struct drop){.server = s,
+			   .id = u->id,
+			   .dir = s->dir,
+			   .file_due = true,
+			   .asked = true,
+			   .manage = true,
+			   .force = true,
+			   .requester = *requester,
+			   .since_ns = clock_ns()};
+	snprintf(d->name, sizeof(d->name), "%s", name);
+	snprintf(d->why, sizeof(d->why), "%s", why);
+	list_push(&s->drops, &d->link);
+	log_line(s->log, LOG_LEVEL_WARN, "event=drop model=%s id=%u why=%s", name, d->id, why);
+	unmade_end(u);
+	file_remove(d);
+	return SHARD_OK;
 }
 
 void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body)

@@ -16,8 +16,12 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 				  const char *why, struct err *e);
 /* On another node: drops a model whose definition failed there. */
 enum shard_status drop_here(struct model *m, const char *why, struct err *e);
-/* The same on any node: other nodes may have the model, and are not told. */
+/* The same on any node: other nodes may have the model, and are not told. With m->memory.anew it is
+ * made again here (anew.h): who has joined it may come back, and files stay. */
 enum shard_status drop_alone(struct model *m, const char *why, struct err *e);
+/* The same of one of unmade.h. SHARD_BUSY: its memory is just being made or given back. */
+enum shard_status drop_unmade(struct server *s, const char *name, const struct caller *requester,
+			      const char *why, struct err *e);
 /* MODEL_DROP of the coordinator. If h->attempt is not 0, it is answered when the memory is free. */
 void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body);
 /* True: a drop of that model is not finished. */

@@ -13,6 +13,7 @@
 #include "control/define.h"
 #include "control/drop.h"
 #include "control/known.h"
+#include "data/apply.h"
 #include "link/call.h"
 #include "link/peer.h"
 #include "model/lead.h"
@@ -22,6 +23,8 @@
 #include "model/spec.h"
 #include "model/watch.h"
 #include "wire/ops.h"
+
+#include <stdio.h>
 
 /* Where the coordinator is elected, every node tells every other one of its memory. asks: that node
  * may have told before this one had the model, and tells again. */
@@ -148,17 +151,66 @@ enum shard_status have_model(struct peer *p, const struct wire_head *h, const Sh
 	return st;
 }
 
+void have_gone(struct model *m, const char *why)
+{
+	struct wire_head h = {.op = OP_HELD, .model = m->id};
+	Shard__Memory body = SHARD__MEMORY__INIT;
+	char text[ERR_TEXT_BYTES];
+
+	snprintf(text, sizeof(text), "%s", why);
+	body.why = text;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		if (m->server->peer[n] != NULL && m->server->peer[n]->up)
+			peer_tell(m->server, n, &h, &body.base);
+}
+
+/* What a link that falls does to all models is done to this one. The link itself stays, so that
+ * what is still on its way for the model is dropped there, or judged by its attempt. */
+static void gone_there(struct peer *p, struct model *m, const char *why)
+{
+	struct server *s = p->server;
+	struct err gone;
+
+	if (m == NULL || m->control->abandoned.status != SHARD_OK)
+		return;
+	log_line(s->log, LOG_LEVEL_WARN, "event=copy_gone model=%s node=%s why=%s", m->name,
+		 members_name(s, p->node), why);
+	err_set(&gone, SHARD_UNREACHABLE, "node %s has lost its copy of \"%s\": %.300s",
+		members_name(s, p->node), m->name, why[0] != 0 ? why : "it does not say why");
+	if (m->core == NULL || m->defining) {
+		m->memory.there[p->node] = 0;
+		/* It is not known what the node has done for the definition. */
+		if (m->control->maker.who.node == p->node || !m->control->known)
+			define_abandon(m, &gone);
+		return;
+	}
+	call_model_gone(s, p->node, m->id, &gone);
+	apply_node_gone(m, p->node);
+	apply_node_back(m, p->node);
+	define_unlink(m, p->node, &gone, gone.text);
+	server_wake(s, 0); /* The coordinator asks the node to make it again. */
+}
+
 enum shard_status have_held(struct peer *p, const struct wire_head *h, const Shard__Memory *body,
 			    struct err *e)
 {
 	struct server *s = p->server;
 	struct model *m = model_find(s, h->model);
 
-	if (!lead_on(s) || body->incarnation == 0)
-		return err_set(e, SHARD_PROTOCOL, "node %s tells of its memory of model %u: %s",
-			       members_name(s, p->node), h->model,
-			       body->incarnation == 0 ? "it does not say of which"
-						      : "no coordinator is elected here");
+	if (body->incarnation == 0) {
+		gone_there(p, m != NULL ? m : model_making(s, h->model), body->why);
+		return SHARD_OK;
+	}
+	if (!lead_on(s) && define_told_by_model(s, p->node))
+		return err_set(e, SHARD_PROTOCOL,
+			       "node %s tells of its memory of model %u: no coordinator is elected "
+			       "here",
+			       members_name(s, p->node), h->model);
+	if (!lead_on(s)) { /* It is linked as long as the nodes are, but for a loss. */
+		if (m != NULL && !m->defining && m->memory.there[p->node] == 0)
+			model_link_up(m, p->node, p->incarnation, body->why);
+		return SHARD_OK;
+	}
 	if (m == NULL && (m = model_making(s, h->model)) == NULL) {
 		(void)known_elsewhere(s, h->model);
 		return SHARD_OK;

@@ -12,6 +12,7 @@
 #include "control/control.h"
 
 #include "control/access.h"
+#include "control/unmade.h"
 #include "control/attach.h"
 #include "base/check.h"
 #include "model/watch.h"
@@ -405,6 +406,22 @@ static enum shard_status forget(struct ask *a, struct err *e)
 	return SHARD_OK;
 }
 
+/* One that this node has no memory of just now. e says why. */
+static enum shard_status drop_lost(struct ask *a, struct err *e)
+{
+	char why[128];
+
+	if (!a->body->force) {
+		char text[ERR_TEXT_BYTES];
+
+		snprintf(text, sizeof(text), "%s", e->text);
+		return err_set(e, SHARD_BUSY, "%.400s: drop it with force", text);
+	}
+	access_text(a->who, a->body->cred);
+	snprintf(why, sizeof(why), "\"%s\" was dropped by %s", a->body->name, a->who);
+	return drop_unmade(a->s, a->body->name, a->from, why, e);
+}
+
 static enum shard_status manage_here(struct server *s, const struct caller *from,
 				     const Shard__Manage *body, struct err *e)
 {
@@ -417,6 +434,8 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "action %u on a model: node %s is of an older release", body->action,
 			       members_name(s, s->self));
+	if (unmade_check(s, body->name, e) != SHARD_OK)
+		return body->action == MANAGE_DROP ? drop_lost(&a, e) : e->status;
 	if (drop_in_hand(s, body->name) && model_by_name(s, body->name) == NULL)
 		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped", body->name);
 	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK)

@@ -42,7 +42,7 @@ static const char *recover_end(struct core *c, uint16_t node)
 
 	if (!node_restarted(c, node))
 		return "stayed away";
-	return why[0] ? core_text(c, "started again without its memory of this model (%s)", why)
+	return why[0] ? core_text(c, "has lost its memory of this model (%s)", why)
 		      : "started again";
 }
 

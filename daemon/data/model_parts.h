@@ -38,8 +38,11 @@ struct model_memory {         /* The memory of one model on each node. */
 	bool doubted;
 	uint32_t tier_jobs; /* Threads that work on a buffer of its tier. No step waits for them. */
 	struct model_durable durable;
-	bool tier_lost;      /* Its tier does nothing any more. */
-	bool ends;           /* Owner: model/odd.c. The process ends for it, and it does nothing. */
+	bool tier_lost; /* Its tier does nothing any more. */
+	bool ends;      /* Owner: model/odd.c. The process ends for it, and it does nothing. */
+	/* Owner: model/devices.c, then control/anew.c. This node has lost its copy, and makes the
+	 * model anew: what is kept of it outside of memory stays. */
+	bool anew;
 	bool unled;          /* This node leads, and not yet this model: see rooms_led(). */
 	char unled_why[512]; /* Why it cannot. Empty while it is only not ready yet. */
 };

@@ -56,7 +56,7 @@ void gpu_lose(struct gpu *g, cu_result rc, const char *call)
 	if (!g->lost) {
 		(void)err_set(&g->why, SHARD_SYSTEM,
 			      "%s is lost: %s: %s (%d): dmesg may say more (Xid). What was in its "
-			      "memory is gone, and a new start of shardd takes it again",
+			      "memory is gone. The others go on; restart shardd to use it again",
 			      g->uuid_text, call, driver_name(&g->d, rc, words), rc);
 		g->lost = true;
 	}
@@ -358,11 +358,12 @@ static void on_watch(uv_timer_t *h)
 	if (late) {
 		g->given_up = true;
 		if (!g->lost)
-			(void)err_set(&g->why, SHARD_SYSTEM,
-				      "%s is lost: a call of its driver has not ended for %llu s: "
-				      "dmesg may say more (Xid). A new start of shardd takes it "
-				      "again if it works then",
-				      g->uuid_text, (ull)((now - g->call_ns) / NS_PER_SEC));
+			(void)err_set(
+				&g->why, SHARD_SYSTEM,
+				"%s is lost: a call of its driver has not ended for %llu s: "
+				"dmesg may say more (Xid). The others go on; restart shardd to "
+				"use it again, if it works then",
+				g->uuid_text, (ull)((now - g->call_ns) / NS_PER_SEC));
 		g->lost = true;
 		answer_busy(g);
 		while (g->todo.nr > 0)
@@ -438,6 +439,7 @@ void gpu_tell(const struct gpu *g, struct gpu_about *about)
 				    .total_bytes = g->total_bytes,
 				    .limit_bytes = g->limit_bytes,
 				    .mapped_bytes = g->mapped_bytes,
+				    .host_bytes = GPU_LANES * gpu_lane_host_bytes(),
 				    .to_device_bytes = g->to_device_bytes,
 				    .to_host_bytes = g->to_host_bytes,
 				    .updates = g->updates,
@@ -536,11 +538,11 @@ static enum shard_status find_device(struct gpu *g, const struct gpu_conf *conf,
 			return SHARD_OK;
 	}
 	if (conf->uuid == NULL)
-		return err_set(e, SHARD_UNSUPPORTED, "there is no GPU %d: the driver shows %d",
+		return err_set(e, SHARD_NOT_FOUND, "there is no GPU %d: the driver shows %d",
 			       conf->ordinal, nr);
 	gpu_uuid_text(conf->uuid, g->uuid_text);
 	return err_set(
-		e, SHARD_UNSUPPORTED,
+		e, SHARD_NOT_FOUND,
 		"there is no %s among the %d GPUs that the driver shows: nvidia-smi -L lists "
 		"them, and CUDA_VISIBLE_DEVICES may hide some",
 		g->uuid_text, nr);
@@ -671,6 +673,13 @@ static enum shard_status start(struct gpu *g, uv_loop_t *loop, struct err *e)
 	return SHARD_OK;
 }
 
+static uint64_t deadline(void)
+{
+	const char *ms = secure_getenv("SHARDD_GPU_DEADLINE_MS");
+
+	return ms != NULL && atoi(ms) > 0 ? (uint64_t)atoi(ms) * NS_PER_MS : DEADLINE_NS;
+}
+
 static struct gpu *new_gpu(const struct gpu_conf *conf)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
@@ -682,7 +691,7 @@ static struct gpu *new_gpu(const struct gpu_conf *conf)
 	pthread_mutex_init(&g->pins_lock, NULL);
 	pthread_cond_init(&g->work, NULL);
 	g->jobs_max = conf->jobs_max;
-	g->deadline_ns = conf->deadline_ns ? conf->deadline_ns : DEADLINE_NS;
+	g->deadline_ns = conf->deadline_ns ? conf->deadline_ns : deadline();
 	g->wake_fd = -1;
 	for (uint32_t i = 0; i < GPU_LANES; i++)
 		g->idle[g->idle_nr++] = GPU_LANES - 1 - i;

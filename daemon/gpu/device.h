@@ -27,10 +27,10 @@ struct gpu_conf {
 	uint64_t deadline_ns; /* Of one call of the driver in a job. 0: a minute. */
 };
 
-/* SHARD_UNSUPPORTED: there is no driver, no such device, no kernels were built in, or the device is
- * too old: the text says which. Takes the primary context, loads the kernels, and starts the
- * thread. The variable SHARDD_GPU_KERNELS names a file with kernels in place of those that were
- * built in, for tests. */
+/* SHARD_NOT_FOUND: the driver shows no such device. SHARD_UNSUPPORTED: there is no driver, no
+ * kernels were built in, or the device is too old: the text says which. Takes the primary context,
+ * loads the kernels, and starts the thread. For tests the variable SHARDD_GPU_KERNELS names a file
+ * with kernels in place of those that were built in, and SHARDD_GPU_DEADLINE_MS a deadline. */
 enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loop_t *loop,
 			   struct err *e);
 /* Finishes the jobs, calls done() for each, ends the thread, and calls closed(arg) from the loop.
@@ -47,11 +47,13 @@ struct gpu_about {
 	char name[96];
 	uint64_t total_bytes, limit_bytes; /* Of its memory; and what it may be used for here. */
 	uint64_t mapped_bytes;             /* Of models now. */
+	uint64_t host_bytes;               /* Pinned memory of the host for its buffers. */
 	uint64_t to_device_bytes, to_host_bytes, updates, sums; /* Since it was opened. */
 };
 void gpu_tell(const struct gpu *g, struct gpu_about *about); /* Any thread. */
 /* Every job since then was and is answered with SHARD_SYSTEM. *why lives as long as the device. */
 bool gpu_lost(const struct gpu *g, const char **why);
+bool gpu_hangs(struct gpu *g); /* It is lost because a call has not come back. Any thread. */
 
 /* Memory of the device. All three may be called by any thread, when no job uses it. */
 struct gpu_mem {
@@ -82,7 +84,10 @@ enum shard_status gpu_direct(struct gpu *g, struct err *e);
  * uses it. What another device has pinned is pinned for this one, too, and it is unpinned of all of
  * them together. */
 enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e);
-void gpu_unpin(struct gpu *g, void *at); /* What gpu_pin() was given. Harmless otherwise. */
+/* What gpu_pin() was given. Harmless otherwise. False: the driver of a device that is lost has not
+ * let go of it. The memory must stay as it is, because nothing else may come to its address, and a
+ * call that hangs may still use it. */
+bool gpu_unpin(struct gpu *g, void *at);
 
 struct gpu_copy {
 	void *host;

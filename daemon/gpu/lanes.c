@@ -45,6 +45,11 @@ static_assert(sizeof(struct tables) >= GPU_LANE_TABLES, "those of a sum fit ther
 #define HOST_BUFFER   ((HOST_TABLES + sizeof(struct tables) + 4095) / 4096 * 4096)
 #define HOST_BYTES    (HOST_BUFFER + BUFFER_BYTES)
 
+uint64_t gpu_lane_host_bytes(void)
+{
+	return HOST_BYTES;
+}
+
 enum shard_status gpu_lane_init(struct gpu *g, struct gpu_lane *l, struct err *e)
 {
 	void *host = NULL;

@@ -37,6 +37,7 @@ struct gpu_lane {
 	} out[GPU_LANE_OUTS_MAX];
 };
 
+uint64_t gpu_lane_host_bytes(void); /* Of .host. */
 enum shard_status gpu_lane_init(struct gpu *g, struct gpu_lane *l, struct err *e);
 void gpu_lane_deinit(struct gpu *g, struct gpu_lane *l);
 /* Begins a job. False: a call of the driver failed. */

@@ -96,7 +96,7 @@ static void unmap_handle(struct gpu *g, struct gpu_mem *m)
 
 /* What hangs may still use its memory, and another call could hang as well: all stays as it is
  * until the process ends. */
-static bool hangs(struct gpu *g)
+bool gpu_hangs(struct gpu *g)
 {
 	bool given_up;
 
@@ -342,7 +342,7 @@ void gpu_unmap(struct gpu_mem *m)
 	if (g == NULL)
 		return;
 	pthread_mutex_lock(&g->memory_lock);
-	if (!hangs(g)) { /* No context is needed, and it may fail if that ended. */
+	if (!gpu_hangs(g)) { /* No context is needed, and it may fail if that ended. */
 		unmap_handle(g, m);
 		(void)g->d.release(m->handle);
 	}
@@ -405,13 +405,16 @@ static bool pins_take(struct gpu *g, const uint8_t *of, struct pin *pin)
 	return found;
 }
 
-static void unpin(struct gpu *g, const uint8_t *of)
+/* False: the driver has not let go of all. */
+static bool unpin(struct gpu *g, const uint8_t *of)
 {
+	bool all = true;
 	struct pin pin;
 
 	while (pins_take(g, of, &pin))
-		if (!pin.borrowed)
-			(void)g->d.host_unregister(pin.at);
+		if (!pin.borrowed && g->d.host_unregister(pin.at) != CU_SUCCESS)
+			all = false;
+	return all;
 }
 
 enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e)
@@ -439,24 +442,39 @@ enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e
 		}
 	}
 	if (st != SHARD_OK)
-		unpin(g, at);
+		(void)unpin(g, at);
 	leave(g);
 	return st;
 }
 
-void gpu_unpin(struct gpu *g, void *at)
+/* Has it pinned some of that range itself? */
+static bool has_pinned(struct gpu *g, const uint8_t *of)
 {
-	bool in;
+	bool found = false;
 
-	if (at == NULL || hangs(g))
-		return;
+	pthread_mutex_lock(&g->pins_lock);
+	for (uint32_t i = 0; i < g->pins_nr && !found; i++)
+		found = g->pins[i].of == of && !g->pins[i].borrowed;
+	pthread_mutex_unlock(&g->pins_lock);
+	return found;
+}
+
+bool gpu_unpin(struct gpu *g, void *at)
+{
+	bool in, all;
+
+	if (at == NULL)
+		return true;
+	if (gpu_hangs(g))
+		return !has_pinned(g, at);
 	in = g->d.ctx_push(g->ctx) == CU_SUCCESS;
-	unpin(g, at);
+	all = unpin(g, at);
 	if (in)
 		leave(g);
+	return all;
 }
 
 void gpu_unpin_all(struct gpu *g)
 {
-	unpin(g, NULL);
+	(void)unpin(g, NULL);
 }

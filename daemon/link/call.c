@@ -391,31 +391,43 @@ void call_progress(struct server *s, uint16_t node, const struct wire_head *h,
 			  NULL);
 }
 
-void call_node_gone(struct server *s, uint16_t node, const struct err *e)
+/* model 0: of all models, and of none. */
+static void refuse_all(struct server *s, uint16_t node, uint32_t model, const struct err *e)
 {
-	struct err gone, passes; /* For sessions, whose own connections stay open. */
+	struct err passes = *e; /* Weights may be asked for or sent twice. */
 	bool any = true;
 
 	CHECK(node < s->nodes_nr && node != s->self);
-	err_set(&gone, SHARD_UNREACHABLE,
-		"the link to node %s fell before its answer came, so what was asked may have been "
-		"done (look, and ask again if it was not): %.300s",
-		members_name(s, node), e->text);
-	passes = gone;
 	err_passes(&passes, passes.status);
 	while (any) { /* answered() may open or end other calls, so the walk starts again. */
 		any = false;
 		list_each(it, &s->calls.open) {
 			struct call *c = list_of(it, struct call, link);
 
-			if (c->node != node)
+			if (c->node != node || (model != 0 && c->model != model))
 				continue;
-			/* Weights may be asked for or sent twice. */
-			call_refuse(s, c, c->op == OP_READ || c->op == OP_WRITE ? &passes : &gone);
+			call_refuse(s, c, c->op == OP_READ || c->op == OP_WRITE ? &passes : e);
 			any = true;
 			break;
 		}
 	}
+}
+
+void call_node_gone(struct server *s, uint16_t node, const struct err *e)
+{
+	struct err gone; /* For sessions, whose own connections stay open. */
+
+	err_set(&gone, SHARD_UNREACHABLE,
+		"the link to node %s fell before its answer came, so what was asked may have been "
+		"done (look, and ask again if it was not): %.300s",
+		members_name(s, node), e->text);
+	refuse_all(s, node, 0, &gone);
+}
+
+void call_model_gone(struct server *s, uint16_t node, uint32_t model, const struct err *e)
+{
+	CHECK(model != 0);
+	refuse_all(s, node, model, e);
 }
 
 void call_beat(struct server *s, uint64_t now_ns)

@@ -107,6 +107,8 @@ void call_refuse(struct server *s, struct call *c, const struct err *e);
 void call_progress(struct server *s, uint16_t node, const struct wire_head *h,
 		   const Shard__Progress *body);
 void call_node_gone(struct server *s, uint16_t node, const struct err *e);
+/* That node does not have the model any more that they are about, for now. */
+void call_model_gone(struct server *s, uint16_t node, uint32_t model, const struct err *e);
 void call_beat(struct server *s, uint64_t now_ns); /* Refuses calls whose deadline has passed. */
 
 #endif

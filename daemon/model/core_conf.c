@@ -69,7 +69,7 @@ struct core_conf *model_core_conf(struct model *m)
 				   .elected = lead_on(s),
 				   .who = model_node(m, s->self, m->memory.incarnation),
 				   .memory_why = m->memory.why,
-				   .term = s->start,
+				   .term = lead_on(s) ? s->start : s->term,
 				   .durable = m->set.nvme_durable && !lead_on(s),
 				   .chunks_nr = m->layout->chunks_nr,
 				   .place = m->place,

@@ -248,7 +248,8 @@ void definition_leaves(struct model *m, struct definition_job *j)
 {
 	struct server *s = m->server;
 
-	j->remove = s->definitions != NULL && m->dropping && (j->made || j->written);
+	j->remove =
+		s->definitions != NULL && m->dropping && !m->memory.anew && (j->made || j->written);
 }
 
 void definition_remove(struct definition_job *j)

@@ -4,14 +4,15 @@
  * memory to the service manager, and has copies from the host's memory go straight. devices_tier()
  * puts the tier over it. A later process gets the descriptors back, and finds the device of each by
  * asking all of them. It fails where there is no device, or no room in one. If a device fails
- * later, this node's copy of the model is lost, and the process ends (odd_lost()). */
+ * later, this node's copy of the model is lost, and the model is made anew here without it
+ * (control/anew.c): on the devices that are left, or in main memory. */
 #include "model/devices.h"
 
 #include "base/check.h"
 #include "data/feed.h"
 #include "link/rdma.h"
 #include "model/model.h"
-#include "model/odd.h"
+#include "model/voided.h"
 #include "store/away.h"
 #include "store/room.h"
 #include "warm/warm.h"
@@ -60,22 +61,27 @@ static void direct_plan(struct devices *d, const struct model *m)
 	d->direct_wanted = st == SHARD_OK;
 }
 
-enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e)
+/* Has an earlier process left memory of devices? Otherwise it had the state in main memory. */
+static bool left_some(const struct model *m)
+{
+	int fd[GPU_DEVICES_MAX];
+	uint32_t nr = warm_devices(m->server->warm, m->id, fd, GPU_DEVICES_MAX);
+
+	for (uint32_t i = 0; i < nr; i++)
+		(void)close(fd[i]);
+	return nr > 0;
+}
+
+/* No GPU works here. */
+static enum shard_status none(const struct model *m, bool there, const char *why, struct err *e)
 {
 	const struct server *s = m->server;
-	const char *why = NULL;
 
-	*d = (struct devices){.model = m->id, .there = there, .left_out = s->gpus_out > 0};
-	if (m->set.tier != TIER_GPU)
+	if (there && s->gpus_missing.gone > 0 && s->gpus_out == 0)
+		return err_set(e, SHARD_MISMATCH,
+			       "its state was on a GPU that the driver does not show any more");
+	if (m->memory.why != NULL && !there) /* It had a copy. */
 		return SHARD_OK;
-	for (uint32_t i = 0; i < s->gpus_nr; i++)
-		if (!gpu_lost(s->gpu[i], &why))
-			d->gpu[d->nr++] = s->gpu[i];
-	qsort(d->gpu, d->nr, sizeof(d->gpu[0]), by_uuid);
-	if (d->nr > 0) {
-		direct_plan(d, m);
-		return SHARD_OK;
-	}
 	if (why != NULL)
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "\"%s\" has tier = gpu, and the GPU of node %s is lost: %s: start "
@@ -85,6 +91,57 @@ enum shard_status devices_plan(struct devices *d, const struct model *m, bool th
 		       "\"%s\" has tier = gpu, and node %s has no GPU for that: set [daemon] gpu "
 		       "there",
 		       m->name, members_name(s, s->self));
+}
+
+enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e)
+{
+	const struct server *s = m->server;
+	const char *why = NULL;
+
+	*d = (struct devices){.model = m->id, .there = there, .left_out = s->gpus_out > 0};
+	if (m->set.tier != TIER_GPU || (there && !left_some(m)))
+		return SHARD_OK;
+	for (uint32_t i = 0; i < s->gpus_nr; i++)
+		if (!gpu_lost(s->gpu[i], &why))
+			d->gpu[d->nr++] = s->gpu[i];
+	qsort(d->gpu, d->nr, sizeof(d->gpu[0]), by_uuid);
+	if (d->nr == 0)
+		return none(m, there, why, e);
+	direct_plan(d, m);
+	return SHARD_OK;
+}
+
+static bool have_room(const struct devices *d, const struct store_conf *conf)
+{
+	uint64_t bytes = tier_gpu_will(conf, d->nr);
+
+	for (uint32_t i = 0; i < d->nr; i++) {
+		struct gpu_about about;
+
+		gpu_tell(d->gpu[i], &about);
+		if (about.mapped_bytes + bytes > about.limit_bytes)
+			return false;
+	}
+	return true;
+}
+
+void devices_settle(struct devices *d, const struct model *m, struct store_conf *conf)
+{
+	bool away;
+
+	if (m->set.tier != TIER_GPU)
+		return;
+	if (d->nr > 0 && !d->there && m->memory.why != NULL && !have_room(d, conf))
+		d->nr = 0;
+	if (d->nr > 0)
+		return;
+	away = tier_gpu_will(conf, 1) > 0; /* It holds some. */
+	conf->away_share = 0;
+	if (!away)
+		return;
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=gpu_to_memory model=%s why=%s", m->name,
+		 "its copy was lost with a GPU, and no other one here has room: its state is in "
+		 "main memory here, where processors update it, until it is made anew");
 }
 
 bool devices_end_with_process(const struct devices *d, const struct model *m, struct err *e)
@@ -239,24 +296,44 @@ enum shard_status devices_open(struct devices *d, struct store *st, struct warm 
 	return SHARD_OK;
 }
 
-void devices_close(struct devices *d)
+bool devices_close(struct devices *d)
 {
 	while (d->pinned_nr > 0) {
 		void *at = d->pinned[--d->pinned_nr];
 
 		for (uint32_t k = d->nr; k-- > 0;) /* The first one has pinned it. */
-			gpu_unpin(d->gpu[k], at);
+			d->held |= !gpu_unpin(d->gpu[k], at);
 	}
 	close_direct(d);
-	for (uint32_t i = 0; i < d->nr; i++)
-		gpu_unmap(&d->mem[i]);
+	for (uint32_t i = 0; i < d->nr; i++) {
+		d->hangs |= d->held && gpu_hangs(d->gpu[i]);
+		gpu_unmap(&d->mem[i]); /* The device may be gone after this. */
+	}
+	return !d->held;
 }
 
 /* --- the tier --- */
 
-static void lost(void *model, const char *why)
+/* Called in the middle of what the tier does: the model ends a moment later. Until then it does
+ * nothing more, as what it says may rest on what is gone. */
+static void lost(void *arg, const char *why)
 {
-	odd_lost(model, "gpu_state_lost", "a GPU of this node has failed", why);
+	struct model *m = arg;
+
+	m->memory.tier_lost = true;
+	if (meta_persistent(&m->meta))
+		meta_void(&m->meta);
+	server_wake(m->server, 0);
+	if (m->dropping) {
+		tier_gpu_forsake(m->tier);
+		return;
+	}
+	m->memory.ends = m->memory.anew = true;
+	voided_add(m->server, m->id, why, UINT64_MAX);
+	log_line(m->server->log, LOG_LEVEL_ERROR, "event=gpu_state_lost model=%s why=%s means=%s",
+		 m->name, why,
+		 "a GPU of this node has failed: this node's copy is lost, and the model is made "
+		 "anew here without it");
 }
 
 static void say_direct(const struct devices *d, const struct model *m)

@@ -23,6 +23,8 @@ struct devices {
 	struct gpu_mem mem[GPU_DEVICES_MAX]; /* [nr] */
 	void *pinned[8];                     /* Of the host. */
 	uint32_t pinned_nr;
+	bool held;  /* By a driver that does not let go of it. */
+	bool hangs; /* One that is in a call that has not come back. */
 	/* [direct_nr] Direct slots (tier_gpu.h), of all devices or of none. They end with the
 	 * process. */
 	struct gpu_mem direct[GPU_DEVICES_MAX];
@@ -33,8 +35,13 @@ struct devices {
 
 /* Can other nodes write into the memory of that GPU by RDMA? If not, *e says why. */
 enum shard_status devices_direct(const struct server *s, struct gpu *g, struct err *e);
-/* there: an earlier process made it. SHARD_UNSUPPORTED: this node has no GPU, and needs one. */
+/* there: an earlier process made it. .nr is 0 where the state is in main memory: of another tier,
+ * or because this node had a copy and lost it with a GPU. SHARD_UNSUPPORTED: this node has no GPU,
+ * and needs one. SHARD_MISMATCH: what an earlier process left was on GPUs that are gone. */
 enum shard_status devices_plan(struct devices *d, const struct model *m, bool there, struct err *e);
+/* Before the account of its memory. A node that has lost its copy with a GPU takes it to main
+ * memory where the GPUs that are left have no room. conf gets what follows of that. */
+void devices_settle(struct devices *d, const struct model *m, struct store_conf *conf);
 /* True: where memory outlives a process here, that of devices does not. *e says why. */
 bool devices_end_with_process(const struct devices *d, const struct model *m, struct err *e);
 /* In a thread. place: NULL, or where the model's memory is that outlives the process.
@@ -45,7 +52,9 @@ enum shard_status devices_open(struct devices *d, struct store *st, struct warm 
 /* Fills m->tier. To be called if .nr > 0. */
 enum shard_status devices_tier(struct devices *d, struct model *m, const struct tier_conf *conf,
 			       struct err *e);
-/* In a thread, before the store is freed. Harmless twice. */
-void devices_close(struct devices *d);
+/* In a thread, before the store is freed. Harmless twice. False: the driver of a device that is
+ * lost has not let go of memory of the store, which has to stay where it is until the process ends.
+ */
+bool devices_close(struct devices *d);
 
 #endif

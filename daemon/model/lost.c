@@ -46,7 +46,9 @@ void lost_told(struct model *m, const char *why)
 static void sentence(const struct model *m, char *out, size_t bytes)
 {
 	const char *why = lost_why(m);
-	const char *what = why[0] != 0 ? why : "its weights went before this daemon started";
+	const char *what = why[0] != 0             ? why
+			   : m->memory.why != NULL ? m->memory.why
+						   : "its weights went before this daemon started";
 
 	CHECK(bytes >= 256);
 	if (!lost_for_good(m))

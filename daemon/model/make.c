@@ -30,10 +30,12 @@
 #include "model/disk.h"
 #include "model/resume.h"
 #include "model/rooms.h"
+#include "model/pinned.h"
 #include "model/spare.h"
 #include "link/session.h"
 #include "model/watch.h"
 #include "model/tables.h"
+#include "model/voided.h"
 #include "model/spec.h"
 
 #include <errno.h>
@@ -76,8 +78,9 @@ struct make { /* Lives as long as the model. */
 	struct meta_conf meta;
 	const struct meta_found *found; /* Memory of an earlier start; NULL: it is made new. */
 	struct job job;
-	uint32_t events;     /* Entries reserved in server.later. */
-	bool working;        /* A thread makes or frees the memory. */
+	const struct core_view *view; /* Of a definition that is made again. NULL: none. */
+	uint32_t events;              /* Entries reserved in server.later. */
+	bool working;                 /* A thread makes or frees the memory. */
 	uint64_t room_by_ns; /* So long it waits for room that other models give back. 0: no. */
 	model_made_fn *made;
 	void (*freed)(void *arg);
@@ -419,7 +422,9 @@ static enum shard_status make_begin(struct make *k, const struct core_view *view
 	if ((k->core = model_core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
 	k->core->recalled = k->found != NULL && k->found->super != NULL;
-	return store_conf(k, e);
+	if ((st = store_conf(k, e)) == SHARD_OK)
+		devices_settle(&k->devices, m, &k->store);
+	return st;
 }
 
 /* The account of it. SHARD_AGAIN: there will be room when the models that end, or may have ended,
@@ -498,7 +503,7 @@ static enum shard_status model_new(struct model **out, struct server *s, Shard__
 	m->id = spec->model;
 	m->memory.nodes_nr = nodes_planned(s);
 	m->memory.incarnation = found != NULL ? found->incarnation : 0;
-	m->memory.why = resume_void_why(s, m->id);
+	m->memory.why = voided_why(s, m->id);
 	m->generation = view != NULL ? view->generation : spec->generation;
 	if ((m->make = calloc(1, sizeof(*m->make))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a model");
@@ -565,7 +570,8 @@ static void make_done(struct job *j)
 	if (k->e.status != SHARD_OK)
 		err_set(&k->e, k->e.status, "\"%s\" cannot be made on node %s: %.300s", m->name,
 			members_name(m->server, m->server->self), (e = k->e).text);
-	st = make_end(k, NULL, &e);
+	st = make_end(k, k->view, &e);
+	k->view = NULL;
 	if (st == SHARD_OK)
 		begun(m);
 	k->made(m, st != SHARD_OK ? &e : NULL);
@@ -588,11 +594,12 @@ static void wait_for_room(struct make *k, const struct err *e)
 	server_wake(s, k->room_by_ns);
 }
 
-enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
-				   struct layout **layout, model_made_fn *made, struct err *e)
+static enum shard_status make_later(struct model **out, struct server *s, Shard__Model *spec,
+				    struct layout **layout, const struct core_view *view,
+				    model_made_fn *made, struct err *e)
 {
 	struct model *m;
-	enum shard_status st = model_new(&m, s, spec, NULL, NULL, e);
+	enum shard_status st = model_new(&m, s, spec, view, NULL, e);
 
 	CHECK(made != NULL);
 	*out = NULL;
@@ -600,8 +607,10 @@ enum shard_status model_make_later(struct model **out, struct server *s, Shard__
 		m->layout = *layout;
 		*layout = NULL;
 	}
-	if (st == SHARD_OK)
-		st = make_begin(m->make, NULL, e);
+	if (st == SHARD_OK) {
+		m->make->view = view;
+		st = make_begin(m->make, view, e);
+	}
 	if (st == SHARD_OK)
 		st = find_room(m->make, true, e);
 	if (st != SHARD_OK && st != SHARD_AGAIN) {
@@ -616,6 +625,19 @@ enum shard_status model_make_later(struct model **out, struct server *s, Shard__
 		wait_for_room(m->make, e);
 	*out = m;
 	return SHARD_OK;
+}
+
+enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
+				   struct layout **layout, model_made_fn *made, struct err *e)
+{
+	return make_later(out, s, spec, layout, NULL, made, e);
+}
+
+enum shard_status model_make_again(struct model **out, struct server *s, Shard__Model *spec,
+				   const struct core_view *view, model_made_fn *made, struct err *e)
+{
+	CHECK(view != NULL);
+	return make_later(out, s, spec, NULL, view, made, e);
 }
 
 void model_make_beat(struct server *s, uint64_t now_ns)
@@ -657,8 +679,8 @@ void model_leaves(struct model *m)
 static void free_memory(struct make *k)
 {
 	disk_close(&k->disk);
-	devices_close(&k->devices);
-	store_free(&k->memory);
+	if (devices_close(&k->devices))
+		store_free(&k->memory);
 	if (k->region.base != NULL)
 		shm_unmap(&k->region);
 	definition_remove(&k->definition);
@@ -702,8 +724,13 @@ static void free_rest(struct model *m)
 {
 	CHECK(m->store == NULL);
 	meta_free(&m->meta);
+	if (m->make != NULL && m->make->memory != NULL)
+		pinned_keep(m, &m->make->memory, m->make->devices.hangs);
+	else
+		budget_release(&m->server->budget, &m->need);
 	layout_free(&m->layout);
-	budget_release(&m->server->budget, &m->need);
+	if (m->core == NULL && m->memory.why != NULL) /* It is to be made again. */
+		voided_add(m->server, m->id, m->memory.why, UINT64_MAX);
 	free(m->img.parts);
 	free(m->img.coming);
 	free(m->img.staged_later);

@@ -27,6 +27,11 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 typedef void model_made_fn(struct model *m, const struct err *e);
 enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
 				   struct layout **layout, model_made_fn *made, struct err *e);
+/* The same of a model whose copy here is lost, on the node that coordinates. view: the newest one
+ * that is durable, which stays until made(). */
+enum shard_status model_make_again(struct model **out, struct server *s, Shard__Model *spec,
+				   const struct core_view *view, model_made_fn *made,
+				   struct err *e);
 struct model *model_making(struct server *s, uint32_t id);
 struct model *model_making_name(struct server *s, const char *name);
 /* model_working(): a thread makes or frees its memory, so the model may not be freed yet.

@@ -13,6 +13,7 @@
 #include "model/disk.h"
 #include "model/model.h"
 #include "model/resume.h"
+#include "model/voided.h"
 #include "server.h"
 #include "warm/warm.h"
 
@@ -140,7 +141,7 @@ enum shard_status recall_one(struct server *s, uint32_t id, uint64_t incarnation
 			     .model = id,
 			     .id = incarnation,
 			     .sealed = true,
-			     .most = resume_most(s, id)};
+			     .most = voided_most(s, id)};
 	struct super_found super;
 	struct meta_found found;
 	struct model *m = NULL;

@@ -29,6 +29,7 @@
 #include "link/peer.h"
 #include "link/session.h"
 #include "model/view_file.h"
+#include "model/voided.h"
 #include "model/watch.h"
 #include "model/spec.h"
 
@@ -42,43 +43,9 @@
 
 static const uint8_t nobody[STATIC_UUID_BYTES];
 
-struct voided { /* A model whose memory could not be taken over, until it is made again. */
-	struct list link; /* In server.voided. */
-	uint32_t model;
-	char *why;
-	uint64_t most; /* The newest step of its file that counts. */
-};
-
-char *resume_void_why(struct server *s, uint32_t model)
-{
-	list_each(it, &s->voided) {
-		struct voided *v = list_of(it, struct voided, link);
-		char *why = v->why;
-
-		if (v->model != model)
-			continue;
-		list_remove(&v->link);
-		free(v);
-		return why;
-	}
-	return NULL;
-}
-
-uint64_t resume_most(const struct server *s, uint32_t model)
-{
-	list_each(it, (struct list *)(uintptr_t)&s->voided) {
-		const struct voided *v = list_of(it, struct voided, link);
-
-		if (v->model == model)
-			return v->most;
-	}
-	return UINT64_MAX;
-}
-
 void resume_free(struct server *s)
 {
-	while (!list_empty(&s->voided))
-		free(resume_void_why(s, list_of(s->voided.next, struct voided, link)->model));
+	voided_free(s);
 	definitions_free(s);
 }
 
@@ -86,19 +53,12 @@ void resume_free(struct server *s)
 static void void_model(struct server *s, uint32_t id, const char *name,
 		       const struct meta_found *was, const struct err *e)
 {
-	struct voided *v = malloc(sizeof(*v));
-
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_void model=%s id=%u why=%s", name, id,
 		 e->text);
 	if (was->odd) /* First: the memory alone says that its file is no better. */
 		disk_give_up(s, id);
 	warm_forget(s->warm, id);
-	if (v == NULL)
-		return; /* The other nodes are not told why. */
-	*v = (struct voided){.model = id,
-			     .why = strdup(e->text),
-			     .most = was->goes_back ? was->back_step : UINT64_MAX};
-	list_push(&s->voided, &v->link);
+	voided_add(s, id, e->text, was->goes_back ? was->back_step : UINT64_MAX);
 }
 
 void resume_from(struct model *m, const struct peer *p)
@@ -539,52 +499,87 @@ static enum shard_status read_view(struct server *s, const Shard__ModelFile *fil
 	return st == SHARD_OK ? check_view(s, spec->name, view, e) : st;
 }
 
+static enum shard_status file_check(const struct resume_file *f, const struct server *s,
+				    uint32_t id, struct err *e)
+{
+	const Shard__ModelFile *file = f->file;
+
+	if (file == NULL || f->view == NULL || file->model == NULL || file->model->spec == NULL ||
+	    file->view == NULL)
+		return err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release",
+			       id, s->conf->state);
+	if (file->format != PERSIST_FORMAT)
+		return err_set(e, SHARD_PROTOCOL,
+			       "model file %u in %s is of format %u, this release reads %u: save "
+			       "the model by the release that wrote it, and restore it in an empty "
+			       "state directory",
+			       id, s->conf->state, file->format, PERSIST_FORMAT);
+	return SHARD_OK;
+}
+
+static void file_open(struct resume_file *f, const void *bytes, size_t bytes_nr)
+{
+	*f = (struct resume_file){.file = shard__model_file__unpack(NULL, bytes_nr, bytes),
+				  .view = calloc(1, sizeof(*f->view))};
+}
+
+static enum shard_status file_view(struct resume_file *f, struct server *s, struct err *e)
+{
+	enum shard_status st = read_view(s, f->file, f->view, &f->room, e);
+
+	if (st == SHARD_OK)
+		WATCH_TELL(s, found, f->file, f->view, f->lost, sizeof(f->lost));
+	return st;
+}
+
+enum shard_status resume_file_read(struct resume_file *f, struct server *s, uint32_t id,
+				   const void *bytes, size_t bytes_nr, struct err *e)
+{
+	enum shard_status st;
+
+	file_open(f, bytes, bytes_nr);
+	st = file_check(f, s, id, e);
+	return st == SHARD_OK ? file_view(f, s, e) : st;
+}
+
+void resume_file_free(struct resume_file *f)
+{
+	if (f->file != NULL)
+		shard__model_file__free_unpacked(f->file, NULL);
+	free(f->view);
+	free(f->room);
+	memset(f, 0, sizeof(*f));
+}
+
+void resume_file_made(const struct resume_file *f, struct model *m, const void *bytes,
+		      size_t bytes_nr)
+{
+	struct server *s = m->server;
+
+	WATCH_TELL(s, loaded, m, f->file, f->view, bytes, bytes_nr);
+	lost_loaded(m, f->view, f->lost);
+	s->next_model = m->id > s->next_model ? m->id : s->next_model;
+	log_line(s->log, LOG_LEVEL_INFO, "event=model_loaded model=%s generation=%u step=%lu",
+		 m->name, f->view->generation,
+		 (unsigned long)(f->view->sealed ? f->view->record.id.step : 0));
+}
+
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				  struct err *e)
 {
 	struct server *s = arg;
-	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
-	struct core_view *view = calloc(1, sizeof(*view));
-	enum shard_status st = SHARD_OK;
-	struct model *m = NULL;
-	void *room = NULL;
-	char lost[512] = "";
+	struct resume_file f;
+	struct model *m;
+	enum shard_status st;
 
-	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL ||
-	    file->view == NULL) {
-		st = err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release",
-			     id, s->conf->state);
-	} else if (file->format != PERSIST_FORMAT) {
-		st = err_set(e, SHARD_PROTOCOL,
-			     "model file %u in %s is of format %u, this release reads %u: save the "
-			     "model by the release that "
-			     "wrote it, and restore it in an empty state directory",
-			     id, s->conf->state, file->format, PERSIST_FORMAT);
-	} else if (!config_joined(s->conf, made_for(file))) {
-		st = leave(s, id, file, e);
-		shard__model_file__free_unpacked(file, NULL);
-		free(view);
-		return st;
-	} else {
-		st = read_view(s, file, view, &room, e);
-	}
-	if (st == SHARD_OK) {
-		WATCH_TELL(s, found, file, view, lost, sizeof(lost));
-		st = make_loaded(s, file, id, view, &m, e);
-	}
-	if (st == SHARD_OK) {
-		WATCH_TELL(s, loaded, m, file, view, bytes, bytes_nr);
-		lost_loaded(m, view, lost);
-		s->next_model = id > s->next_model ? id : s->next_model;
-		log_line(s->log, LOG_LEVEL_INFO,
-			 "event=model_loaded model=%s generation=%u step=%lu", m->name,
-			 view->generation,
-			 (unsigned long)(view->sealed ? view->record.id.step : 0));
-	}
-	if (file != NULL)
-		shard__model_file__free_unpacked(file, NULL);
-	free(view);
-	free(room);
+	file_open(&f, bytes, bytes_nr);
+	st = file_check(&f, s, id, e);
+	if (st == SHARD_OK && !config_joined(s->conf, made_for(f.file)))
+		st = leave(s, id, f.file, e);
+	else if (st == SHARD_OK && (st = file_view(&f, s, e)) == SHARD_OK &&
+		 (st = make_loaded(s, f.file, id, f.view, &m, e)) == SHARD_OK)
+		resume_file_made(&f, m, bytes, bytes_nr);
+	resume_file_free(&f);
 	return st;
 }
 

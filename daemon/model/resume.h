@@ -17,12 +17,21 @@ void resume_from(struct model *m, const struct peer *p);
 /* Checks that the model is of that coordinator. SHARD_EXISTS: it is of a coordinator with another
  * state directory, whose terms and model numbers cannot be compared with this one's. */
 enum shard_status resume_check(const struct model *m, const struct peer *p, struct err *e);
-/* What became of an earlier start's memory of this model. The text is returned once, and the caller
- * frees it. NULL: nothing is known. */
-char *resume_void_why(struct server *s, uint32_t model);
+/* What the coordinator's file of a model says. view: its tables are in *room. */
+struct resume_file {
+	Shard__ModelFile *file;
+	struct core_view *view;
+	void *room;
+	char lost[512]; /* Why its weights were lost. */
+};
+/* SHARD_PROTOCOL: it is not one of this release. resume_file_free() is due in any case. */
+enum shard_status resume_file_read(struct resume_file *f, struct server *s, uint32_t id,
+				   const void *bytes, size_t bytes_nr, struct err *e);
+void resume_file_free(struct resume_file *f);
+/* The model is made of it. */
+void resume_file_made(const struct resume_file *f, struct model *m, const void *bytes,
+		      size_t bytes_nr);
 void resume_free(struct server *s);
-/* The newest step of it that counts, as what its memory was void for says. */
-uint64_t resume_most(const struct server *s, uint32_t model);
 /* For recall.c: makes the model that the memory describes, and takes found over. name: gets that of
  * the model, for texts. */
 enum shard_status resume_make(struct server *s, uint32_t id, struct meta_found *found,

@@ -100,6 +100,8 @@ struct model_watch {
 		      size_t lost_bytes);
 	void (*loaded)(struct model *m, const Shard__ModelFile *file, const struct core_view *view,
 		       const void *bytes, size_t bytes_nr);
+	/* The model was made of the file while the daemon ran, and its core runs next. */
+	void (*started)(struct model *m);
 	/* A warm start found the model unsealed. seals: the coordinator's view seals it. */
 	void (*resumed)(struct model *m, bool seals);
 

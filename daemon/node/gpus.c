@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Which GPUs this node has. Happy path: at the start each of [daemon] gpu is opened, in the order
- * of the option or of the driver, and its line is logged. What the option names must be there,
- * because models may need it. With auto a device that cannot be used is left out, with a reason in
- * the log. A device that is lost stays in the list until the daemon ends: models have chunks on
- * it. */
+ * of the option or of the driver, and its line is logged. One that cannot be used is left out, with
+ * a reason in the log, and the node starts without it. If the option names it, the node is ill. A
+ * model with memory there then says what becomes of it (model/devices.c). A device that is lost
+ * stays in the list until the daemon ends: models have chunks on it. */
 #include "node/gpus.h"
 
 #include "base/check.h"
 #include "gpu/device.h"
 #include "node/state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Of one device, that are given and not done: of as many models as outlive a process
@@ -22,9 +23,9 @@ static void log_gpu(const struct server *s, const struct gpu *g)
 	char text[GPU_UUID_TEXT];
 
 	gpu_tell(g, &about);
-	log_line(s->log, LOG_LEVEL_INFO, "event=gpu uuid=%s name=%s memory=%lu limit=%lu",
+	log_line(s->log, LOG_LEVEL_INFO, "event=gpu uuid=%s name=%s memory=%lu limit=%lu host=%lu",
 		 gpu_uuid_text(about.uuid, text), about.name, (unsigned long)about.total_bytes,
-		 (unsigned long)about.limit_bytes);
+		 (unsigned long)about.limit_bytes, (unsigned long)about.host_bytes);
 }
 
 static enum shard_status open_one(struct server *s, const uint8_t *uuid, int ordinal, struct err *e)
@@ -33,13 +34,17 @@ static enum shard_status open_one(struct server *s, const uint8_t *uuid, int ord
 				      .ordinal = ordinal,
 				      .bytes = s->conf->gpu_memory,
 				      .jobs_max = JOBS_MAX};
+	struct gpu_about about;
 	enum shard_status st;
 
 	CHECK(s->gpus_nr < GPU_DEVICES_MAX);
 	st = gpu_open(&s->gpu[s->gpus_nr], &conf, s->loop, e);
-	if (st == SHARD_OK)
-		log_gpu(s, s->gpu[s->gpus_nr++]);
-	return st;
+	if (st != SHARD_OK)
+		return st;
+	gpu_tell(s->gpu[s->gpus_nr], &about);
+	budget_gpu(&s->budget, about.host_bytes);
+	log_gpu(s, s->gpu[s->gpus_nr++]);
+	return SHARD_OK;
 }
 
 /* All that there are, and can be used. */
@@ -52,6 +57,7 @@ static void open_all(struct server *s)
 		log_line(s->log, LOG_LEVEL_INFO, "event=no_gpu why=%s", e.text);
 		return;
 	}
+	s->gpus_missing.gone += nr == 0;
 	for (uint32_t i = 0; i < nr && s->gpus_nr < GPU_DEVICES_MAX; i++)
 		if (open_one(s, NULL, (int)i, &e) != SHARD_OK) {
 			s->gpus_out++;
@@ -60,25 +66,39 @@ static void open_all(struct server *s)
 		}
 }
 
-enum shard_status gpus_open(struct server *s, struct err *e)
+/* It is expected to be there. What the driver does not show is gone, and so is what was in its
+ * memory. Anything else may be over at the next start. */
+static void left_out(struct server *s, const struct err *e)
+{
+	if (e->status == SHARD_NOT_FOUND)
+		s->gpus_missing.gone++;
+	else
+		s->gpus_out++;
+	if (s->gpus_missing.why[0] == 0)
+		snprintf(s->gpus_missing.why, sizeof(s->gpus_missing.why), "%s", e->text);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=no_gpu why=%s", e->text);
+}
+
+void gpus_open(struct server *s)
 {
 	const char *p = s->conf->gpu;
 	uint8_t uuid[GPU_UUID_BYTES];
-	struct err why;
+	struct err e, why;
 
 	if (p[0] == 0 || strcmp(p, "off") == 0)
-		return SHARD_OK;
+		return;
 	if (strcmp(p, "auto") == 0) {
 		open_all(s);
-		return SHARD_OK;
+		return;
 	}
 	for (; p; p = strchr(p, ','), p += p != NULL) {
 		CHECK(gpu_uuid_parse(uuid, p, strcspn(p, ","))); /* The table has read it. */
-		if (open_one(s, uuid, 0, &why) != SHARD_OK)
-			return err_wrap(e, &why, "[daemon] gpu = %.*s: %s", (int)strcspn(p, ","), p,
-					why.text);
+		if (open_one(s, uuid, 0, &why) == SHARD_OK)
+			continue;
+		(void)err_wrap(&e, &why, "[daemon] gpu = %.*s: %s", (int)strcspn(p, ","), p,
+			       why.text);
+		left_out(s, &e);
 	}
-	return SHARD_OK;
 }
 
 void gpus_beat(struct server *s)

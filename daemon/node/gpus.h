@@ -11,9 +11,9 @@
 
 struct server;
 
-/* SHARD_UNSUPPORTED: one that the configuration names is not there, or cannot be used. With auto
- * that is a line of the log. After a failure gpus_close() is due. */
-enum shard_status gpus_open(struct server *s, struct err *e);
+/* One that the configuration names and that is not there, or cannot be used, is an error in the log
+ * and of the health. With auto it is a line of the log. */
+void gpus_open(struct server *s);
 void gpus_beat(struct server *s); /* Tells once of each device that is lost. */
 /* Calls closed(arg) for each of them, later. Memory of models may still be mapped. */
 void gpus_close(struct server *s, void (*closed)(void *arg), void *arg);

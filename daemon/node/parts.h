@@ -124,6 +124,18 @@ struct server_scratch {
 	size_t bytes; /* Of each of the two. */
 };
 
+struct server_gpus_missing { /* Owner: node/gpus.c. */
+	uint32_t gone;       /* Those that the driver does not show, though they were named. */
+	char why[512];       /* Of the first named one that is not used. */
+};
+
+struct server_anew {        /* Models of which this node has lost its copy. */
+	struct list voided; /* model/voided.c: what became of it. */
+	struct list unmade; /* control/unmade.c: those that wait to be made again. */
+	struct list making; /* control/anew.c: of those, the one that is just being made. */
+	struct list pinned; /* model/pinned.c: memory that drivers do not let go of. */
+};
+
 /* How far a stop has come. Owner: stop.c. */
 struct server_stopping {
 	bool on, conns_closed, pool_open, http_closing, all;

@@ -73,6 +73,7 @@ struct server {
 	struct rdma_local *rdma;               /* The RDMA device. Owner: link/rdma_local.c. */
 	struct gpu *gpu[GPU_DEVICES_MAX];      /* Owner: node/gpus.c, from the start to the stop. */
 	uint32_t gpus_nr, gpus_lost, gpus_out; /* lost: bits of those told of. out: not opened. */
+	struct server_gpus_missing gpus_missing; /* Owner: node/gpus.c. */
 	struct server_conns conns;
 	struct server_past past;
 	struct peer *peer[CONFIG_NODES_MAX]; /* Owner: link/peer.c. NULL: this node. */
@@ -89,9 +90,8 @@ struct server {
 	uint16_t coordinator;
 	struct lead *lead;               /* NULL: the first node coordinates, always. */
 	struct definitions *definitions; /* model/definitions.c. NULL: as above. */
-	uint64_t term; /* In which it coordinates or did; this start, without elections. */
-	/* Makes the file of a model durable elsewhere than in the state folder, and calls done, but
-	 * not from inside of this call. NULL: it is there. */
+	uint64_t term; /* In which it coordinates or did, and models are made from now on. */
+	/* Makes the file of a model durable, and calls done later. NULL: the state folder. */
 	void (*save_file)(struct server *s, uint32_t model, const void *file, size_t bytes,
 			  void (*done)(void *arg, const struct err *e), void *arg);
 	/* The number of the newest value of the membership source that this node has. */
@@ -106,8 +106,8 @@ struct server {
 	struct list ckpts;     /* ckpt/ckpt.c: saves and restores. */
 	struct list mr;        /* data/mr.c: memory that is registered for RDMA. */
 	struct list histories; /* obs/history.c: one for each model, and for some that are gone. */
-	struct list voided;    /* model/resume.c: models that a warm start could not take over. */
-	uint32_t next_model;   /* control/define.c and model/resume.c: the next id. */
+	struct server_anew anew; /* Models that lose their copy here while the daemon runs. */
+	uint32_t next_model;     /* control/define.c and model/resume.c: the next id. */
 
 	/* What a stop waits for, counted by who begins it. */
 	unsigned persists; /* Jobs in threads on files of models, or on checkpoints for status. */

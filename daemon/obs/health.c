@@ -13,6 +13,7 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/copying.h"
 #include "control/access.h"
+#include "control/unmade.h"
 #include "control/moving.h"
 #include "gpu/device.h"
 #include "link/nodes.h"
@@ -124,6 +125,13 @@ static void own_node(struct ask *a)
 		if (gpu_lost(s->gpu[i], &why))
 			found(a, HEALTH_ILL, "gpu", self, NULL, "node %s: %s", self, why);
 	}
+	if (s->gpus_missing.why[0] != 0)
+		found(a, HEALTH_ILL, "gpu", self, NULL, "node %s started without a GPU: %s", self,
+		      s->gpus_missing.why);
+	if (unmade_trouble(s)[0] != 0)
+		found(a, HEALTH_ILL, "gpu", self, NULL,
+		      "node %s has lost its copy of a model, and cannot make it anew: %s", self,
+		      unmade_trouble(s));
 	if (s->secret.last_ns != 0 && clock_ns() - s->secret.last_ns < NOTE_NS)
 		found(a, HEALTH_WARN, "secret", self, NULL,
 		      "node %s turned away a connection lately: %s", self, s->secret.last_why);

@@ -523,7 +523,7 @@ static void history_dropping(struct model *m, const struct err *why)
 	(void)why;
 	if (h == NULL)
 		return;
-	h->removes = true;
+	h->removes = !m->memory.anew;
 	flush(h);
 }
 

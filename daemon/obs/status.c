@@ -542,11 +542,11 @@ static json_t *gpus_json(const struct server *s)
 		json_t *o;
 
 		gpu_tell(s->gpu[i], &a);
-		o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
+		o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
 			      gpu_uuid_text(a.uuid, uuid), "name", a.name, "total",
 			      (json_int_t)a.total_bytes, "limit", (json_int_t)a.limit_bytes, "used",
-			      (json_int_t)a.mapped_bytes, "to_device_bytes",
-			      (json_int_t)a.to_device_bytes, "to_host_bytes",
+			      (json_int_t)a.mapped_bytes, "host", (json_int_t)a.host_bytes,
+			      "to_device_bytes", (json_int_t)a.to_device_bytes, "to_host_bytes",
 			      (json_int_t)a.to_host_bytes, "updates", (json_int_t)a.updates, "sums",
 			      (json_int_t)a.sums);
 		if (o != NULL && gpu_lost(s->gpu[i], &why))
@@ -611,6 +611,8 @@ char *status_json(const struct server *s, const Shard__Cred *who, enum status_wh
 		json_object_set_new(o, "http", http_json(s));
 	if (o != NULL)
 		json_object_set_new(o, "gpus", gpus_json(s));
+	if (o != NULL && s->gpus_missing.why[0] != 0)
+		json_object_set_new(o, "gpu_missing", json_string(s->gpus_missing.why));
 	if (o != NULL && lead_known(s, &e) != SHARD_OK)
 		json_object_set_new(o, "no_coordinator", json_string(e.text));
 	if (o != NULL && what == STATUS_WHOLE) {

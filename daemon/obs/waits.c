@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "model/writer.h"
 #include "obs/progress.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -250,4 +251,37 @@ void waits_sentence(const struct model *m, char *out, size_t bytes)
 			 seconds(m->attempt.began_ns), who);
 	else
 		snprintf(out, bytes, "%s", who);
+}
+
+/* --- who asks --- */
+
+/* Does this trainer wait for a place? */
+static bool is_one_too_many(const struct session *t, const struct model *m)
+{
+	const struct trainer *r = t->trainer;
+
+	return m->attempt.on && r != NULL && (r->model == m || r->join_model == m) && r->rank < 0 &&
+	       m->attempt.world.size >= m->set.max_world;
+}
+
+enum shard_status waits_request(struct session *t, const struct wire_head *h,
+				const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(t->server, h->model);
+	Shard__Text body = SHARD__TEXT__INIT;
+	char text[1024];
+
+	(void)msg;
+	if (m == NULL)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u", h->model);
+	if (is_one_too_many(t, m))
+		snprintf(text, sizeof(text),
+			 "a place: the world has %u trainers, and max_world = %u",
+			 m->attempt.world.size, m->set.max_world);
+	else
+		waits_words(m, text, sizeof(text));
+	body.text = text;
+	body.too_few = waits_too_few(m);
+	model_reply(t, OP_WAITS, h->attempt, m, &body.base);
+	return SHARD_OK;
 }

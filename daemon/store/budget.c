@@ -422,3 +422,19 @@ void budget_release(struct budget *b, const struct budget_need *need)
 	b->leaving -= need->total;
 	b->leaving_parked -= need->parked;
 }
+
+void budget_stay(struct budget *b, struct budget_need *need)
+{
+	if (!need->leaving)
+		return;
+	CHECK(b->leaving >= need->total && b->leaving_parked >= need->parked);
+	b->leaving -= need->total;
+	b->leaving_parked -= need->parked;
+	need->leaving = false;
+}
+
+void budget_gpu(struct budget *b, uint64_t bytes)
+{
+	b->gpus += bytes;
+	b->used += bytes;
+}

@@ -40,6 +40,7 @@ struct budget_need {
 struct budget {
 	uint64_t total, used; /* In bytes. */
 	uint64_t queues; /* Of those used: for queues of what waits to be sent. Set at the start. */
+	uint64_t gpus;   /* The same: pinned memory that GPUs copy through. */
 	/* Of those used: what models that end will soon give back. */
 	uint64_t leaving, leaving_parked;
 	/* The last need that there was no room for, and when it came. 0: there was room always. */
@@ -47,6 +48,8 @@ struct budget {
 	char refused_why[ERR_TEXT_BYTES];
 };
 
+/* At the start, for a GPU. */
+void budget_gpu(struct budget *b, uint64_t bytes);
 /* "state", "image", "arenas", "landing slots", "node sums", "codes" or "fixed". */
 const char *budget_item_name(enum budget_item item);
 /* The tables of a step's gradients, of data/contrib.c. They have a place for each node that a
@@ -82,5 +85,7 @@ void budget_leave(struct budget *b, struct budget_need *need);
  */
 bool budget_soon(const struct budget *b, const struct budget_need *need, uint64_t more);
 void budget_release(struct budget *b, const struct budget_need *need);
+/* The model has ended, and its memory does not come back as long as the process lives. */
+void budget_stay(struct budget *b, struct budget_need *need);
 
 #endif

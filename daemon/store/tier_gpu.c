@@ -7,13 +7,14 @@
  * updates under way. Who pins a chunk, as a save or a seal, gets a copy of it in a buffer, which
  * goes back to the device if it was changed. While it is there, the chunk is as one in main memory,
  * and updates are made there. Words and buffers outlive the process where the store does, and so
- * does the memory of the devices. If a device fails, conf.lost() is told, and nothing more is
- * done. */
+ * does the memory of the devices. If a device fails, conf.lost() is told, and nothing more is done
+ * until tier_gpu_forsake() ends what waits. */
 #include "store/tier_gpu_impl.h"
 
 #include "base/check.h"
 #include "store/away.h"
 #include "store/hold.h"
+#include "store/sizes.h"
 #include "store/store_impl.h"
 #include "wire/dtype.h"
 
@@ -50,12 +51,24 @@ static bool grant(struct gpus *n, const struct tier_pin *p)
 	return true;
 }
 
+/* Nobody cares what is there, so that several chunks may be in one buffer. */
+static void lend_any(struct gpus *n, uint32_t chunk)
+{
+	CHECK(n->forsaken);
+	if (!store_away_here(n->away.store, chunk))
+		store_away_lend(n->away.store, chunk, store_away_buffer(n->away.store, 0));
+}
+
 static bool gpu_pin_chunk(struct tier *t, struct tier_pin *p)
 {
 	struct gpus *n = gpus_of(t);
 
 	if (!store_is_away(n->away.store, p->chunk) || (!gpus_over(n) && grant(n, p)))
 		return true;
+	if (n->forsaken) {
+		lend_any(n, p->chunk);
+		return true;
+	}
 	list_push(&n->waiting, &p->link);
 	gpus_clean(n);
 	return false;
@@ -72,6 +85,8 @@ static void gpu_unpin_chunk(struct tier *t, struct tier_pin *p, bool waited)
 		list_remove(&p->link);
 		return;
 	}
+	if (n->forsaken)
+		return;
 	away_unuse(&n->away, &n->buffer[b].users, p);
 	n->buffer[b].used = ++n->uses;
 	if (away_is_call(p))
@@ -98,6 +113,15 @@ static void update_after(void *owner, uint64_t tag)
 	store_image_keep(n->away.store, a->slot, a->half, a->chunk);
 }
 
+static void end_dead(struct gpus *n, uint32_t tag)
+{
+	const struct tier_result nothing = {.finite = true};
+
+	CHECK(n->update[tag].dead);
+	n->update[tag].dead = false;
+	away_call_end(&n->away.call[tag], &nothing);
+}
+
 static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_t kept)
 {
 	struct gpus *n = owner;
@@ -113,6 +137,9 @@ static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_
 		if (u.keeps)
 			hold_lost(n->away.store, chunk);
 		gpus_lose(n, d);
+		n->update[tag].dead = true;
+		if (n->forsaken)
+			end_dead(n, (uint32_t)tag);
 	} else {
 		if (u.to.slot != SLOT_NONE && u.voids != store_away_voids(n->away.store, chunk))
 			slots_give(&d->slots, u.to.slot);
@@ -342,6 +369,15 @@ uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr)
 	return slots_nr(store_away_nr(st), devices_nr) * store_away_slot(st);
 }
 
+uint64_t tier_gpu_will(const struct store_conf *conf, uint32_t devices_nr)
+{
+	struct store_sizes s;
+
+	CHECK(devices_nr > 0);
+	store_sizes(&s, conf);
+	return slots_nr(s.away_nr, devices_nr) * s.away_slot;
+}
+
 static enum shard_status open_devices(struct gpus *n, struct err *e)
 {
 	uint32_t nr = n->conf.devices_nr, away = store_away_nr(n->away.store);
@@ -412,6 +448,32 @@ err_tier:
 bool tier_is_gpu(const struct tier *t)
 {
 	return t->row->close == gpu_row_close;
+}
+
+void tier_gpu_forsake(struct tier *t)
+{
+	struct gpus *n = gpus_of(t);
+
+	if (!tier_is_gpu(t))
+		return;
+	n->lost = n->forsaken = true;
+	while (!list_empty(&n->updates)) {
+		struct update *u = list_of(n->updates.next, struct update, link);
+
+		list_remove(&u->link);
+		u->dead = true;
+	}
+	for (uint32_t i = 0; i < AWAY_CALLS; i++)
+		if (n->update[i].dead)
+			end_dead(n, i);
+	gpus_forsake_sums(n);
+	while (!list_empty(&n->waiting)) { /* Who is told may pin another one. */
+		struct tier_pin *p = list_of(n->waiting.next, struct tier_pin, link);
+
+		list_remove(&p->link);
+		lend_any(n, p->chunk);
+		tier_pinned(p);
+	}
 }
 
 struct tier_gpu_count tier_gpu_count(const struct tier *t)

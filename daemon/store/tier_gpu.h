@@ -32,6 +32,14 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 				const struct tier_gpu_conf *gpu, struct err *e);
 /* What a store takes of each of so many devices. */
 uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr);
+/* The same of a store that is not made yet. */
+uint64_t tier_gpu_will(const struct store_conf *conf, uint32_t devices_nr);
+
+/* For the end of a model after lost(), so that whoever waits for the tier comes to an end: calls
+ * that would never be done are done now, without an effect, and every pin is granted, now and
+ * later, whatever is in memory then. The caller lets nothing count that comes of it. Harmless if it
+ * is another tier. */
+void tier_gpu_forsake(struct tier *t);
 
 /* Direct slots: landing slots in the memory of devices, which other nodes write by RDMA. A sum of
  * such contributions is made on the device, and stays there for the update (struct tier_source).

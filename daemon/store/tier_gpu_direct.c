@@ -6,7 +6,7 @@
  * down: what is voted for outlives the process there, and other nodes are sent it from there. The
  * update then takes the gradient from the slot. A sum that is not finite is made again in main
  * memory, from the same contributions, because who is to blame is found there. If a device fails,
- * conf.lost() is told, and the sum is never done. */
+ * conf.lost() is told, and the sum is done when the tier is forsaken. */
 #include "store/tier_gpu_impl.h"
 
 #include "base/check.h"
@@ -122,6 +122,30 @@ static void end(struct add *a, const struct tier_result *r)
 	who.done(who.owner, who.tag, r);
 }
 
+static void end_dead(struct add *a)
+{
+	const struct tier_result nothing = {.finite = true};
+
+	a->dead = false;
+	end(a, &nothing);
+}
+
+/* Nothing comes of it, and nobody hears of it before the tier is forsaken. */
+static void dies(struct gpus *n, struct add *a)
+{
+	gpus_lose(n, gpus_device(n, a->sum.chunk));
+	a->dead = true;
+	if (n->forsaken)
+		end_dead(a);
+}
+
+void gpus_forsake_sums(struct gpus *n)
+{
+	for (uint32_t i = 0; i < ADDS_MAX; i++)
+		if (n->add[i].dead)
+			end_dead(&n->add[i]);
+}
+
 /* In main memory, as if nothing had been on a device. */
 static void sum_in_memory(struct gpus *n, struct add *a)
 {
@@ -168,7 +192,7 @@ static void brought(void *owner, uint64_t tag, enum shard_status st, uint64_t ke
 	if (st == SHARD_OK)
 		bring(n, a);
 	else
-		gpus_lose(n, gpus_device(n, a->sum.chunk));
+		dies(n, a);
 	n->conf.release(n->conf.arg);
 }
 
@@ -180,7 +204,7 @@ static void added(void *owner, uint64_t tag, enum shard_status st, uint64_t kept
 
 	(void)kept;
 	if (st != SHARD_OK) {
-		gpus_lose(n, gpus_device(n, a->sum.chunk));
+		dies(n, a);
 	} else if (a->add.finite) {
 		n->count.sums++;
 		end(a, &r);

@@ -36,6 +36,7 @@ struct buffer {
 struct update {            /* Of a call, on its device. */
 	struct list link;  /* In .updates, while it waits. */
 	bool keeps;        /* It keeps the chunk for a save. */
+	bool dead;         /* It came back from a device that is lost, and its call is not done. */
 	uint32_t voids;    /* store_away_voids() when it began. */
 	struct slot_at to; /* Where the new state is. */
 };
@@ -55,6 +56,7 @@ struct device {
 
 struct add { /* A sum on a device. Owner: tier_gpu_direct.c. */
 	bool used;
+	bool dead; /* Its device has failed. */
 	struct tier_sum sum;
 	struct tier_call who;
 	struct gpu_add add;
@@ -73,6 +75,7 @@ struct gpus {
 	uint64_t uses;     /* Of buffers, so far. */
 	bool serving, again;
 	bool lost, stopped; /* Nothing is begun any more. */
+	bool forsaken;      /* tier_gpu_forsake(): pins are no longer counted. */
 	struct tier_gpu_count count;
 	struct list waiting;              /* Pins. */
 	struct list updates;              /* Those that wait. */
@@ -94,6 +97,7 @@ uint32_t gpus_first_of(uint32_t away_nr, uint32_t devices_nr, uint32_t i);
 /* In tier_gpu_direct.c. */
 void gpus_direct_init(struct gpus *n); /* When the slots of the devices are there. */
 enum shard_status gpus_sum(struct tier *t, const struct tier_sum *s, const struct tier_call *c);
+void gpus_forsake_sums(struct gpus *n); /* Of tier_gpu_forsake(). */
 /* Where the sum of a chunk is. */
 uint64_t gpus_sum_at(const struct gpus *n, const struct device *d, uint32_t chunk);
 

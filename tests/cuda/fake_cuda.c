@@ -23,6 +23,7 @@
 
 static bool initialized;
 static uint32_t synchronous;
+enum { HANG = -1 };
 static struct {
 	char call[64];
 	uint32_t nth;
@@ -115,6 +116,11 @@ static int planned(const char *call, ctx_t ctx)
 			continue;
 		error = plan[i].error;
 		failed++;
+		if (error == HANG) { /* For ever, or as long as the process. */
+			pthread_mutex_unlock(&fake.lock);
+			for (;;)
+				pause();
+		}
 		if (ctx != NULL && fatal(error))
 			ctx->error = error;
 	}

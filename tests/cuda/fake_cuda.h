@@ -13,7 +13,7 @@
  * FAKE_CUDA_READ_ONLY (1: read-only memory can be registered), FAKE_CUDA_ATTRIBUTES="124=0,118=100"
  * (attributes of all devices), FAKE_CUDA_FTZ (0: an enum shim_ftz,
  * for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
- * several are separated by commas). */
+ * several are separated by commas; with error -1 it does not return). */
 #ifndef SHARD_TESTS_FAKE_CUDA_H
 #define SHARD_TESTS_FAKE_CUDA_H
 

@@ -58,6 +58,12 @@ void gpu_close(struct gpu **g, void (*closed)(void *arg), void *arg)
 	abort();
 }
 
+bool gpu_hangs(struct gpu *g)
+{
+	(void)g;
+	abort();
+}
+
 void gpu_tell(const struct gpu *g, struct gpu_about *about)
 {
 	(void)g, (void)about;
@@ -101,7 +107,7 @@ enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e
 	abort();
 }
 
-void gpu_unpin(struct gpu *g, void *at)
+bool gpu_unpin(struct gpu *g, void *at)
 {
 	(void)g, (void)at;
 	abort();

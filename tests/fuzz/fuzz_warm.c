@@ -142,7 +142,8 @@ static void node_init(struct node *n, uint16_t self)
 			     .events = &links,
 			     .data = &model_data_events,
 			     .watches = watches,
-			     .start = START};
+			     .start = START,
+			     .term = START};
 	s->clock.ran_ns = s->clock.core_seen_ns = clock_ns();
 	list_init(&s->conns.openings);
 	list_init(&s->conns.sessions);
@@ -155,7 +156,10 @@ static void node_init(struct node *n, uint16_t self)
 	list_init(&s->drops);
 	list_init(&s->ckpts);
 	list_init(&s->mr);
-	list_init(&s->voided);
+	list_init(&s->anew.voided);
+	list_init(&s->anew.unmade);
+	list_init(&s->anew.making);
+	list_init(&s->anew.pinned);
 	job_init(s);
 	workers.turn_arg = s;
 	CHECK(uv_timer_init(&loop, &s->clock.core_timer) == 0 &&

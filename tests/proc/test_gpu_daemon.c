@@ -46,7 +46,10 @@ static void takes(void **state)
 	start(0, "event=gpu uuid=" UUID " name=\"no GPU: a processor\" memory=1073741824",
 	      "--set daemon.gpu=auto");
 	start(0, "limit=67108864", "--set daemon.gpu=" UUID " --set daemon.gpu_memory=64MiB");
-	start(1, "[daemon] gpu = " NOWHERE ": there is no " NOWHERE " among the 2 GPUs",
+	/* One that is gone keeps no daemon from starting. */
+	start(0,
+	      "level=error node=a event=no_gpu why=\"[daemon] gpu = " NOWHERE
+	      ": there is no " NOWHERE " among the 2 GPUs",
 	      "--set daemon.gpu=" UUID "," NOWHERE);
 	start(4, "each once", "--set daemon.gpu=" UUID "," UUID);
 	start(4, "off, auto, or up to 16 uuids", "--set daemon.gpu=0");
@@ -60,7 +63,8 @@ static void no_driver(void **state)
 	(void)state;
 	setenv("LD_LIBRARY_PATH", dir, 1);
 	start(0, "event=no_gpu why=\"no CUDA on this machine: ", "--set daemon.gpu=auto");
-	start(1, "[daemon] gpu = " UUID ": no CUDA on this machine: ", "--set daemon.gpu=" UUID);
+	start(0, "event=no_gpu why=\"[daemon] gpu = " UUID ": no CUDA on this machine: ",
+	      "--set daemon.gpu=" UUID);
 	setenv("LD_LIBRARY_PATH", path, 1);
 	setenv("FAKE_CUDA_FAIL", "cuModuleLoadData 1 209", 1); /* The first one is too old. */
 	start(0, "event=no_gpu device=0 why=\"cuModuleLoadData of the kernels",
@@ -93,6 +97,15 @@ static void shows(void **state)
 	assert_int_equal(json_integer_value(json_object_get(json_array_get(gpus, 1), "used")),
 			 4 << 20);
 	assert_null(json_object_get(json_array_get(gpus, 1), "lost"));
+	/* Its buffers are in the budget of the node. */
+	assert_in_range(json_integer_value(json_object_get(json_array_get(gpus, 1), "host")),
+			18 << 20, 19 << 20); /* As `shardctl plan` says. */
+	assert_int_equal(
+		json_integer_value(json_object_get(json_array_get(gpus, 0), "host")) +
+			json_integer_value(json_object_get(json_array_get(gpus, 1), "host")),
+		c.node[0].server->budget.gpus);
+	assert_int_equal(c.node[0].server->budget.used,
+			 c.node[0].server->budget.gpus + c.node[0].server->budget.queues);
 	json_decref(status);
 	WEB_EXPECT(port, "GET", "/metrics", "shardd_gpu_memory_bytes{gpu=\"" UUID "\"} 8388608",
 		   "shardd_gpu_memory_used_bytes{gpu=\"" UUID "\"} 4194304",

@@ -199,7 +199,7 @@ static void test_piece_of_member(void **state)
 	begin(y);
 	kill_and(y, 2, BIG, "state");
 	only_lost(y, BIG,
-		  "node c started again without its memory of this model (state of model 1: it is "
+		  "node c has lost its memory of this model (state of model 1: it is "
 		  "not there), which held ");
 	assert_int_equal(logged(y, 2, "event=model_void model=big "), 1);
 	train(y, 3, 1 << BIG);
@@ -213,7 +213,7 @@ static void test_piece_of_coordinator(void **state)
 	begin(y);
 	kill_and(y, 0, IDLE, "meta");
 	only_lost(y, IDLE,
-		  "node a started again without its memory of this model (meta of model 3: it is "
+		  "node a has lost its memory of this model (meta of model 3: it is "
 		  "not there), which held ");
 	train(y, 3, 1 << IDLE);
 	end(y);

@@ -36,7 +36,7 @@ static void opens(void **state)
 
 	(void)state;
 	jobs.fake.fake_cuda_left(&before);
-	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_UNSUPPORTED);
+	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_NOT_FOUND);
 	assert_non_null(strstr(e.text, "there is no GPU 7"));
 	g = gpujobs_open(1);
 	gpu_tell(g, &about);
@@ -59,7 +59,7 @@ static void opens(void **state)
 	assert_int_equal(about.ordinal, 1);
 	gpujobs_close(&g);
 	about.uuid[0] ^= 1;
-	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_UNSUPPORTED);
+	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_NOT_FOUND);
 	assert_non_null(strstr(e.text, gpu_uuid_text(about.uuid, text)));
 	gpujobs_nothing_left(&before, "opened and closed");
 }

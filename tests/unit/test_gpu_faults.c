@@ -186,6 +186,7 @@ static void lost(void **state)
 		       more;
 	struct gpu_job j = gpujobs_of(GPU_TO_HOST);
 	uint32_t before = jobs.done_nr, answered = jobs.lost_nr;
+	static uint8_t pinned[3][4096];
 	uint8_t host[64];
 	const char *why = NULL;
 	struct err e = {0};
@@ -193,6 +194,9 @@ static void lost(void **state)
 	(void)state;
 	j.copy[0] = (struct gpu_copy){host, m.at, sizeof(host)};
 	j.copies_nr = 1;
+	assert_int_equal(gpu_pin(g, pinned[0], sizeof(pinned[0]), &e), SHARD_OK);
+	assert_int_equal(gpu_pin(other, pinned[0], sizeof(pinned[0]), &e), SHARD_OK);
+	assert_int_equal(gpu_pin(other, pinned[1], sizeof(pinned[1]), &e), SHARD_OK);
 	jobs.fake.fake_cuda_hold_device(0, 1);
 	for (int i = 0; i < JOBS; i++)
 		assert_int_equal(gpu_submit(g, &j), SHARD_OK);
@@ -212,6 +216,10 @@ static void lost(void **state)
 	assert_int_equal(gpu_pin(g, host, sizeof(host), &e), SHARD_SYSTEM);
 	gpujobs_copy(other, GPU_TO_HOST, host, of_other.at, sizeof(host));
 	assert_int_equal(jobs.lost_nr, answered + 1);
+	assert_false(gpu_hangs(g));
+	assert_true(gpu_unpin(other, pinned[0]) && gpu_unpin(other, pinned[1]));
+	assert_false(gpu_unpin(g, pinned[0])); /* The driver keeps it. */
+	assert_true(gpu_unpin(g, pinned[2]));  /* It never had it. */
 	gpu_unmap(&m);
 	gpu_unmap(&of_other);
 	gpujobs_close(&g);
@@ -230,11 +238,14 @@ static void hangs(void **state)
 	const char *why = NULL;
 	struct err e = {0};
 	struct gpu_mem m;
+	static uint8_t pinned[4096];
 	uint8_t *host = calloc(1, 4096); /* The driver may write there later. */
 
 	(void)state;
 	assert_int_equal(gpu_open(&g, &conf, &jobs.loop, &e), SHARD_OK);
 	m = gpujobs_map(g, 4096, false);
+	assert_int_equal(gpu_pin(g, pinned, sizeof(pinned), &e), SHARD_OK);
+	assert_false(gpu_hangs(g));
 	j.copy[0] = (struct gpu_copy){host, m.at, 4096};
 	j.copies_nr = 1;
 	jobs.fake.fake_cuda_hold_device(0, 1);
@@ -248,6 +259,9 @@ static void hangs(void **state)
 	gpujobs_run(g, &j);
 	assert_int_equal(jobs.lost_nr, JOBS + 1);
 	jobs.after_nr = 0;
+	assert_true(gpu_hangs(g));
+	assert_false(gpu_unpin(g, pinned)); /* The driver is not asked. */
+	assert_true(gpu_unpin(g, host));
 	gpu_unmap(&m); /* It is in use, and stays. */
 	gpujobs_close(&g);
 	jobs.fake.fake_cuda_hold_device(0, 0); /* The thread comes back, and calls nobody. */

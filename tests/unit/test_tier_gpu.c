@@ -157,6 +157,52 @@ static void device_fails(void **state)
 	bench_free(b);
 }
 
+/* For the end of a model whose device has failed, all that waits comes to an end: updates that came
+ * back without results, those that did not go out yet, and one that comes back later; and pins, of
+ * those who wait and who come later. */
+static void forsaken(void **state)
+{
+	struct bench *b = bench_new(100, 2);
+	struct tier_pin p[PINS], later = {.chunk = 6, .done = bench_pinned};
+	uint32_t last = CHUNKS - 1;
+
+	(void)state;
+	bench_fill(b);
+	bench_step(b, 1);
+	bench_quiet(b);
+	memset(b->done, 0, sizeof(b->done));
+	bench_gradients(b, 2);
+	assert_int_equal(bench_apply(b, 0), SHARD_OK);
+	assert_int_equal(bench_apply(b, last), SHARD_OK); /* On the other device. */
+	gpus[0].lost = true;
+	while (gpus[0].nr > 0)
+		hand_runs(&gpus[0], 0);
+	assert_int_equal(b->lost, 1);
+	for (uint32_t i = 0; i < PINS; i++) {
+		p[i] = (struct tier_pin){.chunk = i, .writes = i & 1, .done = bench_pinned};
+		assert_false(tier_pin(b->tier, &p[i]));
+	}
+	assert_int_equal(bench_apply(b, 3), SHARD_OK);
+	assert_int_equal(b->done[0] + b->done[3] + b->done[last], 0);
+	tier_gpu_forsake(b->tier);
+	assert_int_equal(b->done[0], 1);
+	assert_int_equal(b->done[3], 1);
+	for (uint32_t i = 0; i < PINS; i++)
+		assert_int_equal(p[i].at, TIER_PINNED);
+	assert_non_null(store_master(b->store, 5));
+	assert_true(tier_pin(b->tier, &later));
+	gpus[1].lost = true;
+	while (bench_flying(b) > 0)
+		bench_something(b);
+	assert_int_equal(b->done[last], 1);
+	assert_int_equal(b->lost, 1);
+	assert_int_equal(b->held, 0);
+	for (uint32_t i = 0; i < PINS; i++)
+		tier_unpin(b->tier, &p[i]);
+	tier_unpin(b->tier, &later);
+	bench_free(b);
+}
+
 static void void_meanwhile(void **state)
 {
 	struct bench *b = bench_new(100, 1);
@@ -274,9 +320,13 @@ static void nothing_after_the_stop(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(same_bits),      cmocka_unit_test(held_for_a_save),
-		cmocka_unit_test(device_fails),   cmocka_unit_test(void_meanwhile),
-		cmocka_unit_test(pins_of_others), cmocka_unit_test(nothing_after_the_stop),
+		cmocka_unit_test(same_bits),
+		cmocka_unit_test(held_for_a_save),
+		cmocka_unit_test(device_fails),
+		cmocka_unit_test(forsaken),
+		cmocka_unit_test(void_meanwhile),
+		cmocka_unit_test(pins_of_others),
+		cmocka_unit_test(nothing_after_the_stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
