@@ -3,8 +3,8 @@
  * where it looks for what it flushes to zero (optim/ops.h). Then whether each rule has the bits of
  * this processor, how fast updates and sums are beside a plain copy in the device's memory, and
  * whether network devices could write there. It loads the fatbins that lease.sh names, and prints a
- * table last, with a line for what was not measured. Any call that fails ends it with a sentence and
- * status 1, and so does a difference. */
+ * table last, with a line for what was not measured. Any call that fails ends it with a sentence
+ * and status 1, and so does a difference. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
