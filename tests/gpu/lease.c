@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* lease.c: asks a GPU, in as little time as possible, what tests without one cannot know. First
  * where it looks for what it flushes to zero (optim/ops.h). Then whether each rule has the bits of
- * this processor, and how fast updates and sums are beside a plain copy in the device's memory. It
- * loads the fatbins that lease.sh names, and prints a table last, with a line for what was not
- * measured. Any call that fails ends it with a sentence and status 1, and so does a difference. */
+ * this processor, how fast updates and sums are beside a plain copy in the device's memory, and
+ * whether network devices could write there. It loads the fatbins that lease.sh names, and prints a
+ * table last, with a line for what was not measured. Any call that fails ends it with a sentence
+ * and status 1, and so does a difference. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -705,12 +706,56 @@ static void speeds(void)
 	free(zeros);
 }
 
+/* --- network devices --- */
+
+static int attribute(int which)
+{
+	int value = 0;
+
+	need(l.d.device_attribute(&value, which, l.device), "cuDeviceGetAttribute");
+	return value;
+}
+
+/* What gpu/memory.c asks before it has others write to the device, and a dma-buf. */
+static void direct(void)
+{
+	struct cu_memory_prop prop = {.type = CU_MEMORY_PINNED,
+				      .location = {CU_LOCATION_DEVICE, l.device},
+				      .flags = {.gpu_direct_rdma = 1}};
+	cu_result made = CU_NOT_SUPPORTED, flushed = CU_NOT_SUPPORTED;
+	const size_t bytes = (size_t)32 << 20;
+	cu_handle handle;
+	uint64_t began;
+	cu_ptr at = 0;
+	int fd = -1;
+
+	need(l.d.create(&handle, bytes, &prop, 0), "cuMemCreate, for network devices");
+	need(l.d.reserve(&at, bytes, 0, 0, 0), "cuMemAddressReserve");
+	need(l.d.map(at, bytes, 0, handle, 0), "cuMemMap");
+	if (l.d.range_handle != NULL)
+		made = l.d.range_handle(&fd, at, bytes, CU_RANGE_DMA_BUF, 0);
+	began = clock_ns();
+	for (int i = 0; i < REPEATS && l.d.flush_writes != NULL; i++)
+		flushed = l.d.flush_writes(CU_FLUSH_CURRENT, CU_FLUSH_TO_OWNER);
+	row("%-30s memory %d, dma-buf %d, ordering %d, flushes %d; dma-buf of 32 MiB: error %d; "
+	    "flush: error %d, %.1f us",
+	    "GPUDirect RDMA", attribute(CU_DIRECT_MEMORY), attribute(CU_DMA_BUF),
+	    attribute(CU_DIRECT_ORDERING), attribute(CU_DIRECT_FLUSHES), made, flushed,
+	    (double)(clock_ns() - began) / 1e3 / REPEATS);
+	if (fd >= 0)
+		(void)close(fd);
+	need(l.d.unmap(at, bytes), "cuMemUnmap");
+	need(l.d.unreserve(at, bytes), "cuMemAddressFree");
+	need(l.d.release(handle), "cuMemRelease");
+}
+
 static const char *const not_measured[] = {
 	"copies from and to the host, registered or not",
 	"memory that outlives its maker, by descriptor",
 	"whether imported memory can be read-only",
 	"a step of training with state on the GPU",
 	"what a context that ended leaves behind",
+	"a network device that writes to the GPU",
 };
 
 int main(int argc, char **argv)
@@ -726,6 +771,7 @@ int main(int argc, char **argv)
 	l.chunk = strtoull(argv[5], NULL, 10);
 	l.chunks = (uint32_t)strtoul(argv[6], NULL, 10);
 	open_device(argv[1], argv[2]);
+	direct();
 	borders();
 	sweeps();
 	speeds();

@@ -14,6 +14,7 @@ fail()
 }
 said=$(LEASE_SMALL=1 LD_LIBRARY_PATH="$build/tests/cuda" FAKE_CUDA_DELAY_US=1 tests/gpu/lease.sh "$build" 2>/dev/null) || fail "$(tail -3 <<<"$said")"
 [ "$(tail -1 <<<"$said")" = "lease: all bits are equal" ] || fail "$(tail -1 <<<"$said")"
+grep -q 'GPUDirect RDMA .*dma-buf of 32 MiB: error 0; flush: error 0,' <<<"$said" || fail "no dma-buf: $said"
 for line in 'OPS_REPAIR can be 0' '^adamw .* 0 differ$' '^sum of two bf16 .* GB/s' 'not measured$' '^gpt .* gradients: 0 have other bits'; do
 	grep -q "$line" <<<"$said" || fail "the table lacks $line"
 done

@@ -28,8 +28,9 @@
 
 enum { STEPS = 8 };
 
-#define NET  "rdma_checksum = no\n"
-#define TIER "tier=gpu chunk_elems=1024 "
+#define NET    "rdma_checksum = no\n"
+#define TIER   "tier=gpu chunk_elems=1024 "
+#define GPU_OF "GPU-fa4e6e6f-2047-5055-2068-6572652e000" /* And the number of the device. */
 
 static struct fakegpu fake;
 static const char *daemon_lines = "gpu = auto\n";
@@ -75,6 +76,12 @@ static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings
 		free(n->text);
 		n->text = text;
 	}
+	for (uint32_t i = 0; i < nodes; i++) {
+		char *gpu = strstr(r->cluster.node[i].text, GPU_OF);
+
+		if (gpu != NULL)
+			gpu[strlen(GPU_OF)] = (char)('0' + i);
+	}
 	for (uint32_t i = 0; i < nodes; i++)
 		if (inproc_node_start(&r->cluster.node[i]) != SHARD_OK)
 			fail_msg("%s", r->cluster.node[i].why.text);
@@ -94,7 +101,7 @@ static void says(struct inproc_node *n, const char *why)
 	json_t *status = inproc_status(n), *g;
 	size_t i;
 
-	assert_int_equal(json_array_size(json_object_get(status, "gpus")), 2);
+	assert_int_equal(json_array_size(json_object_get(status, "gpus")), 3);
 	json_array_foreach(json_object_get(status, "gpus"), i, g) {
 		const char *text = json_string_value(json_object_get(g, "not_direct"));
 
@@ -225,7 +232,7 @@ static void no_room(void **state)
 	for (uint32_t i = 0; i < 2; i++) {
 		struct inproc_node *n = &r->cluster.node[i];
 
-		assert_int_equal(inproc_logged(n, "event=gpu_tier model=m gpus=2"), 1);
+		assert_int_equal(inproc_logged(n, "event=gpu_tier model=m gpus=3"), 1);
 		if (inproc_logged(n, "event=gpu_direct_off model=m why=") != 1 ||
 		    inproc_logged(n, "2097152 are in use for models of 2097152 that may be") != 1)
 			fail_msg("%s", n->lines);
@@ -397,6 +404,37 @@ static void comes_back(void **state)
 	crewed_end(r);
 }
 
+/* A GPU fails while others write to it. Its node alone has lost its copy, and makes it again where
+ * it has room, with other slots. */
+static void device_fails(void **state)
+{
+	struct crewed *r;
+	uint32_t lost = 0;
+
+	(void)state;
+	daemon_lines = "gpu = " GPU_OF "0\n"; /* Of the first node: begin() gives each its own. */
+	r = begin(3, 1, TIER "replicas=2", plain);
+	daemon_lines = "gpu = auto\n";
+	r->crew.pause_us = 1000;
+	crew_start(&r->crew, UINT64_MAX);
+	crewed_steps(r, STEPS);
+	summed_everywhere(r);
+	fake.fake_cuda_fail("cuFlushGPUDirectRDMAWrites", 1, 700);
+	crewed_steps(r, STEPS);
+	for (uint64_t until = pace_by(20); lost == 0; usleep(10000)) {
+		assert_true(clock_ns() < until);
+		for (uint32_t i = 0; i < 3; i++)
+			lost += inproc_logged(&r->cluster.node[i], "event=gpu_state_lost model=m");
+	}
+	assert_int_equal(lost, 1);
+	crewed_steps(r, 2 * STEPS);
+	for (uint32_t i = 0; i < 3; i++)
+		if (inproc_logged(&r->cluster.node[i], "event=gpu_state_lost model=m"))
+			inproc_wait_log(&r->cluster.node[i], "event=gpu_to_memory model=m", 1);
+	crewed_end(r);
+	fake.fake_cuda_fail(NULL, 0, 0);
+}
+
 static void drain(struct crewed *r, const char *what, const char *part)
 {
 	char line[240];
@@ -518,12 +556,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(codes),          cmocka_unit_test(device_lacks),
 		cmocka_unit_test(not_registered), cmocka_unit_test(mixed),
 		cmocka_unit_test(rails_break),    cmocka_unit_test(writes_under_way),
-		cmocka_unit_test(comes_back),     cmocka_unit_test(moves),
-		cmocka_unit_test(not_finite),
+		cmocka_unit_test(comes_back),     cmocka_unit_test(device_fails),
+		cmocka_unit_test(moves),          cmocka_unit_test(not_finite),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
 
-	CHECK(setenv("FAKE_CUDA_DEVICES", "2", 0) == 0 &&
+	CHECK(setenv("FAKE_CUDA_DEVICES", "3", 0) == 0 &&
 	      setenv("FAKE_CUDA_DELAY_US", "20", 0) == 0);
 	fakegpu_path(argv);
 	fakegpu_find(&fake);

@@ -345,6 +345,9 @@ static void device_fails(void **state)
 	for (uint32_t c = 1; c < 4; c++)
 		assert_int_equal(s.came[c], 0);
 	assert_int_equal(submit(&s, 5, 6), SHARD_AGAIN);
+	tier_gpu_forsake(s.b->tier); /* They are done, and nothing comes of it. */
+	for (uint32_t c = 1; c < 4; c++)
+		assert_true(s.came[c] == 1 && !s.got[c].inside && s.got[c].sumsq == 0);
 	/* While contributions are brought to the host. */
 	sums_end(&s);
 	sums_begin(&s, 1);
@@ -357,6 +360,8 @@ static void device_fails(void **state)
 	hand_runs(&gpus[0], 0);
 	assert_int_equal(s.b->lost, 1);
 	assert_int_equal(s.b->held + s.came[0], 0);
+	tier_gpu_forsake(s.b->tier);
+	assert_int_equal(s.came[0], 1);
 	sums_end(&s);
 }
 
