@@ -6,8 +6,7 @@
  * another node. Then each input changes bytes of one of these, a start loads what is left of it,
  * and its loop runs until nothing is in hand. The checksums over the definition and the core are
  * made right again, so that the fuzzer gets behind them. An input is a byte that chooses the state
- * and can leave out checksums, and then changes: area, offset (two bytes), length, bytes. SHOW=1
- * prints what is logged. */
+ * and can leave out checksums, and changes: area, offset (2 bytes), length, bytes. SHOW=1 logs. */
 // clang-format off
 // covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/store/tile.c
 // needs: daemon/core/*.c daemon/optim/*.c daemon/config/*.c daemon/node/*.c daemon/store/*.c
@@ -157,9 +156,6 @@ static void node_init(struct node *n, uint16_t self)
 	list_init(&s->ckpts);
 	list_init(&s->mr);
 	list_init(&s->anew.voided);
-	list_init(&s->anew.unmade);
-	list_init(&s->anew.making);
-	list_init(&s->anew.pinned);
 	job_init(s);
 	workers.turn_arg = s;
 	CHECK(uv_timer_init(&loop, &s->clock.core_timer) == 0 &&
