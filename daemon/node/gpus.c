@@ -14,8 +14,8 @@
 
 /* Of one device, that are given and not done. */
 /* Of as many models as outlive a process (warm/warm.h), each with 8 updates and 8 copies
- * (store/tier_gpu.c). */
-#define JOBS_MAX (16u * 1024)
+ * (store/tier_gpu.c), and 4 copies of its image (data/device_images.c). */
+#define JOBS_MAX (20u * 1024)
 
 static void log_gpu(const struct server *s, const struct gpu *g)
 {

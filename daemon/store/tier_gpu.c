@@ -104,7 +104,9 @@ static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_
 	struct update u = n->update[tag];
 	uint32_t chunk = n->away.call[tag].what.update.chunk;
 	struct device *d = gpus_device(n, chunk);
-	struct tier_result r = {.kept = kept, .finite = true};
+	struct tier_result r = {.kept = kept,
+				.finite = true,
+				.image_there = n->away.call[tag].what.update.device_image != 0};
 
 	CHECK(d->updates > 0 && n->updating[chunk]);
 	d->updates--;
@@ -141,7 +143,8 @@ static struct gpu_update between_slots(struct gpus *n, const struct tier_apply *
 			       .args = a->args,
 			       .zero = a->zero,
 			       .grad = a->grad,
-			       .image = store_image(n->away.store, a->slot, a->chunk)};
+			       .image = store_image(n->away.store, a->slot, a->chunk),
+			       .image_at = a->device_image};
 
 	u->to = slots_take(&d->slots);
 	u->to.seq = a->stamp;
@@ -404,6 +407,15 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 err_tier:
 	destroy(n);
 	return st;
+}
+
+struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk)
+{
+	struct gpus *n = gpus_of(t);
+
+	return t->row->close == gpu_row_close && store_is_away(n->away.store, chunk)
+		       ? gpus_device(n, chunk)->mem->gpu
+		       : NULL;
 }
 
 struct tier_gpu_count tier_gpu_count(const struct tier *t)

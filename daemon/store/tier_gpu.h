@@ -30,6 +30,9 @@ enum shard_status tier_gpu_open(struct tier **out, const struct tier_conf *conf,
 /* What a store takes of each of so many devices. */
 uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr);
 
+/* The device that the chunk is on. NULL: it is in main memory, or this is another tier. */
+struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk);
+
 struct tier_gpu_count {   /* Since it was opened. */
 	uint64_t updates; /* Of chunks on a device. */
 	/* Of chunks that were in a buffer just then, or have to be there for an update. */
