@@ -229,7 +229,7 @@ static enum shard_status handle_new(struct shard_model **out, struct shard_clien
 	list_init(&m->node);
 	list_init(&m->saves);
 	m->client = c;
-	m->arena.fd = m->image.fd = -1;
+	m->arena.fd = m->image.fd = m->device_versions.fd = -1;
 	atomic_flag_clear(&m->busy);
 	pthread_mutex_init(&m->adding, NULL);
 	if ((rc = s ? spec_init(&m->spec, &m->layout, s, &e)

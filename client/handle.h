@@ -87,9 +87,9 @@ struct shard_model {
 	uint32_t sends_out;              /* Parts of the arena that the stream still reads. */
 	uint64_t pushed_bytes, pulled_bytes; /* For struct shard_result. */
 	/* image.c */
-	struct shm image;
-	uint64_t image_data; /* Offset of element 0. */
-	uint64_t image_half; /* Bytes from the first image to the second. */
+	struct shm image, device_versions; /* The latter: versions of an image on a GPU. */
+	uint64_t image_data;               /* Offset of element 0. */
+	uint64_t image_half;               /* Bytes from the first image to the second. */
 	/* [staleness + 1][chunks_nr] the daemon's, or own_version. */
 	_Atomic uint64_t *version;
 	_Atomic uint64_t *own_version; /* tcp: versions of the chunks here. */

@@ -20,6 +20,15 @@
 #define NONE UINT64_MAX /* A chunk that holds nothing yet, or is being received. */
 typedef unsigned long long ull;
 
+/* The versions are those of the image of the node again. */
+static void image_on_device_ends(struct shard_model *m)
+{
+	struct image_head *h = m->image.base;
+
+	m->version = h->version;
+	shm_unmap(&m->device_versions);
+}
+
 /* The shared page is not trusted. Each value is read once and compared with what JOIN said. */
 static enum shard_status image_shared(struct shard_model *m, struct err *e)
 {
@@ -46,7 +55,7 @@ static enum shard_status image_shared(struct shard_model *m, struct err *e)
 			e, SHARD_PROTOCOL,
 			"the second image is %llu bytes behind the first, %llu were expected",
 			(ull)theirs, (ull)half);
-	m->version = h->version;
+	image_on_device_ends(m);
 	return SHARD_OK;
 }
 
@@ -75,6 +84,7 @@ enum shard_status image_init(struct shard_model *m, struct err *e)
 void image_deinit(struct shard_model *m)
 {
 	m->version = NULL;
+	shm_unmap(&m->device_versions);
 	free(m->own_version);
 	free(m->own_part);
 	free(m->own_coming);
@@ -350,10 +360,8 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 
 void image_moved(struct shard_model *m)
 {
-	struct image_head *h = m->image.base;
-
 	if (m->own_version == NULL)
-		m->version = h->version;
+		image_on_device_ends(m);
 }
 
 /* As stable(). But a daemon that has let this trainer go waits for none of its commits. */

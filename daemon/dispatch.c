@@ -248,12 +248,12 @@ static enum shard_status on_error(struct peer *p, const struct wire_head *h,
 
 /* --- requests of a session --- */
 
-static enum shard_status on_trainer_image_ask(struct session *t, const struct wire_head *h,
-					      const ProtobufCMessage *msg, struct err *e)
+/* Of IMAGE_ASK: the image is sent with the first attempt that the trainer is in. Before that
+ * nothing keeps it unchanged. */
+static enum shard_status on_trainer_nothing(struct session *t, const struct wire_head *h,
+					    const ProtobufCMessage *msg, struct err *e)
 {
 	(void)t, (void)h, (void)msg, (void)e;
-	/* The image is sent with the first attempt that the trainer is in. Before that nothing
-	 * keeps it unchanged. */
 	return SHARD_OK;
 }
 
@@ -264,13 +264,6 @@ static enum shard_status on_trainer_ping(struct session *t, const struct wire_he
 
 	(void)h, (void)msg, (void)e;
 	session_tell(t, &pong, NULL);
-	return SHARD_OK;
-}
-
-static enum shard_status on_trainer_pong(struct session *t, const struct wire_head *h,
-					 const ProtobufCMessage *msg, struct err *e)
-{
-	(void)t, (void)h, (void)msg, (void)e;
 	return SHARD_OK;
 }
 
@@ -308,7 +301,7 @@ static const struct op {
 } ops[OP_NR] = {
 	[OP_ERROR] = {.body = &shard__error__descriptor, .node = on_error},
 	[OP_PING] = {.trainer = on_trainer_ping, .node = on_node_ping, .access = NO_MODEL},
-	[OP_PONG] = {.trainer = on_trainer_pong, .node = on_node_ping, .access = NO_MODEL},
+	[OP_PONG] = {.trainer = on_trainer_nothing, .node = on_node_ping, .access = NO_MODEL},
 
 	/* Its body is raw bytes. */
 	[OP_DEFINE] = {.body = &shard__define__descriptor,
@@ -388,12 +381,16 @@ static const struct op {
 		     .trainer = join_request,
 		     .request = true,
 		     .access = WRITES},
+	[OP_DEVICE] = {.body = &shard__device__descriptor,
+		       .trainer = join_device,
+		       .request = true,
+		       .access = JOINED},
 	[OP_LEAVE] = {.trainer = join_leave, .request = true, .access = JOINED},
 	[OP_PUSH] = {.body = &shard__push__descriptor, .trainer = join_push, .access = JOINED},
 	[OP_READY] = {.body = &shard__ready__descriptor, .trainer = join_ready, .access = JOINED},
 	[OP_ABANDON] = {.body = &shard__why__descriptor, .trainer = join_abandon, .access = JOINED},
 	[OP_IMAGE_ASK] = {.body = &shard__chunks__descriptor,
-			  .trainer = on_trainer_image_ask,
+			  .trainer = on_trainer_nothing,
 			  .node = on_node_image_ask,
 			  .access = JOINED},
 

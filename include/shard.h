@@ -2469,6 +2469,42 @@ SHARD_API enum shard_status shard_region(shard_model *model, enum shard_kind kin
 					 size_t *bytes);
 
 /*
+ * shard_device_region - get the image in the memory of a GPU
+ *
+ * DESCRIPTION
+ * For libshard-cuda, and for who does the same with another interface. If shardd holds chunks of
+ * the model in the memory of that GPU (tier = gpu), it keeps a copy of the whole image there, too,
+ * for all trainers on it. The descriptor is the driver's handle of that memory, of the kind
+ * CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. A tensor lies in it where shard_info.image_offset says.
+ * The call waits until all of the image is there.
+ *
+ * From then on shard_begin(), shard_pull() and shard_wait() wait for chunks of this copy, until the
+ * model is joined again. Then ask again: shard_info.mapped has changed. The rule for who reads it
+ * is that of shard_image(): be done before shard_commit(). Map it read-only. Nothing else keeps a
+ * trainer from writing there, and what one writes all others there compute on.
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * kind: SHARD_IMAGE.
+ * uuid: the 16 bytes of cuDeviceGetUuid().
+ * fd: set to the descriptor. The caller closes it. What is mapped outlives that.
+ * bytes: set to the size of the memory in bytes, as it has to be mapped.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or kind is another one.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_UNSUPPORTED: shardd has no such image there, and the sentence says why: the GPU has no
+ *   chunk of the model, the connection is over TCP, or max_staleness is 1.
+ * SHARD_BUDGET: the GPU has no room for it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_device_region(shard_model *model, enum shard_kind kind,
+						const uint8_t *uuid, int *fd, size_t *bytes);
+
+/*
  * shard_keep - take over the memory of gradients or image
  *
  * DESCRIPTION

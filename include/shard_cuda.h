@@ -103,7 +103,9 @@ typedef struct CUstream_st *shard_stream;
 enum {
 	/* Do not register arena and image with the driver. All copies go through pinned buffers,
 	 * which costs a copy by the processor and little pinned memory. */
-	SHARD_CUDA_BOUNCE = 1
+	SHARD_CUDA_BOUNCE = 1,
+	/* Ask shardd for the image in the memory of the device: shard_cuda_image(). */
+	SHARD_CUDA_IMAGE = 2
 };
 
 /* How to open. */
@@ -113,7 +115,7 @@ struct shard_cuda_opts {
 	/* The number of the device, or -1: that of the context which is current in the calling
 	 * thread. SHARD_INIT() makes it 0. */
 	int32_t device;
-	/* 0, or SHARD_CUDA_BOUNCE. */
+	/* 0, or SHARD_CUDA_BOUNCE and SHARD_CUDA_IMAGE. */
 	uint32_t flags;
 	/* How long a copy may take from the call that queues it, with all work that is before it on
 	 * the stream, in milliseconds. 0 or less: 300 s. */
@@ -140,7 +142,8 @@ struct shard_cuda_about {
 	uint32_t image_pinned;
 	/* Memory that is registered with the driver, in bytes. */
 	uint64_t registered_bytes;
-	/* Why something is not registered; empty if all is. It lives as long as the handle. */
+	/* Why something is not registered, or not on the device; empty if all is. It lives as long
+	 * as the handle. */
 	const char *why;
 	/* Gradients that were copied from the device so far, in bytes. */
 	uint64_t pushed_bytes;
@@ -151,8 +154,9 @@ struct shard_cuda_about {
 	uint64_t pulled_copies;
 	/* Not 0: an error of CUDA, or a copy that was not done in time, ended the handle. */
 	uint32_t dead;
-	/* Reserved. */
-	uint32_t reserved;
+	/* shardd keeps the image on the device: shard_cuda_image(). Pulls are copies within the
+	 * device then. */
+	uint32_t image_device;
 };
 
 /* A range of parameters, and where it goes. */
@@ -296,6 +300,42 @@ SHARD_API enum shard_status shard_cuda_tell(shard_cuda *cuda, struct shard_cuda_
  * Any thread may call it, and several at once.
  */
 SHARD_CALL shard_stream shard_cuda_stream(shard_cuda *cuda);
+
+/*
+ * shard_cuda_image - say where the parameters of a tensor are on the device
+ *
+ * DESCRIPTION
+ * If shardd updates chunks of the model on this device (tier = gpu), and the handle was opened with
+ * SHARD_CUDA_IMAGE, shardd keeps the whole image in memory of the device, for all trainers on it.
+ * Kernels read parameters there without a pull and without a copy. The update of a step writes
+ * them there, and what is updated elsewhere is copied there by shardd. shard_cuda_begin() returns
+ * when all parameters for the step are there.
+ *
+ * The rule is that of shard_image(): all work that reads them is done before shard_commit(), as it
+ * is where each gradient was pushed after the kernels that made it. It is also done before the
+ * next shard_cuda_begin(), which may map other memory when the connection was made again, and
+ * before shard_cuda_close().
+ *
+ * The memory takes as much of the device as the image has, and counts towards gpu_memory of shardd.
+ * It is mapped read-only here. shardd does not compute on what is there, but all trainers do.
+ *
+ * ARGUMENTS
+ * cuda: the handle.
+ * tensor: the index of the tensor.
+ *
+ * RETURN VALUE
+ * The address of its first element, in its image dtype, until the next shard_cuda_begin(). NULL:
+ * there is none, and shard_cuda_tell() says why.
+ *
+ * ERRORS
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_UNSUPPORTED: there is no image on the device.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once, but not while shard_cuda_begin() runs.
+ */
+SHARD_CALL const void *shard_cuda_image(shard_cuda *cuda, uint32_t tensor);
 
 /*
  * shard_cuda_error - say why the last call of this thread failed

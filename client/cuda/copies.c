@@ -207,6 +207,9 @@ enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts 
 		return cuda_shard(rc);
 	if (!cuda_fresh(c) && (rc = renewed(c, until)) != SHARD_OK)
 		return rc;
+	if ((c->opts.flags & SHARD_CUDA_IMAGE) && c->image_there.mapped != cuda_mapped(c) &&
+	    (rc = device_image_renew(c)) != SHARD_OK)
+		return rc;
 	pthread_mutex_lock(&c->lock);
 	c->begun = true;
 	c->push_fail.status = SHARD_OK;

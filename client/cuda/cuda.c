@@ -124,7 +124,7 @@ bool cuda_await(struct shard_cuda *c, uint64_t until_ns)
 	return true;
 }
 
-static uint64_t mapped_now(const struct shard_cuda *c)
+uint64_t cuda_mapped(const struct shard_cuda *c)
 {
 	struct shard_info info = SHARD_INIT(struct shard_info);
 
@@ -133,7 +133,7 @@ static uint64_t mapped_now(const struct shard_cuda *c)
 
 bool cuda_fresh(const struct shard_cuda *c)
 {
-	return mapped_now(c) == c->mapped;
+	return cuda_mapped(c) == c->mapped;
 }
 
 /* --- opening --- */
@@ -157,7 +157,7 @@ static enum shard_status read_layout(struct shard_cuda *c, struct err *e)
 	c->tensor = calloc(c->tensors_nr + 1, sizeof(*c->tensor));
 	if (c->tensor == NULL || !spans_init(&c->spans, c->tensors_nr))
 		return err_sys(e, ENOMEM, "out of memory for %u tensors", c->tensors_nr);
-	c->mapped = mapped_now(c); /* Before it is registered: a newer one is noticed later. */
+	c->mapped = cuda_mapped(c); /* Before it is registered: a newer one is noticed later. */
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		struct shard_info info = SHARD_INIT(struct shard_info);
 		enum shard_status rc = shard_tensor_info(c->model, i, &info);
@@ -273,7 +273,7 @@ enum shard_status cuda_renew(struct shard_cuda *c, uint64_t until_ns)
 				      "still under way");
 	if (rc != SHARD_OK || c->dead.status != SHARD_OK)
 		return rc != SHARD_OK ? rc : cuda_fail(&c->dead);
-	c->mapped = mapped_now(c);
+	c->mapped = cuda_mapped(c);
 	if ((rc = pin_unregister(&c->driver, &c->image, &e)) == SHARD_OK &&
 	    (rc = pin_unregister(&c->driver, &c->arena, &e)) == SHARD_OK)
 		rc = take_memory(c, &c->opts, &e);
@@ -337,6 +337,7 @@ static enum shard_status give_back(struct shard_cuda *c, struct err *e)
 		BACK(d->event_destroy(c->before), "cuEventDestroy");
 	if (c->stream != NULL)
 		BACK(d->stream_destroy(c->stream), "cuStreamDestroy");
+	BACK_ERR(device_image_give(c, &other));
 	BACK_ERR(pin_unregister(d, &c->image, &other));
 	BACK_ERR(pin_unregister(d, &c->arena, &other));
 	cuda_leave(c);
@@ -370,7 +371,6 @@ static enum shard_status start_helper(struct shard_cuda *c, struct err *e)
 	c->spare = calloc(c->jobs_cap, sizeof(*c->spare));
 	if (c->job == NULL || c->spare == NULL)
 		return err_sys(e, ENOMEM, "out of memory for %u copies", c->jobs_cap);
-	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->changed, &attr);
@@ -381,7 +381,6 @@ static enum shard_status start_helper(struct shard_cuda *c, struct err *e)
 	pthread_sigmask(SIG_SETMASK, &was, NULL);
 	if (rc != 0) {
 		pthread_cond_destroy(&c->changed);
-		pthread_mutex_destroy(&c->lock);
 		return err_sys(e, rc, "pthread_create: %s", strerror(rc));
 	}
 	(void)pthread_setname_np(c->helper, "shard-cuda");
@@ -397,7 +396,7 @@ static enum shard_status options(const struct shard_cuda_opts *theirs, struct sh
 		rc = struct_in(o, sizeof(*o), theirs, "shard_cuda_opts");
 	if (rc != SHARD_OK)
 		return rc;
-	if (o->flags & ~(uint32_t)SHARD_CUDA_BOUNCE)
+	if (o->flags & ~(uint32_t)(SHARD_CUDA_BOUNCE | SHARD_CUDA_IMAGE))
 		return cuda_say(SHARD_BAD_ARG, "shard_cuda_open() with flags 0x%x", o->flags);
 	if (o->piece_bytes % PAGE != 0)
 		return cuda_say(SHARD_BAD_ARG, "piece_bytes is %llu, and no multiple of %d",
@@ -425,6 +424,7 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 		(void)err_sys(&e, ENOMEM, "out of memory for a handle");
 		return cuda_fail(&e);
 	}
+	pthread_mutex_init(&c->lock, NULL);
 	c->model = model;
 	c->opts = o;
 	c->pid = getpid();
@@ -437,6 +437,8 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 		goto give_back;
 	if ((rc = take_memory(c, &o, &e)) == SHARD_OK)
 		rc = take_stream(c, &e);
+	if (rc == SHARD_OK && (o.flags & SHARD_CUDA_IMAGE))
+		device_image_take(c);
 	cuda_leave(c);
 	if (rc == SHARD_OK && (rc = start_helper(c, &e)) == SHARD_OK) {
 		*cuda = c;
@@ -444,6 +446,7 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 	}
 give_back:
 	(void)give_back(c, &other);
+	pthread_mutex_destroy(&c->lock);
 	free_memory(c);
 	return cuda_fail(&e);
 }
@@ -528,6 +531,7 @@ enum shard_status shard_cuda_tell(shard_cuda *c, struct shard_cuda_about *about)
 	a.registered_bytes = c->arena.pinned + c->image.pinned;
 	a.why = c->why.text;
 	pthread_mutex_lock(&c->lock);
+	a.image_device = c->image_there.at != 0;
 	a.pushed_bytes = c->pushed_bytes;
 	a.pulled_bytes = c->pulled_bytes;
 	a.pulled_copies = c->pulled_copies;

@@ -21,6 +21,13 @@ struct tensor {
 	bool frozen;
 };
 
+struct device_image { /* In memory of shardd. */
+	cu_ptr at;    /* 0: there is none. */
+	size_t bytes;
+	cu_handle handle;
+	uint64_t mapped; /* shard_info.mapped when it was asked for. */
+};
+
 enum job_kind {
 	JOB_PUSH,   /* Its copy into the arena is queued. */
 	JOB_STAGED, /* A gradient that goes through the ring. The helper queues its copies. */
@@ -62,7 +69,10 @@ struct shard_cuda {
 	struct pin arena, image;
 	uint64_t mapped; /* shard_info.mapped of the memory that is registered. */
 	struct shard_cuda_opts opts;
-	struct err why; /* Why something is not registered. */
+	struct err why; /* Why something is not registered, or not there. */
+	/* It changes with the lock in shard_cuda_begin() alone, after the model was joined again.
+	 */
+	struct device_image image_there;
 	uint64_t timeout_ns;
 	pthread_t helper;
 	bool joined; /* The helper has ended and was joined. */
@@ -117,6 +127,19 @@ enum shard_status cuda_renew(struct shard_cuda *c, uint64_t until_ns);
 uint64_t cuda_until(const struct shard_cuda *c, int64_t timeout_ms);
 /* Waits for c->changed with the lock held. False: it is later than until_ns. */
 bool cuda_await(struct shard_cuda *c, uint64_t until_ns);
+
+uint64_t cuda_mapped(const struct shard_cuda *c); /* shard_info.mapped now. */
+
+/* --- device_image.c --- */
+
+/* With the context current, before shard_cuda_open() returns. c->why says why there is none. */
+void device_image_take(struct shard_cuda *c);
+/* With the context current, when nothing reads it. */
+enum shard_status device_image_give(struct shard_cuda *c, struct err *e);
+/* In shard_cuda_begin(), when the model was joined again. A failure is that of the handle. */
+enum shard_status device_image_renew(struct shard_cuda *c);
+/* Where a tensor is in it. False: there is none that may be used. Takes the lock. */
+bool device_image_at(struct shard_cuda *c, uint32_t tensor, cu_ptr *at);
 
 /* --- helper.c --- */
 

@@ -321,12 +321,12 @@ static bool adjoin(const struct shard_cuda *c, const struct shard_cuda_pull *a,
 			       b->first * dtype_bytes(c->tensor[b->tensor].image);
 }
 
-/* Straight from the image. Returns how many ranges it took. */
+/* Straight from the image on the device or of the host. Returns how many ranges it took. */
 static enum shard_status pull_run(struct shard_cuda *c, struct job *j, uint32_t from, uint32_t *to)
 {
 	const struct shard_cuda_pull *r = &j->range[from];
 	uint64_t bytes = 0, part;
-	cu_ptr dev = (cu_ptr)(uintptr_t)r->dev;
+	cu_ptr dev = (cu_ptr)(uintptr_t)r->dev, there;
 	shard_ticket ticket = 0;
 	const char *image;
 	enum shard_status rc;
@@ -342,6 +342,15 @@ static enum shard_status pull_run(struct shard_cuda *c, struct job *j, uint32_t 
 		return rc;
 	if (!cuda_fresh(c)) /* The next pull registers it. */
 		return SHARD_WORLD_CHANGED;
+	if (device_image_at(c, r->tensor, &there)) {
+		cu_result cu;
+
+		there += r->first * dtype_bytes(c->tensor[r->tensor].image);
+		count_pulled(c, bytes);
+		cu = c->driver.within(dev, there, bytes, c->stream);
+		return cu == CU_SUCCESS ? SHARD_OK
+					: broken(c, cu, "cuMemcpyDtoDAsync", "of parameters");
+	}
 	image = shard_image(c->model, r->tensor);
 	if (image == NULL)
 		return SHARD_BAD_STATE;
@@ -394,12 +403,14 @@ static enum shard_status pulled(struct shard_cuda *c, struct job *j)
 	enum shard_status rc = SHARD_OK;
 	uint32_t i = 0;
 	int slot = 0;
+	cu_ptr there;
+	const bool straight = c->image.pinned > 0 || device_image_at(c, 0, &there);
 
 	while (i < j->range_nr && rc == SHARD_OK) {
 		const struct shard_cuda_pull *r = &j->range[i];
 		uint64_t most = c->ring.bytes / dtype_bytes(c->tensor[r->tensor].image), n;
 
-		if (c->image.pinned > 0) {
+		if (straight) {
 			rc = pull_run(c, j, i, &i);
 			continue;
 		}
@@ -432,7 +443,8 @@ static void pull_ended(struct shard_cuda *c, struct job *j, enum shard_status rc
 static void issue(struct shard_cuda *c)
 {
 	struct job *j = helper_job(c, c->issued + 1);
-	bool rings = j->kind == JOB_STAGED || (j->kind == JOB_PULL && c->image.pinned == 0);
+	bool rings = j->kind == JOB_STAGED ||
+		     (j->kind == JOB_PULL && c->image.pinned == 0 && c->image_there.at == 0);
 	enum shard_status rc = SHARD_OK;
 	struct err e = {.status = SHARD_OK};
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* gpt_cuda.c: the example trainer on a GPU. A step is shard_cuda_begin(), a pull of the parameters
- * into the memory of the device, kernels for forward and backward with a push of each gradient as
- * soon as the kernels that make it are queued, and a wait for the pushes. trainer.c has the rest of
- * its life, which gpt.c has as well, and the losses are those of gpt (gpt_kernels.cu). It fails
- * where there is no driver or GPU, and when the device does. */
+ * into the memory of the device (or none, where shardd keeps them there), kernels for forward and
+ * backward with a push of each gradient as soon as the kernels that make it are queued, and a wait
+ * for the pushes. trainer.c has the rest of its life, which gpt.c has as well, and the losses are
+ * those of gpt (gpt_kernels.cu). It fails where there is no driver or GPU, and when the device
+ * does. */
 #include "examples/layer_row.h"
 #include "examples/trainer.h"
 #include "examples/transformer_cuda.h"
@@ -20,10 +21,11 @@ struct gpt_cuda {
 	struct trainer trainer;
 	const char *kernels; /* The file, or NULL. */
 	int number;          /* Of the device. */
+	bool device_image;   /* Parameters are read where shardd keeps them on the device. */
 	struct device device;
 	struct transformer_cuda net;
 	shard_cuda *cuda;
-	void *image;                  /* A copy of the image on the device. */
+	void *image; /* A copy of the image on the device. NULL: shardd has one there. */
 	struct shard_cuda_pull *pull; /* [tensors] In the order of the image. */
 	void **grad;                  /* [tensors] In the type of gradients, on the device. */
 	void *grads;                  /* The memory behind grad, or NULL: it is that of net. */
@@ -55,7 +57,8 @@ static int by_offset(const void *a, const void *b)
 	return x->dev < y->dev ? -1 : x->dev > y->dev;
 }
 
-/* The tensors lie on the device as in the image, so that all of them are one copy. */
+/* The tensors lie on the device as in the image, so that all of them are one copy. Where shardd has
+ * the image there, no copy is needed. */
 static enum shard_status place_image(struct gpt_cuda *gpt)
 {
 	struct trainer *g = &gpt->trainer;
@@ -67,17 +70,18 @@ static enum shard_status place_image(struct gpt_cuda *gpt)
 	st = shard_region(g->model, SHARD_IMAGE, &base, &bytes);
 	if (st != SHARD_OK)
 		return err_set(&gpt->err, st, "image: %s", shard_error());
-	gpt->image = device_alloc(&gpt->device, bytes);
-	for (uint32_t i = 0; i < nr && gpt->image; i++) {
+	if (shard_cuda_image(gpt->cuda, 0) == NULL)
+		gpt->image = device_alloc(&gpt->device, bytes);
+	for (uint32_t i = 0; i < nr && gpt->device.err.status == SHARD_OK; i++) {
 		struct shard_info info = SHARD_INIT(struct shard_info);
 
 		st = shard_tensor_info(g->model, i, &info);
 		if (st != SHARD_OK)
 			return err_set(&gpt->err, st, "tensor %u: %s", i, shard_error());
-		gpt->pull[i] =
-			(struct shard_cuda_pull){.tensor = i,
-						 .count = info.numel,
-						 .dev = (char *)gpt->image + info.image_offset};
+		gpt->pull[i] = (struct shard_cuda_pull){
+			.tensor = i,
+			.count = info.numel,
+			.dev = gpt->image ? (char *)gpt->image + info.image_offset : NULL};
 	}
 	qsort(gpt->pull, nr, sizeof(*gpt->pull), by_offset);
 	return gpt->device.err.status;
@@ -119,6 +123,17 @@ static const char *kernels_path(const struct gpt_cuda *gpt, char path[PATH_MAX])
 	return path;
 }
 
+/* Who asked for the image on the device wants to hear why there is none. */
+static enum shard_status no_image(struct gpt_cuda *gpt)
+{
+	struct shard_cuda_about about = SHARD_INIT(struct shard_cuda_about);
+	enum shard_status st = shard_cuda_tell(gpt->cuda, &about);
+
+	return st == SHARD_OK
+		       ? err_set(&gpt->err, SHARD_UNSUPPORTED, "--device-image: %s", about.why)
+		       : st;
+}
+
 static enum shard_status open_device(struct trainer *g)
 {
 	struct shard_cuda_opts opts = SHARD_INIT(struct shard_cuda_opts);
@@ -138,12 +153,15 @@ static enum shard_status open_device(struct trainer *g)
 	if (st == SHARD_OK)
 		st = transformer_cuda_init(&gpt->net, &gpt->device, &g->cli.shape, g->data.text,
 					   g->data.bytes, g->cli.batch);
+	opts.device = gpt->number;
+	opts.flags = gpt->device_image ? SHARD_CUDA_IMAGE : 0;
+	if (st == SHARD_OK)
+		st = shard_cuda_open(&gpt->cuda, g->model, &opts);
 	if (st == SHARD_OK)
 		st = place_image(gpt);
-	if (st == SHARD_OK)
-		st = place_grads(gpt);
-	opts.device = gpt->number;
-	return st == SHARD_OK ? shard_cuda_open(&gpt->cuda, g->model, &opts) : st;
+	if (st == SHARD_OK && gpt->device_image && gpt->image)
+		st = no_image(gpt);
+	return st == SHARD_OK ? place_grads(gpt) : st;
 }
 
 static void close_device(struct trainer *g)
@@ -192,16 +210,21 @@ static enum shard_status load_image(struct gpt_cuda *gpt)
 {
 	struct trainer *g = &gpt->trainer;
 	shard_ticket ticket;
-	enum shard_status st;
+	enum shard_status st = SHARD_OK;
 
-	st = shard_cuda_pull(gpt->cuda, 0, gpt->pull, g->net.tensors_nr, gpt->device.stream,
-			     &ticket);
-	if (st == SHARD_OK)
+	/* It was there before the connection was made again. */
+	if (!gpt->image && shard_cuda_image(gpt->cuda, 0) == NULL)
+		st = place_image(gpt);
+	if (gpt->image && st == SHARD_OK)
+		st = shard_cuda_pull(gpt->cuda, 0, gpt->pull, g->net.tensors_nr, gpt->device.stream,
+				     &ticket);
+	if (gpt->image && st == SHARD_OK)
 		st = shard_cuda_order(gpt->cuda, ticket, gpt->device.stream, SHARD_DEFAULT);
 	for (uint32_t i = 0; i < g->net.tensors_nr && st == SHARD_OK; i++) {
 		const struct shard_cuda_pull *p = &gpt->pull[i];
+		const void *from = gpt->image ? p->dev : shard_cuda_image(gpt->cuda, p->tensor);
 
-		transformer_cuda_load(&gpt->net, p->tensor, p->dev,
+		transformer_cuda_load(&gpt->net, p->tensor, from,
 				      cli_image(&g->cli, g->net.tensors[p->tensor].name));
 	}
 	return st;
@@ -239,10 +262,12 @@ static enum shard_status forward_backward(struct trainer *g, uint64_t first, uin
 
 /* --- start --- */
 
-enum { OPT_KERNELS = 1000, OPT_DEVICE };
+enum { OPT_KERNELS = 1000, OPT_DEVICE, OPT_DEVICE_IMAGE };
 
 static const struct argp_option options[] = {
 	{"device", OPT_DEVICE, "N", 0, "Which GPU (0)", 5},
+	{"device-image", OPT_DEVICE_IMAGE, NULL, 0,
+	 "Read parameters where shardd keeps them on the GPU (tier=gpu)", 5},
 	{"kernels", OPT_KERNELS, "FILE", 0,
 	 "The kernels (client/examples/gpt_kernels.fatbin beside this program)", 5},
 	{0},
@@ -255,6 +280,9 @@ static error_t option(int key, char *arg, struct argp_state *s)
 	switch (key) {
 	case OPT_DEVICE:
 		gpt->number = (int)cli_number(s, "--device", arg, 0, 1023);
+		return 0;
+	case OPT_DEVICE_IMAGE:
+		gpt->device_image = true;
 		return 0;
 	case OPT_KERNELS:
 		gpt->kernels = arg;

@@ -13,6 +13,7 @@
 #include "model/lead.h"
 
 #include "data/apply.h"
+#include "data/device_images.h"
 #include "data/feed.h"
 #include "base/check.h"
 #include "model/watch.h"
@@ -573,8 +574,10 @@ void drop_stop(struct server *s)
 	list_each(it, &s->drops) {
 		const struct drop *d = list_of(it, struct drop, link);
 
-		if (d->m != NULL && d->m->tier != NULL)
+		if (d->m != NULL && d->m->tier != NULL) {
+			device_images_stop(d->m);
 			tier_stop(d->m->tier);
+		}
 	}
 }
 

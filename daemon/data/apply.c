@@ -17,6 +17,7 @@
 #include "data/feed.h"
 #include "data/catchup.h"
 #include "data/deltas.h"
+#include "data/device_images.h"
 #include "data/durable.h"
 #include "data/images.h"
 #include "link/peer.h"
@@ -39,7 +40,7 @@ bool apply_image_whole(const struct model *m)
 }
 
 /* Chunks that become ready together are told together, because every frame wakes its trainer. */
-static void tell_trainers(struct model *m)
+void apply_tell(struct model *m)
 {
 	m->img.tell_due = m->img.tell_held || worker_in_turn(m->server->pool);
 	if (m->img.tell_due)
@@ -58,6 +59,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	if (!catchup_has(m, chunk))
 		deltas_fetched(m, slot, chunk, version);
 	store_image_version(m->store, slot, chunk, version);
+	device_images_publish(m, chunk, version);
 	nodes &= place_primary(&m->place, chunk) == m->server->self;
 	/* deltas_give() chooses a form of the newest image. */
 	CHECK(!nodes || slot == m->img.slot);
@@ -76,7 +78,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	if (apply_image_whole(m) &&
 	    !m->attempt.voted) /* After a vote the verdict may overwrite it at any time. */
 		store_image_whole(m->store);
-	tell_trainers(m);
+	apply_tell(m);
 	if (apply_image_whole(m))
 		m->server->data->whole(m);
 }
@@ -136,7 +138,7 @@ void apply_stage_again(struct model *m)
 	stage_later(m);
 }
 
-static void image_sent(struct model *m)
+void apply_image_left(struct model *m)
 {
 	CHECK(m->img.sends > 0);
 	if (--m->img.sends == 0) {
@@ -191,7 +193,7 @@ static bool image_route(const struct send_queue *o, uint32_t which, uint32_t chu
 					 : mr_image(o->model, o->peer, which, chunk, out);
 }
 
-static void image_out(struct model *m)
+void apply_image_leaves(struct model *m)
 {
 	m->img.sends++;
 }
@@ -201,10 +203,10 @@ const struct send_source apply_images = {
 	.at = image_at,
 	.head = image_head,
 	.route = image_route,
-	.out = image_out,
-	.back = image_sent,
-	.waits = image_out,
-	.left = image_sent,
+	.out = apply_image_leaves,
+	.back = apply_image_left,
+	.waits = apply_image_leaves,
+	.left = apply_image_left,
 };
 
 static void image_moved(struct model *m);
@@ -301,7 +303,7 @@ static void update(struct model *m, enum feed_what what)
 	feed_begin(m, what);
 	m->img.tell_held = false;
 	if (m->img.tell_due)
-		tell_trainers(m);
+		apply_tell(m);
 }
 
 void apply_turn(void *server)
@@ -316,7 +318,7 @@ void apply_turn(void *server)
 		feed_go(m);
 		m->img.tell_held = false;
 		if (m->img.tell_due)
-			tell_trainers(m);
+			apply_tell(m);
 	}
 }
 
@@ -376,10 +378,11 @@ static void apply_skip(struct model *m, uint64_t before)
 	for (uint32_t c = 0; m->set.max_staleness == 0 && c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, 0, c) == before)
 			store_image_version(m->store, 0, c, m->step);
+	device_images_skip(m, before);
 	count_lacking(m);
 	if (apply_image_whole(m))
 		store_image_whole(m->store);
-	tell_trainers(m);
+	apply_tell(m);
 	m->steps_skipped++;
 	apply_maybe_done(m);
 }
@@ -422,7 +425,7 @@ void apply_start(struct model *m, const struct record *r)
 		count_lacking(m);
 		if (apply_image_whole(m))
 			store_image_whole(m->store);
-		tell_trainers(m);
+		apply_tell(m);
 		apply_maybe_done(m);
 		return;
 	}
@@ -476,6 +479,7 @@ static void other_image(struct model *m, const struct record *r)
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
 	store_image_generation(m->store, m->generation);
+	device_images_void(m);
 	deltas_reset(m);
 }
 

@@ -53,6 +53,11 @@ void apply_maybe_done(struct model *m);
 bool apply_makes_older(const struct model *m);
 bool apply_has_kept(const struct model *m); /* Was its newest image kept, all of it? */
 bool apply_image_whole(const struct model *m);
+/* For device_images.c. A chunk of the image is being read, so that no vote leaves, from
+ * apply_image_leaves() to apply_image_left(). apply_tell(): trainers here look at versions. */
+void apply_image_leaves(struct model *m);
+void apply_image_left(struct model *m);
+void apply_tell(struct model *m);
 /* The image that has the weights of the record. It is the same one on every node, so that a node
  * knows where the image of another node is. */
 uint32_t apply_slot(const struct model *m, const struct record *r);

@@ -11,6 +11,7 @@
 #include "data/data.h"
 #include "data/catchup.h"
 #include "data/deltas.h"
+#include "data/device_images.h"
 #include "data/model.h"
 #include "data/reduce.h"
 
@@ -43,6 +44,8 @@ static void done(void *owner, uint64_t tag, const struct tier_result *r)
 	m->img.kept += r->kept;
 	if (what == FEED_SEAL)
 		missing += r->nonfinite;
+	if (tag >> 32 == m->generation && r->image_there)
+		device_images_written(m, chunk);
 	if (tag >> 32 == m->generation)
 		apply_fed(m, (enum feed_what)what, chunk, missing);
 	/* Before the end of the step is told: whoever hears it may wait for the buffers, too. */
@@ -89,6 +92,8 @@ static enum shard_status hand_out(struct model *m, uint32_t chunk, bool here)
 	call.tag = (uint64_t)m->generation << 32 | (uint64_t)f->what << 24 | chunk;
 	operands(m, chunk, &make.update);
 	CHECK(f->what != FEED_UPDATE || !m->img.coded || deltas_based(m, chunk));
+	if (f->what == FEED_UPDATE)
+		make.update.device_image = device_images_at(m, chunk);
 	f->in_hand++;
 	m->attempt.busy++;
 	st = f->what == FEED_UPDATE ? m->tier->row->apply(m->tier, &make.update, &call)

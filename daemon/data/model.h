@@ -110,15 +110,15 @@ struct model {
 	struct catchup *catchup; /* data/catchup.c. */
 	struct images *images;   /* data/images.c */
 	struct deltas *deltas;   /* data/deltas.c. NULL: images do not travel as codes. */
+	struct device_images *device_images; /* data/device_images.c. NULL: there are none. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */
 	uint32_t generation;
 	bool sealed;
-	uint64_t step; /* The step of .record. */
-	/* The last step that changed weights. Image frames are named by it. */
-	uint64_t content_step;
-	uint64_t content_old; /* The one before it, on whose weights trainers may still compute. */
+	uint64_t step;         /* The step of .record. */
+	uint64_t content_step; /* The last that changed weights: image frames are named by it. */
+	uint64_t content_old;  /* The one before it, on whose weights trainers may still compute. */
 	/* Weights that a seal, or a start after it, did not find here. If there are any, nobody
 	 * reads or trains the model, and it is given up. */
 	uint64_t sealed_without;

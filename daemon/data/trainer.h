@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct device_image;
 struct model;
 struct server;
 struct session;
@@ -24,6 +25,8 @@ struct trainer {
 	uint32_t local_index; /* Its index among the local ranks of the attempt in hand. */
 	/* TCP: the image was sent to it, and what is published is sent to it, too. */
 	bool has_image;
+	/* The one that it reads on its GPU, or NULL. Owner: data/device_images.c. */
+	const struct device_image *device_image;
 	struct send_queue image; /* TCP: chunks on their way to it. */
 
 	struct model *join_model; /* A JOIN that waits for an arena, or NULL. */

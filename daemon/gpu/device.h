@@ -107,6 +107,8 @@ struct gpu_update {
 	uint64_t grad_at;    /* Of the device. */
 	/* Of the host: elements of segments that are not frozen are written, and no others. */
 	uint8_t *image;
+	/* Of the device: there the same elements are written, too. 0: nowhere. */
+	uint64_t image_at;
 	/* Master and moments, before and after. 0: the chunk has no such array. All bytes of the
 	 * arrays after are as before where no element is updated, also between segments. */
 	uint64_t from[3], to[3];

@@ -2,9 +2,10 @@
 /* The jobs of a device. device.c begins a job on a free lane and later waits for it there. Copies
  * go straight where the memory of the host is pinned, and through the buffer of the lane where it
  * is not. An update is: the old state to who keeps it, what is between the elements that change to
- * the new state, gradient and tables to the device, the kernel, and the image back. All of it is
- * queued at once on the stream of the lane, with an event behind it. A call of the driver that
- * fails makes the device lost, because nobody knows what of the job has run. */
+ * the new state, gradient and tables to the device, the kernel, and the image back. The kernel
+ * makes the image in a buffer of the lane, or where trainers read it. All of it is queued at once
+ * on the stream of the lane, with an event behind it. A call of the driver that fails makes the
+ * device lost, because nobody knows what of the job has run. */
 #include "gpu/device_impl.h"
 
 #include "base/check.h"
@@ -320,6 +321,13 @@ struct plan {            /* What the kernel does in a piece. */
 	bool gradient; /* Somebody has one. */
 };
 
+/* Where the kernel writes the image of a piece. */
+static cu_ptr image_of(const struct gpu_lane *l, const struct gpu_update *u, struct run piece)
+{
+	return u->image_at ? u->image_at + (uint64_t)piece.first * dtype_bytes(u->image_dtype)
+			   : l->device + DEVICE_IMAGE;
+}
+
 static float *state_at(cu_ptr p, uint32_t element)
 {
 	return p ? (float *)(uintptr_t)(p + element * 4ull) : NULL;
@@ -340,7 +348,7 @@ static struct plan plan_make(const struct gpu_lane *l, const struct gpu_update *
 		state_at(u->from[0], piece.first), state_at(u->from[1], piece.first),
 		state_at(u->from[2], piece.first), state_at(u->to[0], piece.first),
 		state_at(u->to[1], piece.first),   state_at(u->to[2], piece.first),
-		(const void *)(uintptr_t)grad,     (void *)(uintptr_t)(l->device + DEVICE_IMAGE)};
+		(const void *)(uintptr_t)grad,     (void *)(uintptr_t)image_of(l, u, piece)};
 	for (uint32_t i = layout->chunk_segment[u->chunk]; i < layout->chunk_segment[u->chunk + 1];
 	     i++) {
 		const struct segment *s = &layout->segment[i];
@@ -398,7 +406,7 @@ static bool image_go(struct gpu *g, struct gpu_lane *l, const struct gpu_update 
 		     const struct ways *w, const struct plan *p, struct run piece, uint64_t *used)
 {
 	const uint32_t size = dtype_bytes(u->image_dtype);
-	const cu_ptr from = l->device + DEVICE_IMAGE;
+	const cu_ptr from = image_of(l, u, piece);
 	uint32_t segment = u->layout->chunk_segment[u->chunk];
 	struct run r;
 

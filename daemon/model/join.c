@@ -12,6 +12,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "data/device_images.h"
+#include "data/feed.h"
 #include "link/peer.h"
 #include "link/session.h"
 #include "model/lost.h"
@@ -62,6 +64,7 @@ void trainer_detach(struct trainer *t)
 	t->left_model = m->id;
 	t->rank = -1;
 	t->has_image = false;
+	t->device_image = NULL;
 	send_queue_detach(&t->image);
 	model_orphan(m, t->slot);
 }
@@ -302,6 +305,27 @@ enum shard_status join_leave(struct session *who, const struct wire_head *h,
 	t->leave_tag = h->attempt;
 	trainer_gone(t, true, CORE_LEFT); /* CORE_ACT_LEFT answers it. */
 	return SHARD_OK;
+}
+
+enum shard_status join_device(struct session *who, const struct wire_head *h,
+			      const ProtobufCMessage *msg, struct err *e)
+{
+	static const struct device_images_up up = {.leaves = apply_image_leaves,
+						   .left = apply_image_left,
+						   .tell = apply_tell,
+						   .hold = feed_hold,
+						   .release = feed_release};
+	const Shard__Device *body = (const Shard__Device *)msg;
+	struct model *m = who->trainer->model;
+
+	if (body->uuid.len != GPU_UUID_BYTES)
+		return err_set(e, SHARD_PROTOCOL, "the UUID of a GPU with %zu bytes",
+			       body->uuid.len);
+	if (m == NULL || m->id != h->model)
+		return err_set(e, SHARD_BAD_STATE,
+			       "an image on a GPU of model %u, which this trainer has not joined",
+			       h->model);
+	return device_images_ask(m, &up, body->uuid.data, who, h->attempt, e);
 }
 
 /* --- the step --- */

@@ -23,6 +23,8 @@ enum shard_status join_request(struct session *who, const struct wire_head *h,
 			       const ProtobufCMessage *msg, struct err *e);
 enum shard_status join_leave(struct session *who, const struct wire_head *h,
 			     const ProtobufCMessage *msg, struct err *e);
+enum shard_status join_device(struct session *who, const struct wire_head *h,
+			      const ProtobufCMessage *msg, struct err *e);
 enum shard_status join_push(struct session *who, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e);
 enum shard_status join_ready(struct session *who, const struct wire_head *h,

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "data/blobs.h"
 #include "data/catchup.h"
+#include "data/device_images.h"
 #include "data/durable.h"
 #include "data/images.h"
 #include "link/session.h"
@@ -162,6 +163,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	blobs_reset(m);
 	WATCH_TELL(m->server, voided, m);
 	store_image_generation(m->store, m->generation);
+	device_images_void(m);
 	if (back)
 		err_set(&e, SHARD_ROLLED_BACK, "%s", m->lost);
 	else

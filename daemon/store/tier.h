@@ -18,11 +18,11 @@
 struct tier; /* Opaque. */
 
 struct tier_result {
-	bool inside;   /* sum: it is at struct tier_apply.inside, too. */
-	double sumsq;  /* sum: of the result. */
-	uint64_t kept; /* Elements that the update left as they were. */
-	/* make: weights that nobody wrote, and others that are not finite. */
-	uint64_t unwritten, nonfinite;
+	bool inside;                   /* sum: it is at struct tier_apply.inside, too. */
+	bool image_there;              /* apply: .device_image has all of the chunk's new image. */
+	double sumsq;                  /* sum: of the result. */
+	uint64_t kept;                 /* Elements that the update left as they were. */
+	uint64_t unwritten, nonfinite; /* make: weights that nobody wrote, or are not finite. */
 	/* sum: false if an element is not finite. .bad_segment is then the first segment with such
 	 * an element, and .bad_sources has a bit for each source that has one there. */
 	bool finite;
@@ -67,9 +67,9 @@ struct tier_apply {           /* What a record does to one chunk. */
 	 * the codes of the difference stand for, which go to .coded. It outlives the call. */
 	const struct codes *codes;
 	uint8_t *coded;
-	uint32_t before; /* May be .slot. */
-	/* That of the record. A chunk, or a part of it, that has the stamp is left alone where
-	 * memory outlives the process. */
+	uint32_t before;       /* May be .slot. */
+	uint64_t device_image; /* On its device: there it is made, too. 0: nowhere. */
+	/* That of the record. What has it is left alone where memory outlives the process. */
 	uint64_t stamp;
 	const struct optim_args *args; /* [groups] */
 	const uint8_t *zero;           /* [segments_nr] Nobody has a gradient for it. */

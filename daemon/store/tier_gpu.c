@@ -128,7 +128,9 @@ static void update_done(void *owner, uint64_t tag, enum shard_status st, uint64_
 	struct update u = n->update[tag];
 	uint32_t chunk = n->away.call[tag].what.update.chunk;
 	struct device *d = gpus_device(n, chunk);
-	struct tier_result r = {.kept = kept, .finite = true};
+	struct tier_result r = {.kept = kept,
+				.finite = true,
+				.image_there = n->away.call[tag].what.update.device_image != 0};
 
 	CHECK(d->updates > 0 && n->updating[chunk]);
 	d->updates--;
@@ -168,7 +170,8 @@ static struct gpu_update between_slots(struct gpus *n, const struct tier_apply *
 			       .args = a->args,
 			       .zero = a->zero,
 			       .grad = a->grad,
-			       .image = store_image(n->away.store, a->slot, a->chunk)};
+			       .image = store_image(n->away.store, a->slot, a->chunk),
+			       .image_at = a->device_image};
 
 	if (a->inside)
 		g.grad_at = gpus_sum_at(n, d, a->chunk);
@@ -448,6 +451,15 @@ err_tier:
 bool tier_is_gpu(const struct tier *t)
 {
 	return t->row->close == gpu_row_close;
+}
+
+struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk)
+{
+	struct gpus *n = gpus_of(t);
+
+	return tier_is_gpu(t) && store_is_away(n->away.store, chunk)
+		       ? gpus_device(n, chunk)->mem->gpu
+		       : NULL;
 }
 
 void tier_gpu_forsake(struct tier *t)

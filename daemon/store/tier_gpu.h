@@ -55,6 +55,9 @@ bool tier_gpu_direct(const struct tier *t, uint32_t device, uint16_t node, struc
 /* Where on its device the node's slot for a chunk is. 0: it has none. */
 uint64_t tier_gpu_direct_at(const struct tier *t, uint32_t chunk, uint16_t node);
 
+/* The device that the chunk is on. NULL: it is in main memory, or this is another tier. */
+struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk);
+
 struct tier_gpu_count {   /* Since it was opened. */
 	uint64_t sums;    /* Of contributions, on a device. */
 	uint64_t updates; /* Of chunks on a device. */

@@ -2,7 +2,8 @@
 /* calls.h: the functions of libcuda.so.1 that are used, for driver.h and its tests. A row has who
  * needs the function, as DRIVER_CLIENT without its beginning, the name in struct driver, the
  * symbol, and the arguments. Of OPTIONAL ones any may be missing. The types are those of driver.h.
- */
+ * For the image on a device libshard-cuda uses some of the daemon's where the driver has them
+ * (client/cuda/device_image.c). */
 #ifndef SHARD_CUDA_CALLS_H
 #define SHARD_CUDA_CALLS_H
 

@@ -61,6 +61,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_HELD] = {M(memory), NULL},
 	[OP_MOVE] = {M(move), M(text)},
 	[OP_HISTORY] = {M(history), M(history_page)},
+	[OP_DEVICE] = {M(device), M(device_memory)},
 	[OP_ROOM] = {M(tables), NULL},
 	[OP_CAPACITY] = {M(capacity), NULL},
 	[OP_NODES] = {M(nodes), NULL},

@@ -17,7 +17,7 @@
 /* Grows with each field that a node may leave out, so that nodes of two releases form one cluster
  * while it is upgraded. A build with a lower number is an older release for its peers. */
 #ifndef WIRE_MINOR
-#define WIRE_MINOR 10u
+#define WIRE_MINOR 11u
 #endif
 /* The WIRE_MINOR from which a node, or a daemon for its trainers, knows what. README.md has each.
  */
@@ -34,6 +34,7 @@ enum wire_since {
 	WIRE_GONE = 7,    /* Nodes that are drained while they are away. */
 	WIRE_HEALTH = 9,  /* What a node finds wrong, and what the coordinator knows of models. */
 	WIRE_SHARES = 10, /* Gradients that the ranks of a node push in shares. */
+	WIRE_DEVICE = 11, /* Images on the GPUs of trainers. */
 };
 #define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */

@@ -50,6 +50,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_VERIFY] = {"verify", CTRL, T | C | N, 0, LIST},
 	[OP_MOVE] = {"move", CTRL, T | C | N, 2, LIST},
 	[OP_HISTORY] = {"history", CTRL, T | C | N, 2, LIST},
+	[OP_DEVICE] = {"device", CTRL, T, 2, SMALL},
 	[OP_PROGRESS] = {"progress", CTRL, N, 0, SMALL},
 
 	[OP_ATTEMPT] = {"attempt", CTRL, 0, 0, SMALL},

@@ -43,6 +43,7 @@ enum wire_op {
 	OP_VERIFY,
 	OP_MOVE, /* Move -> Text (JSON). Passed on to the coordinator, or to the node it names. */
 	OP_HISTORY, /* History -> HistoryPage. Passed on to the node that it names. */
+	OP_DEVICE,  /* Device -> DeviceMemory and descriptors. Of a trainer that has joined. */
 	/* The step, between trainer and daemon. */
 	OP_ATTEMPT = 30, /* daemon -> trainer: Attempt. The trainer may write its arena. */
 	OP_PUSH_DATA,    /* trainer -> daemon over TCP: part of a chunk's gradient. */

@@ -150,6 +150,9 @@ static uint64_t update_run(struct gpu *g, const struct gpu_update *u)
 				       u->zero[s] ? NULL : grad + q->start * sizeof(float),
 				       to[0] + q->start, to[1] + q->start, to[2] + q->start,
 				       u->image + q->start * sizeof(float));
+		if (!layout_frozen(u->layout, s) && u->image_at != 0)
+			memcpy(inside(g, u->image_at, bytes) + q->start,
+			       u->image + q->start * sizeof(float), q->n * sizeof(float));
 	}
 	return kept;
 }

@@ -25,7 +25,8 @@ enum { CALLS_MAX = 400 };
 
 static struct cluster *cluster;
 static struct fakegpu gpu;
-static struct trainer trainer;
+static struct trainer trainer, other; /* other: of a model on GPUs. */
+static float other_applied;
 static void *device;  /* Memory for the weights and gradients of each tensor. */
 static float applied; /* What the steps took off each weight so far. */
 static const char *call_of_failure;
@@ -40,6 +41,24 @@ static enum shard_status noted(enum shard_status rc, const char *call, char text
 }
 #define NOTED(call) noted(call, #call, text)
 
+static const char *why_of(shard_cuda *cu)
+{
+	struct shard_cuda_about about = SHARD_INIT(struct shard_cuda_about);
+
+	return shard_cuda_tell(cu, &about) == SHARD_OK ? about.why : "";
+}
+
+static void swap(void)
+{
+	struct trainer t = trainer;
+	float a = applied;
+
+	trainer = other;
+	applied = other_applied;
+	other = t;
+	other_applied = a;
+}
+
 /* Opens, pulls, begins, pushes and waits, until something fails. *begun: abandon the step. */
 static enum shard_status use(shard_cuda **cu, const struct shard_cuda_opts *o, int *begun,
 			     char text[512])
@@ -48,6 +67,9 @@ static enum shard_status use(shard_cuda **cu, const struct shard_cuda_opts *o, i
 	enum shard_status rc = NOTED(shard_cuda_open(cu, trainer.model, o));
 	shard_ticket ticket;
 
+	/* Without an image on the device it goes on. */
+	if (rc == SHARD_OK && o->flags & SHARD_CUDA_IMAGE && !shard_cuda_image(*cu, 0))
+		snprintf(text, 512, "%s", why_of(*cu));
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
 		pull[i] = (struct shard_cuda_pull){
 			.tensor = i, .count = trainer_numel[i], .dev = (char *)device + i * 12000};
@@ -108,15 +130,17 @@ static int run(const char *call, uint32_t nth, int error, const struct shard_cud
 		gpu.fake_cuda_left(&after);
 		if (after.registered != before.registered || after.allocated != before.allocated ||
 		    after.events != before.events || after.streams != before.streams ||
-		    after.contexts != before.contexts)
-			fail_msg(
-				"%s %u, error %d: left: %u registered, %u allocated, %u events, %u "
-				"streams, %u contexts: %s",
-				call ? call : "call", nth, error,
-				after.registered - before.registered,
-				after.allocated - before.allocated, after.events - before.events,
-				after.streams - before.streams, after.contexts - before.contexts,
-				text);
+		    after.contexts != before.contexts || after.handles != before.handles ||
+		    after.ranges != before.ranges || after.mapped != before.mapped)
+			fail_msg("%s %u, error %d, flags %u: left: %u registered, %u allocated, %u "
+				 "events, %u "
+				 "streams, %u contexts, %u handles, %u ranges, %u mapped: %s",
+				 call ? call : "call", nth, error, o->flags,
+				 after.registered - before.registered,
+				 after.allocated - before.allocated, after.events - before.events,
+				 after.streams - before.streams, after.contexts - before.contexts,
+				 after.handles - before.handles, after.ranges - before.ranges,
+				 after.mapped - before.mapped, text);
 	} else { /* The call that failed was to give it back. */
 		gpu.fake_cuda_heal();
 	}
@@ -144,11 +168,17 @@ static void every_call(int error, const struct shard_cuda_opts *o)
 	host_step();
 }
 
+static const struct shard_cuda_opts there = {
+	.size = sizeof(there), .device = -1, .flags = SHARD_CUDA_IMAGE};
+
 static void memory_is_full(void **state)
 {
 	(void)state;
 	every_call(2, &straight);
 	every_call(2, &through);
+	swap();
+	every_call(2, &there);
+	swap();
 }
 
 static void unknown_error(void **state)
@@ -156,6 +186,9 @@ static void unknown_error(void **state)
 	(void)state;
 	every_call(999, &straight);
 	every_call(999, &through);
+	swap();
+	every_call(999, &there);
+	swap();
 }
 
 static void context_ends(void **state)
@@ -163,13 +196,20 @@ static void context_ends(void **state)
 	(void)state;
 	every_call(700, &straight);
 	every_call(700, &through);
+	swap();
+	every_call(700, &there);
+	swap();
 }
 
 /* The sentence has the name of the function and of the error. */
 static void each_is_named(void **state)
 {
-	static const char *const symbols[] = {
-#define X(who, name, symbol, arguments) (DRIVER_##who & DRIVER_CLIENT) ? #symbol : NULL,
+	static const char of_the_image[] =
+		"cuDeviceGetUuid_v2 cuMemImportFromShareableHandle cuMemAddressReserve cuMemMap "
+		"cuMemSetAccess cuMemcpyDtoDAsync_v2 cuMemUnmap cuMemAddressFree cuMemRelease";
+	const char *const symbols[] = {
+#define X(who, name, symbol, arguments)                                                            \
+	(DRIVER_##who & DRIVER_CLIENT) || strstr(of_the_image, #symbol) ? #symbol : NULL,
 		DRIVER_CALLS(X)
 #undef X
 	};
@@ -179,15 +219,21 @@ static void each_is_named(void **state)
 	for (size_t i = 0; i < NR(symbols); i++) {
 		if (symbols[i] == NULL)
 			continue; /* The daemon's. */
-		const struct shard_cuda_opts *o =
-			strstr("cuMemHostAlloc cuMemFreeHost", symbols[i]) ? &through : &straight;
+		const struct shard_cuda_opts *o = strstr("cuMemHostAlloc cuMemFreeHost", symbols[i])
+							  ? &through
+						  : strstr(of_the_image, symbols[i]) ? &there
+										     : &straight;
 		int quiet = strcmp(symbols[i], "cuCtxPopCurrent_v2") == 0 ||
 			    strcmp(symbols[i], "cuStreamQuery") == 0 ||
 			    strcmp(symbols[i], "cuGetErrorName") == 0 ||
 			    strcmp(symbols[i], "cuDeviceGet") == 0; /* A device by its number. */
 
 		snprintf(stem, sizeof(stem), "%.*s", (int)strcspn(symbols[i], "_"), symbols[i]);
+		if (o == &there)
+			swap();
 		assert_true(run(symbols[i], 1, 999, o, text) || quiet);
+		if (o == &there)
+			swap();
 		if (!quiet && (!strstr(text, stem) || !strstr(text, "CUDA_ERROR_UNKNOWN (999)")))
 			fail_msg("%s: %s: \"%s\"", symbols[i], call_of_failure, text);
 	}
@@ -253,13 +299,20 @@ static void no_cuda(void **state)
 
 static int set_up(void **state)
 {
+	struct shard_spec s;
+
 	(void)state;
-	cluster = cluster_start(1, NULL, NULL);
+	cluster = cluster_start(1, NULL, "[daemon]\ngpu = auto\n");
 	fakegpu_open(&gpu);
 	CHECK(gpu.stream_destroy(gpu.stream) == 0);
 	gpu.fake_cuda_delay(100, 1);
 	device = fakegpu_alloc(&gpu, (size_t)TRAINER_TENSORS * 12000);
 	trainer_join(&trainer, cluster->node[0].unix_address, SHARD_F32, SHARD_F32);
+	trainer_spec(&s, SHARD_F32, SHARD_F32);
+	s.name = "other";
+	s.settings = "optimizer=sgd lr=1 tier=gpu";
+	trainer_define_as(&other, cluster->node[0].unix_address, &s);
+	EXPECT(SHARD_OK, shard_join(other.model, -1, pace_ms(10000), &other.world));
 	return 0;
 }
 
@@ -267,6 +320,7 @@ static int put_away(void **state)
 {
 	(void)state;
 	trainer_end(&trainer);
+	trainer_end(&other);
 	cluster_put_away(&cluster);
 	return 0;
 }

@@ -71,6 +71,7 @@ static const struct {
 	[OP_RESTORE] = {.need = WRITES, .body = &restore_body.base},
 	[OP_VERIFY] = {.need = WRITES, .body = &verify_body.base},
 	[OP_HISTORY] = {.need = READS, .body = &history_body.base},
+	[OP_DEVICE] = {.need = NONE},
 	[OP_MOVE] = {.need = NONE}, /* Only root may, whatever the model: test_moves. */
 	[OP_BLOB] = {.need = READS},
 	[OP_PUSH_DATA] = {.need = NONE},

@@ -161,6 +161,7 @@ static void test_region(void **state)
 	size_t bytes;
 	char *base;
 	void *p;
+	int fd;
 	struct trainer t;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_F32);
@@ -170,6 +171,9 @@ static void test_region(void **state)
 	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(5000), &t.world));
 	EXPECT(SHARD_BAD_ARG, shard_region(t.model, SHARD_MASTER, &p, &bytes));
 	EXPECT(SHARD_BAD_ARG, shard_region(t.model, SHARD_GRAD, NULL, &bytes));
+	EXPECT(SHARD_UNSUPPORTED,
+	       shard_device_region(t.model, SHARD_IMAGE, (const uint8_t[16]){1}, &fd, &bytes));
+	EXPECT_TEXT(*state != NULL ? "over TCP" : "upgrade it"); /* It is an older release. */
 	trainer_begin(&t);
 	EXPECT(SHARD_OK, shard_region(t.model, SHARD_GRAD, &p, &bytes));
 	base = p;

@@ -406,7 +406,7 @@ struct update { /* One chunk, on the device and as it should be. */
 	struct optim_args args[2];
 	uint8_t *zero, *grad, *image, *want_image;
 	float *from[STATES], *want[STATES], *got[STATES], *keep[STATES];
-	struct gpu_mem mem[2];
+	struct gpu_mem mem[2], shown; /* shown: for an image on the device, or none. */
 	uint64_t at[2][STATES];
 	uint64_t kept;
 };
@@ -436,6 +436,10 @@ static void update_make(struct update *u, struct rng *r, struct gpu *g)
 		u->zero[i] = rng_below(r, 4) == 0;
 	memset(u->image, 0xa5, u->n * 4ull);
 	memset(u->want_image, 0xa5, u->n * 4ull);
+	if (rng_below(r, 2) || u->n > 1u << 18) { /* Also of an update in pieces. */
+		u->shown = gpujobs_map(g, u->n * 4ull, true);
+		gpujobs_copy(g, GPU_TO_DEVICE, u->image, u->shown.at, u->n * 4ull);
+	}
 	for (uint32_t i = 0; i < u->n; i++) {
 		float w = any_number(r, false);
 
@@ -466,6 +470,7 @@ static void update_free(struct update *u)
 {
 	gpu_unmap(&u->mem[0]);
 	gpu_unmap(&u->mem[1]);
+	gpu_unmap(&u->shown);
 	for (uint32_t t = 0; t <= u->row->states_nr; t++)
 		free(u->from[t]), free(u->want[t]), free(u->got[t]), free(u->keep[t]);
 	free(u->zero), free(u->grad), free(u->image), free(u->want_image);
@@ -508,7 +513,8 @@ static void update_run(struct update *u, struct gpu *g, bool pins, bool in_place
 				       .args = u->args,
 				       .zero = u->zero,
 				       .grad = u->grad,
-				       .image = u->image};
+				       .image = u->image,
+				       .image_at = u->shown.at};
 	for (uint32_t t = 0; t <= u->row->states_nr; t++) {
 		j.update.from[t] = u->at[0][t];
 		j.update.to[t] = u->at[in_place ? 0 : 1][t];
@@ -531,6 +537,10 @@ static void update_run(struct update *u, struct gpu *g, bool pins, bool in_place
 			assert_memory_equal(u->keep[t], u->from[t], u->n * 4ull);
 	}
 	assert_memory_equal(u->image, u->want_image, u->n * 4ull);
+	if (u->shown.at != 0) {
+		gpujobs_copy(g, GPU_TO_HOST, u->got[0], u->shown.at, u->n * 4ull);
+		assert_memory_equal(u->got[0], u->want_image, u->n * 4ull);
+	}
 	assert_int_equal(jobs.kept - kept, u->kept);
 	assert_int_equal(jobs.lost_nr, 0);
 }

@@ -186,6 +186,7 @@ FUNCTIONS = {  # The result and the arguments of each.
     "shard_unmap": (None, [_p(Kept)]),
     "shard_explain_faults": (status, [_p(Faults)]),
     "shard_region": (status, [model, C.c_int, _p(void), _p(size_t)]),
+    "shard_device_region": (status, [model, C.c_int, C.c_char_p, _p(C.c_int), _p(size_t)]),
     "shard_stats": (status, [client, void, _p(size_t)]),
 }
 
