@@ -405,7 +405,8 @@ static void comes_back(void **state)
 }
 
 /* A GPU fails while others write to it. Its node alone has lost its copy, and makes it again where
- * it has room, with other slots. */
+ * it has room, with other slots. The driver keeps what it had pinned for that GPU until the process
+ * ends, and other memory must not come there, so this test is the last one. */
 static void device_fails(void **state)
 {
 	struct crewed *r;
@@ -556,8 +557,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(codes),          cmocka_unit_test(device_lacks),
 		cmocka_unit_test(not_registered), cmocka_unit_test(mixed),
 		cmocka_unit_test(rails_break),    cmocka_unit_test(writes_under_way),
-		cmocka_unit_test(comes_back),     cmocka_unit_test(device_fails),
-		cmocka_unit_test(moves),          cmocka_unit_test(not_finite),
+		cmocka_unit_test(comes_back),     cmocka_unit_test(moves),
+		cmocka_unit_test(not_finite),     cmocka_unit_test(device_fails),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
 
