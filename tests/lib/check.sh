@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh BUILD [all]: runs the checks of `make check`, or with `all` those of `make check-all`,
-# after `make deps`. The last lines are what failed (again), the ten slowest tests and "N passed, N
-# failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that
+# after `make deps`. The last lines are what failed (again), the slowest and the dearest tests and "N
+# passed, N failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that
 # fails prints the end of its log, and the others still run. STEPS="a b" runs only these. A person
 # waits for `make check`, so it takes a few minutes on two cores. A test program can have a comment
 # line that puts it elsewhere: "// check: all" (it takes long, so only make check-all runs it) or
@@ -21,23 +21,33 @@ results=$work/results
 : >"$results"
 jobs=$(nproc)
 began=$SECONDS
-export WERROR=1 MAKE="$make"
+export WERROR=1 MAKE="$make" TIMEFORMAT='%U %S'
 
 wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
+
+# guarded LOG SECONDS COMMAND...: guard.sh, and $cpu is what it took of a processor, in ms.
+guarded()
+{
+	local rc
+	cpu=$({ time tests/lib/guard.sh "$@" 2>&3; } 3>&2 2>&1)
+	rc=$?
+	cpu=$(awk '{ t += $1 + $2 } END { print int(t * 1000) }' <<<"$cpu")
+	return $rc
+}
 
 # step NAME WHAT COMMAND...: runs one test. Its output goes to a log, and its last line is shown.
 step()
 {
-	local name=$1 what=$2 log start=$SECONDS
+	local name=$1 what=$2 log start=$SECONDS cpu
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	if tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"; then
-		echo "1 0 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
+	if guarded "$log" "${STEP_TIMEOUT:-300}" "$@"; then
+		echo "1 0 0 $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
 		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" \
 			$((SECONDS - start))
 	else
-		echo "0 1 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
+		echo "0 1 0 $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
 		{
 			printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start))
 			tail -${TAIL:-40} "$log" | sed 's/^/     | /'
@@ -94,11 +104,11 @@ chaos()
 
 	[ "$(id -u)" = 0 ] || user=--map-root-user
 	if ! unshare --net --mount $user true 2>/dev/null; then
-		echo "0 0 1 0 $what" >>"$results"
+		echo "0 0 1 0 0 $what" >>"$results"
 		echo "SKIP $what: this user cannot make namespaces"
 	elif [ "$1" = etcd ] &&
 		! { command -v etcd && [ "$(cat "$B/with-etcd")" != no ]; } >/dev/null 2>&1; then
-		echo "0 0 1 0 $what" >>"$results"
+		echo "0 0 1 0 0 $what" >>"$results"
 		echo "SKIP $what: etcd is not installed, or not built in (make deps)"
 	else
 		step "chaos-$1" "$what" "$make" --no-print-directory chaos CLUSTER="$1" SECONDS=35 \
@@ -175,11 +185,11 @@ promtool()
 	said=$("$make" --no-print-directory promtool 2>&1) && return 0
 	said=${said%%$'\n'*}
 	if [ -n "${CI:-}" ]; then
-		echo "0 1 0 0 $what" >>"$results"
+		echo "0 1 0 0 0 $what" >>"$results"
 		echo "FAIL $what: $said"
 		echo "     > $said" >"$work/promtool.found"
 	else
-		echo "0 0 1 0 $what" >>"$results"
+		echo "0 0 1 0 0 $what" >>"$results"
 		echo "SKIP $what: THE ALERT RULES ARE NOT TESTED: $said"
 	fi
 }
@@ -212,11 +222,11 @@ step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 # and the names of those that fail are printed.
 pytests()
 {
-	local name=$1 what=$2 start=$SECONDS log rc p f s sum
+	local name=$1 what=$2 start=$SECONDS log rc p f s sum cpu
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-1500}" "$@"
+	guarded "$log" "${STEP_TIMEOUT:-1500}" "$@"
 	rc=$?
 	sum=$(grep -E '^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' "$log" | tail -1)
 	count() {
@@ -225,7 +235,7 @@ pytests()
 	}
 	p=$(count passed) f=$(count '(failed|error)') s=$(count skipped)
 	[ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
-	echo "$p $f $s $(((SECONDS - start) * 1000)) $what" >>"$results"
+	echo "$p $f $s $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
 	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" \
 		"${sum:-$(tail -1 "$log" | cut -c1-90)}" $((SECONDS - start))
 	[ "$f" = 0 ] && return
@@ -257,13 +267,23 @@ if [ -n "$everything" ]; then
 	wait
 fi
 
-awk '$2 > 0 { n = $2; $1 = $2 = $3 = $4 = ""; printf "failed:%s (%d)\n", $0, n }' "$results"
+awk '$2 > 0 { n = $2; $1 = $2 = $3 = $4 = $5 = ""; printf "failed:%s (%d)\n", $0, n }' "$results"
 cat "$work"/*.found "$work"/*.logs/*.found 2>/dev/null
-echo "the ten slowest, in seconds:"
-sort -k4,4nr "$results" | head -10 |
-	awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'
-awk -v t=$((SECONDS - began)) -v what="check${everything:+-all}" '{ p += $1; f += $2; s += $3 }
+# most FIELD WHAT: the ten rows of the results that have most of it.
+most()
+{
+	echo "the ten $2, in seconds:"
+	sort -k"$1,$1nr" "$results" | head -10 | awk -v f="$1" '{
+		ms = $f
+		$1 = $2 = $3 = $4 = $5 = ""
+		printf "  %7.1f %s\n", ms / 1000, $0
+	}'
+}
+most 4 slowest
+[ -z "$everything" ] || most 5 "that take most of a processor"
+awk -v t=$((SECONDS - began)) -v what="check${everything:+-all}" '
+	{ p += $1; f += $2; s += $3; cpu += $5 }
 	END {
-		printf "%s: %d s\n%d passed, %d failed, %d skipped\n", what, t, p, f, s
+		printf "%s: %d s, and %d s of processors\n%d passed, %d failed, %d skipped\n", what, t, p, f, s
 		exit f > 0 || p == 0
 	}' "$results"

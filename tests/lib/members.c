@@ -383,6 +383,7 @@ static void on_leading(struct members *m, int n, const struct members_frame *f)
 	node->leads = node->last_led = f->term;
 	node->led_nr++;
 	node->seq = f->seq;
+	node->voters_nr = f->voters_nr;
 	in_order(node, 'L');
 	told(m, f);
 }

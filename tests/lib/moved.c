@@ -100,22 +100,6 @@ long long moved_held(struct cluster *c, int at, int node)
 	return nr;
 }
 
-void moved_voters(struct cluster *c, int leader)
-{
-	uint64_t until = pace_by(20);
-
-	for (int nr = 0, rc; nr < 3;) {
-		char *out = moved_said(c, leader, MOVED_STATUS, &rc), *at = out;
-
-		assert_int_equal(rc, 0);
-		for (nr = 0; (at = strstr(at, "\"votes\":true")) != NULL; at++)
-			nr++;
-		if (nr < 3 && clock_ns() > until)
-			fail_msg("%d of 3 nodes have a vote: %s", nr, out);
-		free(out);
-	}
-}
-
 void moved_wait(struct cluster *c, int at, int node, long long from, long long to)
 {
 	uint64_t until = pace_by(30);

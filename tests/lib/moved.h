@@ -25,9 +25,6 @@ struct moved_plan {
 void moved_begin(struct cluster **c, struct crew **crew, const struct moved_plan *p);
 /* Waits until the node knows who leads. */
 void moved_elected(struct cluster *c, int node);
-/* Waits until three nodes have a vote, as the one that leads knows it. A majority is left then if
- * one is lost. */
-void moved_voters(struct cluster *c, int leader);
 /* Not the 5 s of a person who waits: a machine may stand still for that long. */
 #define MOVED_STATUS "status --json --timeout 30"
 /* Runs shardctl at that node. Returns its exit status, or its output, which the caller frees. */

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "cluster/source.h"
 #include "lib/cutter.h"
 #include "lib/fdstore.h"
 #include "lib/logfmt.h"
@@ -238,6 +239,10 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 
 	CHECK(c != NULL && nodes_nr >= 1 && nodes_nr <= CLUSTER_NODES_MAX);
 	c->nodes_nr = nodes_nr;
+	if (nodes_nr >= 3 && extra != NULL && strstr(extra, "membership") != NULL &&
+	    strstr(extra, "membership = static") == NULL &&
+	    strstr(extra, "membership = etcd") == NULL) /* That is the default. */
+		c->voters_nr = nodes_nr < MEMBER_VOTERS_MAX ? 3 : MEMBER_VOTERS_MAX;
 	strcpy(c->dir, "/tmp/shard-proc-XXXXXX");
 	CHECK(mkdtemp(c->dir) != NULL);
 	for (int i = 0; i < nodes_nr; i++)
@@ -371,12 +376,43 @@ void cluster_ready(struct cluster *c, int node)
 	shard_disconnect(&client);
 }
 
+static int voters_known(struct cluster *c, int node)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	char json[65536];
+	size_t bytes = sizeof(json);
+	shard_client *client;
+	int nr = 0;
+
+	o.address = c->node[node].unix_address;
+	CHECK(shard_connect(&client, &o) == SHARD_OK);
+	CHECK(shard_stats(client, json, &bytes) == SHARD_OK);
+	for (const char *at = json; (at = strstr(at, "\"votes\":true")) != NULL; at++)
+		nr++;
+	shard_disconnect(&client);
+	return nr;
+}
+
+void cluster_voters(struct cluster *c)
+{
+	uint64_t by = pace_by(READY_S);
+
+	for (int i = 0; voters_known(c, i) < c->voters_nr; i = (i + 1) % c->nodes_nr) {
+		if (clock_ns() > by) {
+			cluster_dump(c);
+			fail_msg("fewer than %d nodes vote", c->voters_nr);
+		}
+		(void)poll(NULL, 0, 10);
+	}
+}
+
 void cluster_up(struct cluster *c)
 {
 	for (int i = 0; i < c->nodes_nr; i++)
 		cluster_spawn(c, i);
 	for (int i = 0; i < c->nodes_nr; i++)
 		cluster_ready(c, i);
+	cluster_voters(c);
 }
 
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra)

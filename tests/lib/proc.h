@@ -34,15 +34,19 @@ struct cluster_node {
 struct cluster {
 	char dir[64], warm_dir[64]; /* warm_dir is on a tmpfs, or empty if none was made. */
 	const char *daemon;         /* NULL: shardd. */
-	int nodes_nr;
-	struct cutter *cutter; /* Between the nodes. NULL: they are linked directly. */
+	int nodes_nr, voters_nr;    /* voters_nr: see cluster_voters(). */
+	struct cutter *cutter;      /* Between the nodes. NULL: they are linked directly. */
 	struct cluster_node node[CLUSTER_NODES_MAX];
 };
 
 /* Writes the configurations. model has lines for [model], and extra has further lines for the end
  * of the file ("[net]\n..."). Both may be NULL. */
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra);
-void cluster_up(struct cluster *c); /* Spawns all nodes and waits until they answer. */
+/* Spawns all nodes, waits until they answer, and calls cluster_voters(). */
+void cluster_up(struct cluster *c);
+/* Where a quorum elects, waits until all nodes vote that can. Nodes get their votes one after the
+ * other, and while two have one, nobody is elected when one of the two is killed. */
+void cluster_voters(struct cluster *c);
 /* cluster_make() and cluster_up(). */
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra);
 /* Called after cluster_make(). Every link then leads through a cutter. */

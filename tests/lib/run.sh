@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh RESULTS PROGRAM...: runs cmocka programs, two at a time (JOBS), and prints one line for
 # each. A program that prints nothing for TIMEOUT seconds of a quiet machine is killed (guard.sh).
-# Appends "passed failed skipped milliseconds name" per program to the file RESULTS and keeps each
+# Appends "passed failed skipped milliseconds processor name" per program to the file RESULTS and keeps each
 # program's output beside it. Fails if anything failed.
 set -u
 results=$1
@@ -10,15 +10,16 @@ here=$(dirname "$0")
 shift
 logs=$results.logs
 mkdir -p "$logs"
-export LC_ALL=C
+export LC_ALL=C TIMEFORMAT='%U %S'
 
 one()
 {
-	local program=$1 name=${1#*/tests/} log start rc p f s ms note=
+	local program=$1 name=${1#*/tests/} log start rc p f s ms cpu note=
 	log=$logs/${name//\//-}.log
 	start=$(date +%s%N)
-	"$here/guard.sh" "$log" "${TIMEOUT:-120}" "$program"
+	cpu=$({ time "$here/guard.sh" "$log" "${TIMEOUT:-120}" "$program" 2>&3; } 3>&2 2>&1)
 	rc=$?
+	cpu=$(awk '{ t += $1 + $2 } END { print int(t * 1000) }' <<<"$cpu")
 	ms=$((($(date +%s%N) - start) / 1000000))
 	p=$(grep -c '^\[       OK \]' "$log")
 	f=$(grep '^\[  FAILED  \] [^0-9]' "$log" | sort -u | grep -vc 'test(s)')
@@ -27,7 +28,7 @@ one()
 	if [ "$rc" != 0 ] && [ "$f" = 0 ]; then
 		f=1 note="${note:- (exit $rc)}"
 	fi
-	printf '%s %s %s %s %s\n' "$p" "$f" "$s" "$ms" "$name" >>"$results"
+	printf '%s %s %s %s %s %s\n' "$p" "$f" "$s" "$ms" "$cpu" "$name" >>"$results"
 	printf '%-4s %-34s %3d passed%s%s  %d.%d s%s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$name" "$p" \
 		"$([ "$f" = 0 ] || echo ", $f failed")" "$([ "$s" = 0 ] || echo ", $s skipped")" \
 		$((ms / 1000)) $((ms / 100 % 10)) "$note"

@@ -40,6 +40,7 @@ void web_spawn_all(struct cluster *c, uint16_t *port)
 	}
 	for (int n = 0; n < c->nodes_nr; n++)
 		cluster_ready(c, n);
+	cluster_voters(c);
 }
 
 void web_serve(struct web *s, int nodes)

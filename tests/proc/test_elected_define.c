@@ -72,12 +72,15 @@ static void test_waits(void **state)
 	(void)state;
 	cluster = cluster_make(3, NULL, SLOW);
 	cluster_warm(cluster, CLUSTER_TMPFS);
-	cluster_up(cluster);
+	for (int n = 0; n < 3; n++)
+		cluster_spawn(cluster, n);
+	for (int n = 0; n < 3; n++)
+		cluster_ready(cluster, n);
 	for (int n = 2; n >= 0; n--) /* At once: nobody has been elected yet. */
 		trainer_define(&t[n], cluster->node[n].unix_address, SHARD_BF16, SHARD_BF16);
 	assert_int_equal(t[0].created + t[1].created + t[2].created, 1);
 	first = leader();
-	moved_voters(cluster, first);
+	cluster_voters(cluster);
 	b = (first + 1) % 3;
 	c = (first + 2) % 3;
 	/* One node of three elects nobody, however long it waits. */

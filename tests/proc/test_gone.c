@@ -43,8 +43,6 @@ static void begin(int nodes, const char *conf, const char *extra)
 					 .scale = 1,
 					 .reconnects = true,
 					 .http_port = http_port});
-	if (strstr(conf, "quorum") != NULL)
-		moved_voters(cluster, 0);
 }
 
 static void say(int at, const char *what, int rc, const char *part)

@@ -54,8 +54,6 @@ static void begin(int nodes, int gone, int at, const char *conf, const char *ext
 	cluster = cluster_start(nodes, NULL, conf);
 	for (int n = 0; n < nodes && strstr(conf, "quorum") != NULL; n++)
 		moved_elected(cluster, n);
-	if (strstr(conf, "quorum") != NULL)
-		moved_voters(cluster, 0);
 	/* Those that started before node a did could not reach it then. */
 	for (int n = 0; n < nodes; n++)
 		told[n] = says(n);
@@ -233,7 +231,6 @@ static void test_warm(void **state)
 	cluster_up(cluster);
 	for (int n = 0; n < 3; n++)
 		moved_elected(cluster, n);
-	moved_voters(cluster, 0);
 	cluster_kill(cluster, 2);
 	for (int i = 0; i < 2; i++) {
 		crew_add(crew, cluster->node[0].unix_address, 0);
