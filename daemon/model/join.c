@@ -252,6 +252,9 @@ enum shard_status join_request(struct session *who, const struct wire_head *h,
 	t->join_model = m;
 	t->join_tag = h->attempt;
 	t->join_hint = body->rank_hint;
+	log_line(t->session->server->log, LOG_LEVEL_INFO,
+		 "event=join_waits model=%s session=%lu pid=%u hint=%d", m->name,
+		 (unsigned long)who->id, who->pid, t->join_hint);
 	renew(m);
 	return SHARD_OK;
 }

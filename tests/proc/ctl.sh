@@ -78,7 +78,7 @@ exits 4 config check "$dir/bad"
 exits 4 config explain "$dir/bad"
 exits 4 doctor --config "$dir/bad" -a "$at"
 # It waits for the end of a line, and answers where the number of this process happens to have one.
-"$B/shardctl" status -a "127.0.0.1:$http" --timeout 1 >"$dir/out" 2>&1
+"$B/shardctl" status -a "127.0.0.1:$http" --timeout 5 >"$dir/out" 2>&1
 rc=$?
 check "the port of the page: exit $rc" grep -qx "[35]" <<<"$rc"
 check "the port of the page: not said" grep -qF "is that the port of its page" "$dir/out"

@@ -226,7 +226,7 @@ struct neck {
 	int listens, ends[2];
 	uint16_t port, target;
 	_Atomic int64_t left; /* -1: it is not armed. */
-	_Atomic bool dry;
+	_Atomic bool dry, held; /* held: what the daemon sends is not looked at. */
 	pthread_t thread;
 };
 
@@ -279,6 +279,8 @@ static void *neck_run(void *arg)
 			p[i] = (struct pollfd){.fd = n->ends[i], .events = POLLIN};
 		if (atomic_load(&n->dry))
 			p[0].fd = -1;
+		if (atomic_load(&n->held))
+			p[1].fd = -1;
 		/* It looks now and then whether it was armed. */
 		CHECK(poll(p, 2, 20) >= 0);
 	} while ((!p[0].revents || neck_pass(n, 0)) && (!p[1].revents || neck_pass(n, 1)));
@@ -329,12 +331,17 @@ static void test_half_a_frame(void **state)
 	for (int i = 0; i < 3; i++)
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
 	atomic_store(&n.left, 3000);
+	atomic_store(&n.held, true);
 	DRILL(c.t[1], SHARD_OK, .op = DRILL_PUSH);
 	whole_step(c.t[0]);
 	whole_step(c.t[2]);
 	told(&c, 1);
 	assert_true(atomic_load(&n.dry));
 	train(&c, 5, 6);
+	/* Only now does its connection end, in a step that is not its own. That step has to end
+	 * before it can join again. */
+	cluster_wait_log(c.y->cluster, 0, "event=begin model=m step=7 ", 1);
+	atomic_store(&n.held, false);
 	comes_back(&c, 1, DROP THREE " local_world=2");
 	neck_stop(&n);
 	train(&c, 7, c.t[0]->last.world.step + 1);
