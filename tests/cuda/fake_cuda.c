@@ -338,7 +338,7 @@ static int copy(ctx_t ctx, enum op_kind kind, ptr_t dev, const char *host, size_
 	if (h == NULL) { /* Pageable memory: the call waits. */
 		synchronous++;
 		while (s->first != NULL)
-			pthread_cond_wait(&fake.changed, &fake.lock);
+			fake_wait();
 	}
 	return 0;
 }
@@ -401,8 +401,7 @@ CALL(cuStreamDestroy_v2, stream_t stream)
 	s = fake_stream(stream, ctx);
 	if (s == NULL || s->legacy)
 		return fake_leave(INVALID_HANDLE);
-	s->live = false; /* Its thread does what is left. */
-	pthread_cond_broadcast(&fake.changed);
+	fake_end_stream(s); /* Its thread does what is left. */
 	return fake_leave(0);
 }
 
@@ -422,7 +421,7 @@ CALL(cuStreamSynchronize, stream_t stream)
 	ENTER(ctx);
 	s = fake_stream(stream, ctx);
 	while (s != NULL && s->first != NULL)
-		pthread_cond_wait(&fake.changed, &fake.lock);
+		fake_wait();
 	return fake_leave(s == NULL ? INVALID_HANDLE : ctx->error);
 }
 
@@ -501,7 +500,7 @@ CALL(cuEventSynchronize, event_t event)
 	ENTER(ctx);
 	e = fake_event(event);
 	while (e != NULL && e->live && e->reached < e->recorded && ctx->error == 0)
-		pthread_cond_wait(&fake.changed, &fake.lock);
+		fake_wait();
 	return fake_leave(e == NULL ? INVALID_HANDLE : ctx->error);
 }
 
@@ -676,7 +675,7 @@ void fake_cuda_settle(int device)
 			s = s->all;
 			continue;
 		}
-		pthread_cond_wait(&fake.changed, &fake.lock);
+		fake_wait();
 		s = fake.streams;
 	}
 	pthread_mutex_unlock(&fake.lock);
@@ -694,8 +693,8 @@ void fake_cuda_forget(int device)
 		e->live = e->live && e->ctx != ctx;
 	for (stream_t s = fake.streams; s != NULL; s = s->all)
 		if (s->ctx == ctx && !s->legacy) {
-			s->live = false;
 			s->dropped = true;
+			fake_end_stream(s);
 		}
 	fake_memory_forget(device);
 	fake_launch_forget(device);
@@ -719,8 +718,9 @@ void fake_cuda_heal(void)
 	for (event_t e = fake.events; e != NULL; e = e->all)
 		e->live = false;
 	for (stream_t s = fake.streams; s != NULL; s = s->all) {
-		s->live = s->live && s->legacy;
 		s->dropped = !s->legacy;
+		if (!s->legacy)
+			fake_end_stream(s);
 	}
 	pthread_cond_broadcast(&fake.changed);
 	pthread_mutex_unlock(&fake.lock);

@@ -101,7 +101,10 @@ static void *stream_main(void *arg)
 				pthread_mutex_unlock(&fake.lock);
 				return NULL;
 			}
-			pthread_cond_wait(&fake.changed, &fake.lock);
+			if (s->first == NULL)
+				pthread_cond_wait(&s->wake, &fake.lock);
+			else
+				fake_wait();
 		}
 		struct op *o = s->first;
 
@@ -112,8 +115,22 @@ static void *stream_main(void *arg)
 			s->end = &s->first;
 		free(o->args);
 		free(o);
-		pthread_cond_broadcast(&fake.changed);
+		if (fake.waiting > 0)
+			pthread_cond_broadcast(&fake.changed);
 	}
+}
+
+void fake_wait(void)
+{
+	fake.waiting++;
+	pthread_cond_wait(&fake.changed, &fake.lock);
+	fake.waiting--;
+}
+
+void fake_end_stream(stream_t s)
+{
+	s->live = false;
+	pthread_cond_signal(&s->wake);
 }
 
 void fake_push(stream_t s, struct op op)
@@ -126,7 +143,7 @@ void fake_push(stream_t s, struct op op)
 	o->next = NULL;
 	*s->end = o;
 	s->end = &o->next;
-	pthread_cond_broadcast(&fake.changed);
+	pthread_cond_signal(&s->wake);
 }
 
 stream_t fake_stream_new(ctx_t ctx)
@@ -134,6 +151,8 @@ stream_t fake_stream_new(ctx_t ctx)
 	stream_t s = calloc(1, sizeof(*s));
 
 	if (s == NULL)
+		abort();
+	if (pthread_cond_init(&s->wake, NULL) != 0)
 		abort();
 	s->live = true;
 	s->ctx = ctx;

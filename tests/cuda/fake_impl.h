@@ -64,6 +64,7 @@ struct CUstream_st {
 	ctx_t ctx;
 	struct op *first, **end; /* Those that are not done. The first one may be under way. */
 	pthread_t thread;
+	pthread_cond_t wake; /* It has an operation again, or ends. */
 };
 
 struct CUctx_st {
@@ -92,7 +93,8 @@ struct fake_counts {
 /* There is one driver in a process. */
 extern struct fake {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;
+	pthread_cond_t changed; /* Something that fake_wait() may wait for. */
+	uint32_t waiting;
 	stream_t streams;
 	event_t events;
 	struct memory *memories;
@@ -109,6 +111,8 @@ extern struct fake {
  * context. */
 int fake_enter(const char *call, ctx_t *ctx);
 int fake_leave(int error); /* Gives the lock back. */
+void fake_wait(void);      /* Until something has changed. */
+void fake_end_stream(stream_t s);
 #define ENTER(ctx)                                                                                 \
 	ctx_t ctx;                                                                                 \
 	int error = fake_enter(__func__, &(ctx));                                                  \

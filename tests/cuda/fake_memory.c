@@ -219,7 +219,7 @@ CALL(cuMemFree_v2, ptr_t p)
 	if (m == NULL || m->kind != DEVICE || m->of != NULL || (ptr_t)(uintptr_t)m->base != p)
 		return fake_leave(INVALID_VALUE);
 	while (fake_in_use(m)) /* cuMemFree waits for the device. */
-		pthread_cond_wait(&fake.changed, &fake.lock);
+		fake_wait();
 	munmap(m->base, m->bytes);
 	munmap(m->inside, m->bytes);
 	fake_remove(m);

@@ -66,7 +66,7 @@ static void begin(int nodes_nr, const char *settings, enum cluster_warm warm)
 	crew_init(on.crew, "m");
 	crew_larger(on.crew, CREW_SCALE_MAX);
 	on.crew->extra = settings;
-	on.crew->pause_us = 1000;
+	on.crew->pause_us = 10000;
 	on.cluster = cluster_make(nodes_nr, model, "[daemon]\ngpu = auto\n");
 	cluster_warm(on.cluster, warm);
 	cluster_up(on.cluster);
@@ -148,7 +148,7 @@ static void test_two(void **state)
 	crew_init(other, "n");
 	crew_larger(other, CREW_SCALE_MAX);
 	other->extra = TIER " gpu_share=50";
-	other->pause_us = 1000;
+	other->pause_us = 10000;
 	for (int i = 0; i < 2; i++)
 		crew_add(other, on.cluster->node[1].unix_address, 1)->reconnects = true;
 	crew_start(other, UINT64_MAX);

@@ -65,7 +65,7 @@ static struct crew *crew_of(const char *name, const char *settings)
 	crew_init(c, name);
 	crew_larger(c, CREW_SCALE_MAX);
 	c->extra = settings;
-	c->pause_us = 1000;
+	c->pause_us = 10000;
 	return c;
 }
 

@@ -341,7 +341,7 @@ static void rails_break(void **state)
 	uint64_t before;
 
 	(void)state;
-	r->crew.pause_us = 1000;
+	r->crew.pause_us = 10000;
 	crew_start(&r->crew, UINT64_MAX);
 	crewed_steps(r, STEPS);
 	for (int turn = 0; turn < 3; turn++) {
@@ -416,7 +416,7 @@ static void device_fails(void **state)
 	daemon_lines = "gpu = " GPU_OF "0\n"; /* Of the first node: begin() gives each its own. */
 	r = begin(3, 1, TIER "replicas=2", plain);
 	daemon_lines = "gpu = auto\n";
-	r->crew.pause_us = 1000;
+	r->crew.pause_us = 10000;
 	crew_start(&r->crew, UINT64_MAX);
 	crewed_steps(r, STEPS);
 	summed_everywhere(r);

@@ -225,7 +225,7 @@ static void test_never_below_min_world(void **state)
 struct neck {
 	int listens, ends[2];
 	uint16_t port, target;
-	_Atomic int64_t left; /* -1: it is not armed. */
+	_Atomic int64_t left;   /* -1: it is not armed. */
 	_Atomic bool dry, held; /* held: what the daemon sends is not looked at. */
 	pthread_t thread;
 };
