@@ -117,6 +117,13 @@ static bool want_sums(const struct mr *g, struct mr_item *i)
 	return i->base != NULL;
 }
 
+/* With several copies codes of images are there, too, and go to nodes that hold nothing. */
+static bool sums_leave(const struct mr *g, uint16_t node)
+{
+	return g->held[node] > 0 ||
+	       (by_codes(g) && g->m->place.holders != NULL && g->held[g->m->server->self] > 0);
+}
+
 /* Codes that leave. With several copies they are part of what want_sums() has. */
 static bool want_codes(const struct mr *g, uint16_t node, struct mr_item *i)
 {
@@ -183,7 +190,7 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 		return i->base != NULL;
 	}
 	if (i->kind == MR_SUMS)
-		return g->held[node] > 0 && want_sums(g, i);
+		return sums_leave(g, node) && want_sums(g, i);
 	if (i->kind < MR_OWN)
 		return want_codes(g, node, i);
 	if (i->kind < MR_IMAGE) {

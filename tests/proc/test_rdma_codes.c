@@ -82,20 +82,30 @@ struct how {
 	bool gradients, images; /* Which of them are codes. */
 };
 
-static struct crewed *begin(const struct how *h, bool start, const char *daemon)
+/* of_c: lines of the configuration of node c. */
+static struct crewed *begin_with(const struct how *h, bool start, const char *daemon,
+				 const char *of_c)
 {
 	struct crewed *r = calloc(1, sizeof(*r));
+	struct inproc_node *c = &r->cluster.node[2];
+	char *text = NULL;
 
 	assert_non_null(r);
 	fake_reset();
 	counted = (struct counted){.shorten = 0};
 	fake_hook(count, NULL);
-	inproc_start(&r->cluster, &(struct inproc_conf){.nodes = NODES,
-							.net = h->net,
-							.daemon = daemon,
-							.cluster = "heartbeat_timeout = 5s\n"
-								   "lost_timeout = 1000s\n"
-								   "membership = static"});
+	inproc_prepare(&r->cluster, &(struct inproc_conf){.nodes = NODES,
+							  .net = h->net,
+							  .daemon = daemon,
+							  .cluster = "heartbeat_timeout = 5s\n"
+								     "lost_timeout = 1000s\n"
+								     "membership = static"});
+	CHECK(asprintf(&text, "%s\n%s\n", c->text, of_c) > 0);
+	free(c->text);
+	c->text = text;
+	for (uint32_t i = 0; i < NODES; i++)
+		if (inproc_node_start(&r->cluster.node[i]) != SHARD_OK)
+			fail_msg("%s", r->cluster.node[i].why.text);
 	crew_init(&r->crew, "coded");
 	crew_larger(&r->crew, 4);
 	r->crew.extra = h->extra;
@@ -106,6 +116,11 @@ static struct crewed *begin(const struct how *h, bool start, const char *daemon)
 	if (start)
 		crew_start(&r->crew, UINT64_MAX);
 	return r;
+}
+
+static struct crewed *begin(const struct how *h, bool start, const char *daemon)
+{
+	return begin_with(h, start, daemon, "");
 }
 
 static void one_more(struct crewed *r, uint64_t by)
@@ -158,6 +173,18 @@ static void equals_the_reference(void **state)
 	until_coded(r, h);
 	crewed_steps(r, 5);
 	end(r, h);
+}
+
+/* Both other nodes hold all chunks, so all codes of images go to node c. */
+static void to_a_node_without_chunks(void **state)
+{
+	static const struct how h = {"", "image_codec=int8 replicas=2", NULL, false, true};
+	struct crewed *r = begin_with(&h, true, NULL, "[daemon]\ncapacity = 0");
+
+	(void)state;
+	until_coded(r, &h);
+	crewed_steps(r, 5);
+	end(r, &h);
 }
 
 /* --- links that fall --- */
@@ -355,7 +382,7 @@ static void voted_meanwhile(void **state)
 
 int main(int argc, char **argv)
 {
-	struct CMUnitTest tests[NR(hows) + 7];
+	struct CMUnitTest tests[NR(hows) + 8];
 	size_t nr = 0;
 
 	if (argc > 1)
@@ -364,6 +391,7 @@ int main(int argc, char **argv)
 	for (; nr < NR(hows); nr++)
 		tests[nr] = (struct CMUnitTest){hows[nr].name, equals_the_reference, NULL, NULL,
 						(void *)(uintptr_t)&hows[nr]};
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(to_a_node_without_chunks);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(falls_back);
 	tests[nr++] =
 		(struct CMUnitTest){"started without memory", started_again, NULL, NULL, NULL};
