@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "data/data.h"
+#include "data/mr.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,8 +126,7 @@ bool deltas_busy(const struct model *m, uint32_t chunk)
 }
 
 /* Do codes of that step go with the bytes of the chunk that are here? They may come before the
- * record does. Parts of a chunk that came as it is may have spoiled the image before. After a vote
- * codes of the next step may come by RDMA at any time, where those of this one are. */
+ * record does. Parts of a chunk that came as it is may have spoiled the image before. */
 bool deltas_fit(const struct model *m, uint64_t step, uint32_t chunk)
 {
 	bool two = m->set.max_staleness > 0;
@@ -134,7 +134,7 @@ bool deltas_fit(const struct model *m, uint64_t step, uint32_t chunk)
 	if (!two && m->img.coming[chunk] == step)
 		return false;
 	if (m->sealed && step == m->content_step)
-		return m->img.coded && !m->attempt.voted && deltas_based(m, chunk);
+		return m->img.coded && !mr_codes_overwritten(m, chunk) && deltas_based(m, chunk);
 	return store_image_chunk(m->store, m->img.slot, chunk) == data_version(m);
 }
 

@@ -117,6 +117,13 @@ static bool want_sums(const struct mr *g, struct mr_item *i)
 	return i->base != NULL;
 }
 
+/* With several copies codes of images are there, too, and go to nodes that hold nothing. */
+static bool sums_leave(const struct mr *g, uint16_t node)
+{
+	return g->held[node] > 0 ||
+	       (by_codes(g) && g->m->place.holders != NULL && g->held[g->m->server->self] > 0);
+}
+
 /* Codes that leave. With several copies they are part of what want_sums() has. */
 static bool want_codes(const struct mr *g, uint16_t node, struct mr_item *i)
 {
@@ -183,7 +190,7 @@ static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
 		return i->base != NULL;
 	}
 	if (i->kind == MR_SUMS)
-		return g->held[node] > 0 && want_sums(g, i);
+		return sums_leave(g, node) && want_sums(g, i);
 	if (i->kind < MR_OWN)
 		return want_codes(g, node, i);
 	if (i->kind < MR_IMAGE) {
@@ -504,6 +511,7 @@ enum shard_status mr_init(struct model *m, struct err *e)
 		store_room_pin(m->store); /* Before a chunk goes. */
 	for (uint16_t n = 0; n < nodes; n++) {
 		g->peer[n].runs_nr = runs_of(m, n, g->peer[n].run);
+		g->peer[n].untold = UINT64_MAX;
 		if ((g->peer[n].here = calloc(kinds(g), sizeof(struct rdma_region *))) == NULL)
 			goto err_memory;
 	}
@@ -523,6 +531,16 @@ err_memory: /* mr_free() frees what is there. */
 		       m->layout->chunks_nr);
 }
 
+/* From now on the peer writes nothing. What it wrote may have landed. */
+static void untell(struct mr *g, uint16_t node)
+{
+	struct mr_peer *rp = &g->peer[node];
+
+	if (rp->told)
+		rp->untold = g->m->step;
+	rp->told = false;
+}
+
 static void deregister(struct mr *g, uint16_t node)
 {
 	struct mr_peer *rp = &g->peer[node];
@@ -530,7 +548,7 @@ static void deregister(struct mr *g, uint16_t node)
 	for (uint32_t kind = 0; rp->here != NULL && kind < kinds(g); kind++)
 		if (rp->here[kind] != NULL)
 			rdma_deregister(&rp->here[kind]);
-	rp->told = false;
+	untell(g, node);
 }
 
 void mr_free(struct model *m)
@@ -596,7 +614,8 @@ void mr_rail_down(struct peer *p)
 		if (p->node >= g->nodes_nr)
 			continue;
 		CHECK(rp->posted == 0);
-		rp->told = rp->known = rp->releasing = rp->release_due = false;
+		untell(g, p->node);
+		rp->known = rp->releasing = rp->release_due = false;
 		rp->direct = rp->no_direct = rp->direct_said = false;
 	}
 }
@@ -679,6 +698,24 @@ static bool may_write(const struct model *m, uint16_t node, const void *at, uint
 	for (uint32_t kind = 0; kind < MR_ARENA; kind += kind == MR_SLOTS ? MR_IMAGE : 1)
 		if (rp->here[kind] != NULL && rdma_region_has(rp->here[kind], at, bytes))
 			return true;
+	return false;
+}
+
+bool mr_codes_overwritten(const struct model *m, uint32_t chunk)
+{
+	if (!m->attempt.voted)
+		return false;
+	for (uint16_t n = 0; n < m->mr->nodes_nr; n++) {
+		const struct mr_peer *rp = &m->mr->peer[n];
+
+		/* The next image comes of the next record, so older queue pairs never had it. */
+		if (!rp->told && rp->untold != m->step)
+			continue;
+		for (uint32_t i = 0; i < rp->runs_nr; i++)
+			if (chunk >= rp->run[i].first &&
+			    chunk - rp->run[i].first < rp->run[i].chunks)
+				return true;
+	}
 	return false;
 }
 

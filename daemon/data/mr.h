@@ -47,6 +47,7 @@ struct mr_peer {
 		*here; /* [MR_ARENA + local_world] In the peer's domain. NULL: not registered. */
 	struct mr_job *job; /* The job that registers more. */
 	bool told;          /* The peer was told since the queue pairs are up. */
+	uint64_t untold;    /* The record's step when .told became false. UINT64_MAX: never. */
 	bool direct;    /* It was told of direct slots, and writes nowhere else for their chunks. */
 	bool no_direct; /* They could not be registered since the queue pairs are up. */
 	bool direct_said; /* Why it is told of none is in the log. */
@@ -101,6 +102,9 @@ bool mr_heard(const struct peer *p);
 /* The body of this frame came by RDMA. *to: where it would be over TCP. It becomes where it is.
  * False: that is no memory that the peer may write. */
 bool mr_landed(struct model *m, uint16_t node, const struct wire_head *h, void **to);
+/* May a peer have written codes of the next image where those of the chunk are? It may since this
+ * node voted, if it was told of that place, also over queue pairs that are gone. */
+bool mr_codes_overwritten(const struct model *m, uint32_t chunk);
 
 /* route.c */
 enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard__Regions *body,

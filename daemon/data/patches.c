@@ -12,6 +12,7 @@
 #include "data/deltas.h"
 #include "data/images.h"
 #include "data/model.h"
+#include "data/mr.h"
 #include "link/peer.h"
 #include "wire/ops.h"
 
@@ -58,10 +59,10 @@ enum shard_status patches_head(struct model *m, const struct peer *p, const stru
 }
 
 /* The image of a chunk was made while this node voted for the next step. What codes it was made of
- * is not known: the primary may have written those of the next step over them. */
+ * is not known, if the primary may have written those of the next step over them. */
 static bool overwritten(const struct model *m, uint32_t chunk)
 {
-	return m->attempt.voted && m->deltas->step[chunk] == m->content_step;
+	return m->deltas->step[chunk] == m->content_step && mr_codes_overwritten(m, chunk);
 }
 
 /* All codes of the chunk were here, and it lacks all the same. */

@@ -393,7 +393,7 @@ static void check_job(const struct gpu_job *j)
 		return;
 	}
 	if (j->what != GPU_UPDATE) {
-		CHECK(j->copies_nr <= GPU_COPIES_MAX);
+		CHECK(j->copies_nr <= GPU_COPIES_MAX && (!j->written || j->what == GPU_TO_HOST));
 		return;
 	}
 	CHECK(u->layout && u->chunk < u->layout->chunks_nr && u->optim && u->args && u->zero &&

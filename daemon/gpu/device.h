@@ -74,8 +74,9 @@ enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_me
 			    struct err *e);
 void gpu_unmap(struct gpu_mem *m); /* Closes .fd. Harmless twice, and of zeros. */
 /* Memory that a network device may write: m->fd is a dma-buf of all of it. What such a device has
- * written is seen by each GPU_ADD that is given later. SHARD_UNSUPPORTED: device or driver lack
- * something, and the text says what. gpu_direct() looks for that alone. */
+ * written is seen by each GPU_ADD that is given later, and by each copy that says so.
+ * SHARD_UNSUPPORTED: device or driver lack something, and the text says what. gpu_direct() looks
+ * for that alone. */
 enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e);
 enum shard_status gpu_direct(struct gpu *g, struct err *e);
 
@@ -146,6 +147,7 @@ struct gpu_job {
 	enum gpu_what { GPU_TO_DEVICE, GPU_TO_HOST, GPU_UPDATE, GPU_ADD } what;
 	struct gpu_copy copy[GPU_COPIES_MAX]; /* GPU_TO_*. */
 	uint32_t copies_nr;
+	bool written; /* GPU_TO_HOST: of what network devices have written. */
 	struct gpu_update update;
 	struct gpu_add *add;
 };

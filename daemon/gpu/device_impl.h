@@ -74,7 +74,7 @@ struct gpu {
 	pthread_mutex_t memory_lock; /* One range is mapped at a time, and the limit holds. */
 	cu_stream memory_stream;
 	_Atomic uint64_t mapped_bytes;
-	_Atomic bool flushes; /* A sum has to wait for what network devices have written. */
+	_Atomic bool flushes; /* What network devices have written has to be flushed. */
 	pthread_mutex_t pins_lock;
 	struct pin *pins;
 	uint32_t pins_nr, pins_cap;

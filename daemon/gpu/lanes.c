@@ -498,12 +498,25 @@ static void piece_take(struct gpu *g, const struct gpu_lane *l)
 		       (uint64_t)(r.end - r.first) * size);
 }
 
+/* What network devices have written is seen from now on. The writes are completed: who gives the
+ * job has heard of them. */
+static bool flush(struct gpu *g)
+{
+	return !g->flushes ||
+	       gpu_lane_ok(g, DRIVE(g, g->d.flush_writes(CU_FLUSH_CURRENT, CU_FLUSH_TO_OWNER)),
+			   "cuFlushGPUDirectRDMAWrites");
+}
+
 bool gpu_lane_begin(struct gpu *g, struct gpu_lane *l, uint32_t slot)
 {
+	const struct gpu_job *j = &g->slot[slot].job;
+
 	l->slot = slot;
 	l->copy = 0;
 	l->at = 0;
-	if (g->slot[slot].job.what == GPU_ADD && !gpu_add_begin(g, l, g->slot[slot].job.add))
+	if (j->what == GPU_ADD)
+		gpu_add_begin(l, j->add);
+	if ((j->what == GPU_ADD || j->written) && !flush(g))
 		return false;
 	return piece_go(g, l);
 }

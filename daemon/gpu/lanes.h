@@ -67,6 +67,6 @@ bool gpu_add_go(struct gpu *g, struct gpu_lane *l, struct gpu_add *a);
 /* The piece has come. True: it was the last one. */
 bool gpu_add_take(const struct gpu_lane *l, struct gpu_add *a);
 /* Before the first piece. */
-bool gpu_add_begin(struct gpu *g, struct gpu_lane *l, struct gpu_add *a);
+void gpu_add_begin(struct gpu_lane *l, struct gpu_add *a);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The sum of gradients of one chunk on a lane, for lanes.c. Happy path: what network devices have
- * written is flushed, operands of the host go up, the kernel sums all segments, the squares of
- * their blocks come back and are added in the order of wire/ARITHMETIC.md, and the sum goes down if
- * it is finite. Copies and kernel are queued at once, unless memory of the host is not pinned, or
- * there are more segments than the tables take: then it is done in pieces. The kernel reads
- * operands where they lie. It fails as everything on a lane does. */
+/* The sum of gradients of one chunk on a lane, for lanes.c, which has flushed what network
+ * devices have written. Happy path: operands of the host go up, the kernel sums all segments, the
+ * squares of their blocks come back and are added in the order of wire/ARITHMETIC.md, and the sum
+ * goes down if it is finite. Copies and kernel are queued at once, unless memory of the host is not
+ * pinned, or there are more segments than the tables take: then it is done in pieces. The kernel
+ * reads operands where they lie. It fails as everything on a lane does. */
 #include "gpu/device_impl.h"
 
 #include "base/check.h"
@@ -114,16 +114,12 @@ static bool sum_go(struct gpu *g, struct gpu_lane *l, const struct gpu_add *a)
 	       gpu_lane_to_host(g, l, t->bad, at + up, job.segments_nr * sizeof(t->bad[0]));
 }
 
-bool gpu_add_begin(struct gpu *g, struct gpu_lane *l, struct gpu_add *a)
+void gpu_add_begin(struct gpu_lane *l, struct gpu_add *a)
 {
 	l->phase = ADD_UP;
 	l->segment = a->layout->chunk_segment[a->chunk];
 	a->sumsq = 0;
 	a->finite = true;
-	/* The writes are completed: who gives the job has heard of them. */
-	return !g->flushes ||
-	       gpu_lane_ok(g, DRIVE(g, g->d.flush_writes(CU_FLUSH_CURRENT, CU_FLUSH_TO_OWNER)),
-			   "cuFlushGPUDirectRDMAWrites");
 }
 
 static void next_phase(struct gpu_lane *l, enum gpu_add_phase phase)

@@ -5,8 +5,9 @@
  * order, the result stays in the slot of this node, which nobody else can write, and a copy comes
  * down: what is voted for outlives the process there, and other nodes are sent it from there. The
  * update then takes the gradient from the slot. A sum that is not finite is made again in main
- * memory, from the same contributions, because who is to blame is found there. If a device fails,
- * conf.lost() is told, and the sum is done when the tier is forsaken. */
+ * memory, from the same contributions, because who is to blame is found there. So is one with a
+ * contribution of a node that has joined since the slots were made. If a device fails, conf.lost()
+ * is told, and the sum is done when the tier is forsaken. */
 #include "store/tier_gpu_impl.h"
 
 #include "base/check.h"
@@ -62,9 +63,15 @@ void gpus_direct_init(struct gpus *n)
 
 		d->direct = run_of(n->away.store, d->slots.from, d->slots.to);
 		CHECK(m->bytes >= d->direct.part * n->away.store->conf.nodes_nr);
+		d->direct.nodes_nr = n->away.store->conf.nodes_nr;
 		d->direct.at = m->at;
 		d->direct.dma_buf = m->fd;
 	}
+}
+
+static bool has_slot(const struct device *d, uint16_t node)
+{
+	return d->direct.chunks > 0 && node < d->direct.nodes_nr;
 }
 
 bool tier_gpu_direct(const struct tier *t, uint32_t device, uint16_t node, struct tier_direct *out)
@@ -72,8 +79,7 @@ bool tier_gpu_direct(const struct tier *t, uint32_t device, uint16_t node, struc
 	const struct gpus *n = gpus_of(t);
 	const struct direct *d;
 
-	if (!tier_is_gpu(t) || device >= n->conf.devices_nr ||
-	    node >= n->away.store->conf.nodes_nr || n->device[device].direct.chunks == 0)
+	if (!tier_is_gpu(t) || device >= n->conf.devices_nr || !has_slot(&n->device[device], node))
 		return false;
 	d = &n->device[device].direct;
 	CHECK(node != n->away.store->conf.self);
@@ -90,7 +96,7 @@ static uint64_t slot_at(const struct gpus *n, const struct device *d, uint32_t c
 {
 	const struct store *st = n->away.store;
 
-	CHECK(d->direct.chunks > 0 && node < st->conf.nodes_nr);
+	CHECK(has_slot(d, node));
 	return d->direct.at + node * d->direct.part +
 	       (st->held_at[chunk] - st->held_at[d->direct.first]) * dtype_bytes(st->conf.grad);
 }
@@ -100,11 +106,10 @@ uint64_t tier_gpu_direct_at(const struct tier *t, uint32_t chunk, uint16_t node)
 	struct gpus *n = gpus_of(t);
 	const struct device *d;
 
-	if (!tier_is_gpu(t) || !store_is_away(n->away.store, chunk) ||
-	    node >= n->away.store->conf.nodes_nr)
+	if (!tier_is_gpu(t) || !store_is_away(n->away.store, chunk))
 		return 0;
 	d = gpus_device(n, chunk);
-	return d->direct.chunks > 0 ? slot_at(n, d, chunk, node) : 0;
+	return has_slot(d, node) ? slot_at(n, d, chunk, node) : 0;
 }
 
 uint64_t gpus_sum_at(const struct gpus *n, const struct device *d, uint32_t chunk)
@@ -165,8 +170,11 @@ static void brought(void *owner, uint64_t tag, enum shard_status st, uint64_t ke
 static void bring(struct gpus *n, struct add *a)
 {
 	const struct device *d = gpus_device(n, a->sum.chunk);
-	struct gpu_job job = {
-		.done = brought, .owner = n, .tag = (uint64_t)(a - n->add), .what = GPU_TO_HOST};
+	struct gpu_job job = {.done = brought,
+			      .owner = n,
+			      .tag = (uint64_t)(a - n->add),
+			      .what = GPU_TO_HOST,
+			      .written = true};
 	uint64_t bytes = (uint64_t)layout_chunk_elems(n->away.store->conf.layout, a->sum.chunk) *
 			 dtype_bytes(n->away.store->conf.grad);
 
@@ -245,6 +253,18 @@ static void add_begin(struct gpus *n, struct add *a)
 	gpus_submit(n, d, &job);
 }
 
+/* Are there slots for the contributions of all its nodes? There are none of a node that has joined
+ * since the memory was mapped. */
+static bool fits(struct gpus *n, const struct tier_sum *s)
+{
+	const struct device *d = gpus_device(n, s->chunk);
+
+	for (uint32_t i = 0; i < s->sources_nr; i++)
+		if (!has_slot(d, s->node[i]))
+			return false;
+	return true;
+}
+
 enum shard_status gpus_sum(struct tier *t, const struct tier_sum *s, const struct tier_call *c)
 {
 	struct gpus *n = gpus_of(t);
@@ -258,6 +278,9 @@ enum shard_status gpus_sum(struct tier *t, const struct tier_sum *s, const struc
 	if (i == ADDS_MAX || gpus_over(n))
 		return SHARD_AGAIN;
 	n->add[i] = (struct add){.used = true, .sum = *s, .who = *c};
-	add_begin(n, &n->add[i]);
+	if (fits(n, s))
+		add_begin(n, &n->add[i]);
+	else
+		bring(n, &n->add[i]);
 	return SHARD_OK;
 }

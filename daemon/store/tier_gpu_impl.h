@@ -50,6 +50,7 @@ struct device {
 	struct direct {
 		uint64_t at, part, bytes; /* part: bytes, and what is left free behind them. */
 		uint32_t first, chunks;
+		uint16_t nodes_nr; /* Those it was mapped for. More may have joined since. */
 		int dma_buf;
 	} direct;
 };

@@ -162,6 +162,9 @@ void hand_copies(struct gpu *g, const struct gpu_job *job)
 	for (uint32_t k = 0; k < job->copies_nr; k++) {
 		float *at = inside(g, job->copy[k].device, job->copy[k].bytes);
 
+		/* Others write there. */
+		if (job->what == GPU_TO_HOST && job->copy[k].device >= g->direct)
+			assert_true(job->written);
 		if (job->what == GPU_TO_HOST)
 			memcpy(job->copy[k].host, at, job->copy[k].bytes);
 		else
@@ -330,6 +333,7 @@ static struct bench *new_bench(uint32_t share, uint32_t devices, uint16_t nodes)
 		gpus[i].bytes = bytes + direct;
 		gpus[i].memory = malloc(gpus[i].bytes);
 		memset(gpus[i].memory, 0x5a, gpus[i].bytes);
+		gpus[i].direct = (uintptr_t)gpus[i].memory + bytes;
 		b->mem[i] = (struct gpu_mem){
 			.gpu = &gpus[i], .at = (uintptr_t)gpus[i].memory, .bytes = bytes, .fd = -1};
 		b->direct[i] = (struct gpu_mem){.gpu = &gpus[i],

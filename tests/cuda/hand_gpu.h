@@ -21,7 +21,7 @@ enum { CE = 4 * TILE_ELEMS, CHUNKS = 21, JOBS = 128, PINS = 12, DEVICES = 3 };
 
 struct gpu {
 	uint8_t *memory;
-	uint64_t bytes;
+	uint64_t bytes, direct; /* direct: where direct slots begin, as an address. */
 	struct gpu_job job[JOBS];
 	uint32_t nr;
 	bool lost;

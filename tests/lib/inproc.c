@@ -12,6 +12,7 @@
 #include "lib/proc.h"
 #include "lib/rawpeer.h"
 #include "lib/rmtree.h"
+#include "link/enrol.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -134,6 +135,26 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* As a daemon does before it starts, but nothing is kept: a node that starts again asks again. */
+static enum shard_status join(struct inproc_node *n)
+{
+	static char list[CONFIG_CLUSTER_BYTES];
+	char path[128];
+	struct config_args args = {.file = path, .cluster = list};
+	enum shard_status st;
+	uv_loop_t loop;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s.conf", n->cluster->dir, n->name);
+	f = fopen(path, "we");
+	CHECK(f != NULL && fputs(n->text, f) >= 0 && fclose(f) == 0);
+	CHECK(uv_loop_init(&loop) == 0);
+	st = enrol(&n->conf, &n->log, &loop, list, &n->why);
+	CHECK(uv_loop_close(&loop) == 0);
+	config_free(&n->conf);
+	return st == SHARD_OK ? config_load(&n->conf, &args, &n->why) : st;
+}
+
 enum shard_status inproc_node_start(struct inproc_node *n)
 {
 	enum shard_status st =
@@ -145,6 +166,8 @@ enum shard_status inproc_node_start(struct inproc_node *n)
 	log_init(&n->log, -1, n->conf.log_level, n->name);
 	n->log.sink = keep_line;
 	n->log.sink_arg = n;
+	if (n->conf.joins && (st = join(n)) != SHARD_OK)
+		return st;
 	n->decided = n->stopping = false;
 	CHECK(pthread_create(&n->thread, NULL, run, n) == 0);
 	pthread_mutex_lock(&n->lock);

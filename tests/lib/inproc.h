@@ -50,8 +50,8 @@ struct inproc {
 /* Starts all nodes. conf NULL: two nodes with nothing special. */
 void inproc_start(struct inproc *c, const struct inproc_conf *conf);
 void inproc_stop(struct inproc *c); /* Stops what runs, and removes the folder. */
-/* These start one node at a time, for tests of the start. inproc_prepare() only writes the
- * configurations. */
+/* These start one node at a time, for tests of the start, and of nodes that join the others.
+ * inproc_prepare() only writes the configurations. */
 void inproc_prepare(struct inproc *c, const struct inproc_conf *conf);
 enum shard_status inproc_node_start(
 	struct inproc_node *n); /* n->text is its configuration. n->why has the error. */

@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "data/deltas.h"
 #include "data/events.h"
+#include "data/images.h"
+#include "data/mr.h"
 #include "data/patches.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
@@ -80,29 +82,45 @@ struct how {
 	bool gradients, images; /* Which of them are codes. */
 };
 
-static struct crewed *begin(const struct how *h, bool start, const char *daemon)
+/* of_c: lines of the configuration of node c. */
+static struct crewed *begin_with(const struct how *h, bool start, const char *daemon,
+				 const char *of_c)
 {
 	struct crewed *r = calloc(1, sizeof(*r));
+	struct inproc_node *c = &r->cluster.node[2];
+	char *text = NULL;
 
 	assert_non_null(r);
 	fake_reset();
 	counted = (struct counted){.shorten = 0};
 	fake_hook(count, NULL);
-	inproc_start(&r->cluster, &(struct inproc_conf){.nodes = NODES,
-							.net = h->net,
-							.daemon = daemon,
-							.cluster = "heartbeat_timeout = 5s\n"
-								   "lost_timeout = 1000s\n"
-								   "membership = static"});
+	inproc_prepare(&r->cluster, &(struct inproc_conf){.nodes = NODES,
+							  .net = h->net,
+							  .daemon = daemon,
+							  .cluster = "heartbeat_timeout = 5s\n"
+								     "lost_timeout = 1000s\n"
+								     "membership = static"});
+	CHECK(asprintf(&text, "%s\n%s\n", c->text, of_c) > 0);
+	free(c->text);
+	c->text = text;
+	for (uint32_t i = 0; i < NODES; i++)
+		if (inproc_node_start(&r->cluster.node[i]) != SHARD_OK)
+			fail_msg("%s", r->cluster.node[i].why.text);
 	crew_init(&r->crew, "coded");
 	crew_larger(&r->crew, 4);
 	r->crew.extra = h->extra;
 	for (uint32_t i = 0; i < 2; i++)
 		crew_add(&r->crew, r->cluster.node[i].unix_address, i)->reconnects = true;
-	linked_by_rdma(&r->cluster);
+	if (h->net == NULL || strstr(h->net, "tcp") == NULL)
+		linked_by_rdma(&r->cluster);
 	if (start)
 		crew_start(&r->crew, UINT64_MAX);
 	return r;
+}
+
+static struct crewed *begin(const struct how *h, bool start, const char *daemon)
+{
+	return begin_with(h, start, daemon, "");
 }
 
 static void one_more(struct crewed *r, uint64_t by)
@@ -155,6 +173,18 @@ static void equals_the_reference(void **state)
 	until_coded(r, h);
 	crewed_steps(r, 5);
 	end(r, h);
+}
+
+/* Both other nodes hold all chunks, so all codes of images go to node c. */
+static void to_a_node_without_chunks(void **state)
+{
+	static const struct how h = {"", "image_codec=int8 replicas=2", NULL, false, true};
+	struct crewed *r = begin_with(&h, true, NULL, "[daemon]\ncapacity = 0");
+
+	(void)state;
+	until_coded(r, &h);
+	crewed_steps(r, 5);
+	end(r, &h);
 }
 
 /* --- links that fall --- */
@@ -237,8 +267,9 @@ static void short_codes(void **state)
 
 /* --- a vote while an image is being made of codes --- */
 
-/* Node c holds back the job of one chunk until it has voted for the next step. From then on the
- * primary may write over the codes, so what came of them must count for nothing. */
+/* Node c holds back the job of one chunk until it has voted for the next step. From then on a
+ * primary that was told where the codes are may write over them, so what came of them must count
+ * for nothing. Over TCP nobody does, and it counts. */
 static struct voting {
 	struct tier_row row;
 	const struct tier_row *real;
@@ -246,8 +277,8 @@ static struct voting {
 	struct model *m;
 	struct tier_patch patch;
 	struct tier_call call;
-	bool open, held;
-	_Atomic uint32_t voided;
+	bool open, held, by_tcp;
+	_Atomic uint32_t ended; /* Jobs that were held back until a vote. */
 } voting;
 
 static void after_each_turn(uv_check_t *check)
@@ -262,15 +293,22 @@ static void after_each_turn(uv_check_t *check)
 		return;
 	v->held = false;
 	if (m->attempt.voted && step == m->content_step) {
-		CHECK(!deltas_fit(m, step, chunk));
+		if (v->ended == 2)
+			mr_forget(m->server); /* What was written before has landed. */
+		CHECK(deltas_fit(m, step, chunk) == v->by_tcp);
 		m->attempt.voted = false; /* Nothing but the vote is in the way. */
 		CHECK(deltas_fit(m, step, chunk));
 		m->attempt.voted = true;
 	}
-	v->call.done(v->call.owner, v->call.tag, &result);
+	v->call.here = true;
+	if (v->by_tcp)
+		CHECK(v->real->patch(m->tier, &v->patch, &v->call) == SHARD_OK);
+	else
+		v->call.done(v->call.owner, v->call.tag, &result);
 	if (m->attempt.voted && step == m->content_step) {
-		CHECK(!deltas_busy(m, chunk) && !deltas_fit(m, step, chunk));
-		v->voided++;
+		CHECK(!deltas_busy(m, chunk) && images_here(m, chunk) == v->by_tcp);
+		CHECK(v->by_tcp || !deltas_fit(m, step, chunk));
+		v->ended++;
 	}
 }
 
@@ -306,13 +344,13 @@ static void applied(struct model *m)
 {
 	struct voting *v = &voting;
 
-	if (!v->open && v->voided == 0) {
+	if (!v->open && v->ended == 0) {
 		take_over(m);
 		CHECK(uv_check_init(m->server->loop, &v->check) == 0);
 		CHECK(uv_check_start(&v->check, after_each_turn) == 0);
 		v->check.data = v;
 		v->open = true;
-	} else if (v->open && !v->held && v->voided >= 3) {
+	} else if (v->open && !v->held && v->ended >= 3) {
 		m->tier->row = v->real;
 		uv_close((uv_handle_t *)&v->check, NULL);
 		v->open = false;
@@ -322,33 +360,38 @@ static void applied(struct model *m)
 
 static void voted_meanwhile(void **state)
 {
-	static const struct how h = {"", "image_codec=int8", NULL, false, true};
+	const bool by_tcp = *state != NULL;
+	const struct how h = {"", "image_codec=int8", by_tcp ? "transport = tcp" : NULL, false,
+			      !by_tcp};
 	struct crewed *r = begin(&h, false, NULL);
 	struct server *c = r->cluster.node[2].server;
 	uint64_t by = pace_by(60);
 
-	(void)state;
-	voting = (struct voting){.open = false};
+	voting = (struct voting){.by_tcp = by_tcp};
 	real_events = c->data;
 	events = *real_events;
 	events.applied = applied;
 	c->data = &events; /* It has no model yet. */
 	crew_start(&r->crew, UINT64_MAX);
-	while (voting.voided < 3)
+	while (voting.ended < 3)
 		one_more(r, by);
 	crewed_steps(r, 5);
 	until_coded(r, &h);
 	end(r, &h);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	struct CMUnitTest tests[NR(hows) + 6];
+	struct CMUnitTest tests[NR(hows) + 8];
 	size_t nr = 0;
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 
 	for (; nr < NR(hows); nr++)
 		tests[nr] = (struct CMUnitTest){hows[nr].name, equals_the_reference, NULL, NULL,
 						(void *)(uintptr_t)&hows[nr]};
+	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(to_a_node_without_chunks);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(falls_back);
 	tests[nr++] =
 		(struct CMUnitTest){"started without memory", started_again, NULL, NULL, NULL};
@@ -359,6 +402,8 @@ int main(void)
 	tests[nr++] = (struct CMUnitTest){"short codes of a gradient", short_codes, NULL, NULL,
 					  (void *)OP_CONTRIB_DATA};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(voted_meanwhile);
+	tests[nr++] = (struct CMUnitTest){"voted meanwhile, over TCP", voted_meanwhile, NULL, NULL,
+					  (void *)1};
 	assert_int_equal(nr, NR(tests));
 	return cmocka_run_group_tests_name("rdma_codes", tests, NULL, NULL);
 }

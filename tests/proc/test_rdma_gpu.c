@@ -3,8 +3,9 @@
  * The verbs are those of rdma/fake.h and the driver is that of tests/cuda, where such a write is
  * not seen before a flush, so all daemons are threads of this process. All bits of every node equal
  * the reference: with one copy and with several, with a part of the chunks on GPUs, over links that
- * fail, while chunks move, and where some gradients come over TCP. Where a GPU, a device, a peer or
- * an option does not allow it, gradients land in main memory as ever, and the log says why. */
+ * fail, while chunks move, when a node joins, and where some gradients come over TCP. Where a GPU,
+ * a device, a peer or an option does not allow it, gradients land in main memory as ever, and the
+ * log says why. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "gpu/device.h"
@@ -48,9 +49,9 @@ static uint64_t sums(const struct inproc_node *n)
 	return nr;
 }
 
-/* Nodes with a crew that has `ranks` trainers on each, before its first step. net: of node i. */
-static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings,
-			    const char *const net[])
+/* Nodes that are not started, and their crew. As begin(). */
+static struct crewed *prepare(uint32_t nodes, uint32_t ranks, const char *settings,
+			      const char *const net[])
 {
 	struct crewed *r = calloc(1, sizeof(*r));
 	struct inproc_conf conf = {.nodes = nodes,
@@ -82,15 +83,29 @@ static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings
 		if (gpu != NULL)
 			gpu[strlen(GPU_OF)] = (char)('0' + i);
 	}
-	for (uint32_t i = 0; i < nodes; i++)
-		if (inproc_node_start(&r->cluster.node[i]) != SHARD_OK)
-			fail_msg("%s", r->cluster.node[i].why.text);
 	crew_init(&r->crew, "m");
 	crew_larger(&r->crew, 8);
 	r->crew.extra = settings;
 	for (uint32_t i = 0; i < nodes * ranks; i++)
 		crew_add(&r->crew, r->cluster.node[i / ranks].unix_address, i / ranks)->reconnects =
 			true;
+	return r;
+}
+
+static void start(struct inproc_node *n)
+{
+	if (inproc_node_start(n) != SHARD_OK)
+		fail_msg("%s", n->why.text);
+}
+
+/* Nodes with a crew that has `ranks` trainers on each, before its first step. net: of node i. */
+static struct crewed *begin(uint32_t nodes, uint32_t ranks, const char *settings,
+			    const char *const net[])
+{
+	struct crewed *r = prepare(nodes, ranks, settings, net);
+
+	for (uint32_t i = 0; i < nodes; i++)
+		start(&r->cluster.node[i]);
 	linked_by_rdma(&r->cluster);
 	return r;
 }
@@ -404,6 +419,51 @@ static void comes_back(void **state)
 	crewed_end(r);
 }
 
+/* The node's configuration does not have the lines that begin so. */
+static void without(struct inproc_node *n, const char *key)
+{
+	char part[40], *at;
+
+	snprintf(part, sizeof(part), "\n%s = ", key);
+	at = strstr(n->text, part);
+	CHECK(at != NULL);
+	memmove(at, at + 1 + strcspn(at + 1, "\n"), strlen(at + 1 + strcspn(at + 1, "\n")) + 1);
+}
+
+/* A node joins when the others have their direct slots, which have no place for its gradients: they
+ * come over TCP, and are added in main memory to those that others have written to the device. */
+static void joins(void **state)
+{
+	struct crewed *r = prepare(3, 1, TIER "replicas=1", plain);
+	struct inproc_node *n = r->cluster.node, *c = &n[2];
+	char *text = NULL;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++)
+		without(&n[i], "c");
+	without(c, "a");
+	without(c, "b");
+	without(c, "c");
+	without(c, "membership");
+	CHECK(asprintf(&text, "%s\n[cluster]\njoin = 127.0.0.1:%u\n", c->text, n[0].port) > 0);
+	free(c->text);
+	c->text = text;
+	start(&n[0]);
+	start(&n[1]);
+	linked_await(&n[0], "b", "transport", "rdma");
+	linked_await(&n[1], "a", "transport", "rdma");
+	crew_start(&r->crew, UINT64_MAX); /* It takes three trainers. */
+	for (uint32_t i = 0; i < 2; i++)
+		inproc_wait_log(&n[i], "event=gpu_direct model=m", 1);
+	start(c);
+	crewed_steps(r, 3 * STEPS);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_true(linked_figure(&n[i], i ? "a" : "b", "rdma_in_bytes") > 0);
+		assert_int_equal(sums(&n[i]), 0);
+	}
+	crewed_end(r);
+}
+
 /* A GPU fails while others write to it. Its node alone has lost its copy, and makes it again where
  * it has room, with other slots. The driver keeps what it had pinned for that GPU until the process
  * ends, and other memory must not come there, so this test is the last one. */
@@ -558,7 +618,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(not_registered), cmocka_unit_test(mixed),
 		cmocka_unit_test(rails_break),    cmocka_unit_test(writes_under_way),
 		cmocka_unit_test(comes_back),     cmocka_unit_test(moves),
-		cmocka_unit_test(not_finite),     cmocka_unit_test(device_fails),
+		cmocka_unit_test(joins),          cmocka_unit_test(not_finite),
+		cmocka_unit_test(device_fails),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
 

@@ -346,6 +346,32 @@ static void written(void **state)
 	written_by_another(true);
 }
 
+/* What such a device has written is copied to the host, without a sum. */
+static void copied(void **state)
+{
+	struct gpu *g = gpujobs_open(1);
+	struct gpu_job j = gpujobs_of(GPU_TO_HOST);
+	static uint8_t want[3 * 65536], got[3 * 65536];
+	struct gpu_mem m;
+	struct err e = {0};
+
+	(void)state;
+	if (gpu_map_direct(g, MIB, &m, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	j.copy[0] = (struct gpu_copy){got, m.at + 65536, sizeof(got)};
+	j.copies_nr = 1;
+	j.written = true;
+	for (int turn = 0; turn < 3; turn++) {
+		for (uint32_t i = 0; i < sizeof(want); i++)
+			want[i] = (uint8_t)(i * 7 + i / 251 + (uint32_t)turn);
+		assert_true(jobs.fake.fake_cuda_dma(name_of(m.fd), 65536, want, sizeof(want)));
+		gpujobs_run(g, &j);
+		assert_memory_equal(got, want, sizeof(want));
+	}
+	gpu_unmap(&m);
+	gpujobs_close(&g);
+}
+
 static void refused(struct gpu *g, int which, int value, const char *says)
 {
 	int were = which == 118 ? 0 : 1;
@@ -387,9 +413,8 @@ static void lacks(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bits),
-		cmocka_unit_test(taken_from_there),
-		cmocka_unit_test(written),
+		cmocka_unit_test(bits),    cmocka_unit_test(taken_from_there),
+		cmocka_unit_test(written), cmocka_unit_test(copied),
 		cmocka_unit_test(lacks),
 	};
 	int rc;

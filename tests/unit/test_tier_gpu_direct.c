@@ -2,11 +2,13 @@
 /* Tests direct slots and sums of the tier on devices, with devices and threads that the test moves
  * by hand. What other nodes wrote into the memory of devices, and what came to the host, has the
  * sum, the norm and the blame that it has in main memory, and an update takes it from the device. A
- * process that ends between the two loses nothing. Sums beyond what the tier takes wait. A device
- * that fails loses the chunks, says so once, and no sum comes of it. */
+ * process that ends between the two loses nothing. Nothing is written beyond the slots for a node
+ * that has joined. Sums beyond what the tier takes wait. A device that fails loses the chunks, says
+ * so once, and no sum comes of it. */
 #include "base/check.h"
 #include "cuda/hand_gpu.h"
 #include "store/away.h"
+#include "store/room.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,21 +21,29 @@ struct sums {
 	struct bench *b, *ref;
 	float at[NODES][CHUNKS * CE], to[CHUNKS * CE], want[CHUNKS * CE];
 	uint8_t *absent[NODES];
+	uint32_t sources; /* The nodes that contribute: so many, in that order. */
 	struct tier_result got[CHUNKS], expected[CHUNKS];
 	uint32_t came[CHUNKS];
 };
 
 static const uint16_t order[NODES] = {1, 0, 2};
 
-static void sums_begin(struct sums *s, uint32_t devices)
+/* nodes: those that the direct slots are made for. */
+static void sums_begin_for(struct sums *s, uint32_t devices, uint16_t nodes)
 {
 	memset(s, 0, sizeof(*s));
-	s->b = bench_new_direct(devices, NODES);
+	s->sources = nodes;
+	s->b = bench_new_direct(devices, nodes);
 	s->ref = bench_reference();
 	bench_fill(s->b);
 	bench_quiet(s->b);
 	for (uint32_t k = 0; k < NODES; k++)
 		s->absent[k] = calloc(s->b->layout->segments_nr, 1);
+}
+
+static void sums_begin(struct sums *s, uint32_t devices)
+{
+	sums_begin_for(s, devices, NODES);
 }
 
 static void sums_end(struct sums *s)
@@ -72,9 +82,9 @@ static void came_there(void *owner, uint64_t tag, const struct tier_result *r)
 static struct tier_sum sum_of(struct sums *s, uint32_t c, float *to)
 {
 	struct tier_sum t = {
-		.chunk = c, .sources_nr = NODES, .pre = 1, .norm = true, .to = (uint8_t *)to};
+		.chunk = c, .sources_nr = s->sources, .pre = 1, .norm = true, .to = (uint8_t *)to};
 
-	for (uint32_t i = 0; i < NODES; i++) {
+	for (uint32_t i = 0; i < s->sources; i++) {
 		t.source[i] = (struct tier_source){(const uint8_t *)&s->at[order[i]][c * CE],
 						   s->absent[order[i]]};
 		t.node[i] = (uint8_t)order[i];
@@ -110,7 +120,7 @@ static enum shard_status submit(struct sums *s, uint32_t c, uint32_t inside)
 	struct tier_call call = {.done = came, .owner = s, .tag = c};
 	struct tier_sum t = sum_of(s, c, &s->to[c * CE]);
 
-	for (uint32_t i = 0; i < NODES; i++)
+	for (uint32_t i = 0; i < s->sources; i++)
 		if (inside >> t.node[i] & 1)
 			lands(s, &t, i);
 	return s->b->tier->row->sum(s->b->tier, &t, &call);
@@ -305,6 +315,49 @@ static void places(void **state)
 	sums_end(&s);
 }
 
+static uint32_t second(uint32_t c)
+{
+	(void)c;
+	return 2;
+}
+
+/* The third node has joined since the memory of the devices was mapped: it has no slots there, and
+ * what is behind the last ones is not the tier's. */
+static void joined(void **state)
+{
+	static struct sums s;
+
+	(void)state;
+	for (uint32_t devices = 1; devices <= DEVICES; devices++) {
+		struct store_nodes more;
+		struct tier_direct d;
+
+		sums_begin_for(&s, devices, NODES - 1);
+		store_nodes_plan(&more, s.b->store, NODES);
+		store_nodes_make(&more);
+		store_nodes_take(s.b->store, &more);
+		for (uint32_t step = 1; step <= 6; step++) {
+			bool all = step % 2 == 0; /* It contributes. */
+
+			s.sources = NODES - !all;
+			sum_all(&s, step, second);
+			for (uint32_t c = 0; c < CHUNKS; c++)
+				assert_int_equal(s.got[c].inside, !all);
+			update(&s, step, step > 2);
+			bench_same(s.b, s.ref);
+			bench_quiet(s.b);
+		}
+		assert_int_equal(tier_gpu_count(s.b->tier).sums, 3 * CHUNKS);
+		for (uint32_t i = 0; i < devices; i++) {
+			assert_true(tier_gpu_direct(s.b->tier, i, 1, &d));
+			assert_false(tier_gpu_direct(s.b->tier, i, NODES - 1, &d));
+		}
+		for (uint32_t c = 0; c < CHUNKS; c++)
+			assert_int_equal(tier_gpu_direct_at(s.b->tier, c, NODES - 1), 0);
+		sums_end(&s);
+	}
+}
+
 /* What is voted for is in memory that outlives the process, and direct slots are not. */
 static void killed(void **state)
 {
@@ -368,9 +421,9 @@ static void device_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(same_bits), cmocka_unit_test(blame),
-		cmocka_unit_test(full),      cmocka_unit_test(places),
-		cmocka_unit_test(killed),    cmocka_unit_test(device_fails),
+		cmocka_unit_test(same_bits),    cmocka_unit_test(blame),  cmocka_unit_test(full),
+		cmocka_unit_test(places),       cmocka_unit_test(joined), cmocka_unit_test(killed),
+		cmocka_unit_test(device_fails),
 	};
 
 	return cmocka_run_group_tests_name("tier_gpu_direct", tests, NULL, NULL);
