@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What RDMA writes must meet nothing else. Image chunks come over a slow connection while those of
- * the next step come by RDMA. Of three nodes c has no trainer. Relays (lib/relay.h) make what is
- * sent to it stand still, or cut it off, and all bits of its image must be right. The verbs are
- * those of rdma/fake.h. The test looks into the daemons, which are threads of it. */
+ * the next step come by RDMA, and a node has not voted for a step whose image others send. Of three
+ * nodes c has no trainer. Relays (lib/relay.h) make what is sent to it stand still, or cut it off,
+ * and all bits of its image must be right. The verbs are those of rdma/fake.h. The test looks into
+ * the daemons, which are threads of it. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/deltas.h"
 #include "data/mr.h"
 #include "lib/crew.h"
 #include "lib/linked.h"
@@ -320,14 +322,110 @@ static void comes_late(void **state)
 	end(&all);
 }
 
+/* --- a node that has not voted --- */
+
+static bool c_is_in(void)
+{
+	struct core_now a, b;
+
+	core_now(model_of(A)->core, &a);
+	core_now(model_of(B)->core, &b);
+	return view_is_member(a.members, C) && view_is_member(b.members, C);
+}
+
+static bool c_is_out(void)
+{
+	struct core_now a;
+
+	core_now(model_of(A)->core, &a);
+	return !view_is_member(a.members, C);
+}
+
+/* So is that of a. */
+static bool c_is_whole(void)
+{
+	const struct model *c = model_of(C), *a = model_of(A);
+
+	return c->step == a->step && c->img.lacking == 0 && !c->attempt.voted &&
+	       a->img.lacking == 0 && !a->img.applying;
+}
+
+/* What RDMA may write there: the image and its codes. */
+static size_t shown(const struct model *m, char *to)
+{
+	size_t bytes = m->layout->image_bytes;
+	const struct codes *c = deltas_codes(m);
+
+	if (to != NULL)
+		memcpy(to, store_image(m->store, 0, 0), bytes);
+	if (to != NULL && c != NULL)
+		memcpy(to + bytes, deltas_at(m, 0), codes_span(c, 0, CHUNKS));
+	return bytes + (c != NULL ? codes_span(c, 0, CHUNKS) : 0);
+}
+
+/* Node c has no chunk, and loses its link to the coordinator alone. Steps are made without it,
+ * while b has a link to it. */
+static void not_voted(void **state)
+{
+	const char *settings = *state;
+	struct trainers all;
+	char *was, *is;
+	size_t bytes;
+	uint64_t by;
+
+	begin(&all, 2, settings, "capacity = 0");
+	until("memory for RDMA", c_has_told);
+	seal(&all);
+	all_do(&all, join_one);
+	while (step(&all) < 3)
+		;
+	until("the image at node c", c_is_whole);
+	assert_true(linked_figure(&cluster.node[C], "b", "rdma_in_bytes") > 0);
+	bytes = shown(model_of(C), NULL);
+	was = malloc(bytes);
+	is = malloc(bytes);
+	CHECK(was != NULL && is != NULL);
+	shown(model_of(C), was);
+	relay_cut(&before[A], "c");
+	until("the view without node c", c_is_out);
+	/* Node b ends its link when it hears of that view. */
+	inproc_wait_log(&cluster.node[B], "event=link_down peer=c why=\"node c is out", 1);
+	linked_await(&cluster.node[B], "c", "transport", "rdma");
+	until("memory for RDMA", c_has_told);
+	while (step(&all) < 6)
+		;
+	shown(model_of(C), is);
+	assert_int_equal(model_of(C)->step, 3);
+	assert_memory_equal(was, is, bytes);
+	relay_cut(&before[A], NULL);
+	linked_by_rdma(&cluster);
+	for (by = pace_by(WAIT_S); !c_is_in();) { /* At the end of a step. */
+		assert_true(clock_ns() < by);
+		step(&all);
+	}
+	step(&all);
+	step(&all);
+	until("the image at node c", c_is_whole);
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		assert_memory_equal(store_image(model_of(C)->store, 0, i),
+				    store_image(model_of(A)->store, 0, i), CHUNK * sizeof(float));
+	free(was);
+	free(is);
+	end(&all);
+}
+
 int main(int argc, char **argv)
 {
-	struct CMUnitTest tests[NR(late_cases)];
+	struct CMUnitTest tests[NR(late_cases) + 2];
 	size_t nr = 0;
 
 	for (; nr < NR(late_cases); nr++)
 		tests[nr] = (struct CMUnitTest){late_cases[nr].name, comes_late, NULL, NULL,
 						(void *)(uintptr_t)&late_cases[nr]};
+	tests[nr++] = (struct CMUnitTest){"a node that has not voted", not_voted, NULL, NULL,
+					  (void *)(uintptr_t) ""};
+	tests[nr++] = (struct CMUnitTest){"a node that has not voted, codes", not_voted, NULL, NULL,
+					  (void *)(uintptr_t) "image_codec=int8"};
 	CHECK(nr == NR(tests));
 	if (argc > 1) /* Only the case of that name. */
 		cmocka_set_test_filter(argv[1]);
