@@ -470,9 +470,15 @@ void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
 	*done = *all > 0 ? *all - m->img.apply_left : 0;
 }
 
-/* The image of that record does not come from those that are here. */
+/* The image of that record does not come from those that are here. Chunks of these that wait to
+ * leave would be named as of the other one. */
 static void other_image(struct model *m, const struct record *r)
 {
+	uint32_t outs = (uint32_t)m->memory.nodes_nr * m->server->conf->connections;
+
+	images_reset(m); /* Before chunks leave the queues, so that no other ones come in. */
+	for (uint32_t i = 0; i < outs; i++)
+		send_queue_drop(&m->img.out[i]);
 	m->img.slot = apply_slot(m, r);
 	m->img.half = r->applied & 1;
 	m->img.coded = false;
@@ -507,7 +513,6 @@ void apply_seal(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
-	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
 	update(m, FEED_SEAL);
@@ -539,7 +544,6 @@ void apply_learn(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
-	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
 	images_ask(m);
