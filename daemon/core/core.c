@@ -391,6 +391,13 @@ void core_now(const struct core *c, struct core_now *a)
 			       .record = c->step.has_record ? &c->step.record : NULL};
 }
 
+/* All members of its view have, unless a new coordinator has committed it: that one needs no vote
+ * of a member that it does not hear. It has asked this node first. */
+bool core_voted(const struct core *c, const struct core_id *id, uint16_t node)
+{
+	return core_adopted(c, id) && view_is_member(core_members(c), node);
+}
+
 bool core_names(const struct core *c, const void *table)
 {
 	const struct placement *const kept[] = {&c->conf.place,          &c->member.place,

@@ -49,10 +49,8 @@ struct core_conf {
 	/* [CORE_NODES_MAX] The names of the nodes, for texts. NULL: it has none yet. An entry may
 	 * change between two calls. */
 	const char *const *node_names;
-	uint32_t min_world, max_world,
-		/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its
-		 * own. */
-		local_world;
+	/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its own. */
+	uint32_t min_world, max_world, local_world;
 	uint64_t step_timeout_ns, repeat_ns;
 	/* The first step after a seal waits so long for trainers up to max_world, once min_world
 	 * have joined. 0: it does not. */
@@ -148,6 +146,8 @@ struct core_now {
 	const struct record *record;        /* The last one. NULL: none. */
 };
 void core_now(const struct core *c, struct core_now *a);
+/* Has that node certainly voted for the attempt with this id, which was committed? */
+bool core_voted(const struct core *c, const struct core_id *id, uint16_t node);
 /* Does any placement that the core keeps name this table, or may the core write to it? Otherwise
  * the shell may free it. */
 bool core_names(const struct core *c, const void *table);

@@ -3,10 +3,11 @@
  * the image to trainers and other nodes. model.c starts it, workers run the passes, and dispatch.c
  * brings image parts from other nodes. Image frames are named by the last step that changed weights
  * (content_step) and judged by it, never by view. A part is taken if its step is the one decided
- * here. A PREPARED node also takes a part of the attempt that it voted for, because its bytes prove
- * the commit. Chunks that were missed (a link fell) are asked for again, once a second. With
- * max_staleness = 1 there are two images. Each applied step is written to the one without the
- * newest weights, and the version of a chunk is the step that wrote it. */
+ * here. A PREPARED node takes a part of the attempt that it voted for, because its bytes prove the
+ * commit, and none of the image that this attempt overwrites. Chunks that were missed (a link fell)
+ * are asked for again, once a second. With max_staleness = 1 there are two images. Each applied
+ * step is written to the one without the newest weights, and the version of a chunk is the step
+ * that wrote it. */
 #include "data/apply.h"
 
 #include "base/check.h"
@@ -469,9 +470,15 @@ void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
 	*done = *all > 0 ? *all - m->img.apply_left : 0;
 }
 
-/* The image of that record does not come from those that are here. */
+/* The image of that record does not come from those that are here. Chunks of these that wait to
+ * leave would be named as of the other one. */
 static void other_image(struct model *m, const struct record *r)
 {
+	uint32_t outs = (uint32_t)m->memory.nodes_nr * m->server->conf->connections;
+
+	images_reset(m); /* Before chunks leave the queues, so that no other ones come in. */
+	for (uint32_t i = 0; i < outs; i++)
+		send_queue_drop(&m->img.out[i]);
 	m->img.slot = apply_slot(m, r);
 	m->img.half = r->applied & 1;
 	m->img.coded = false;
@@ -506,7 +513,6 @@ void apply_seal(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
-	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
 	update(m, FEED_SEAL);
@@ -538,7 +544,6 @@ void apply_learn(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	m->img.old_lacking = apply_makes_older(m) ? m->img.lacking : 0;
-	images_reset(m);
 	image_moved(m);
 	keep_mark(m, false);
 	images_ask(m);
@@ -565,16 +570,21 @@ void apply_settle_none(struct model *m)
 	settled(m);
 }
 
+/* From its vote on this node takes nothing but bytes of the attempt into the image that the attempt
+ * overwrites. They may be there already, by RDMA or from another primary, when a part of an older
+ * step arrives late over TCP. Codes land elsewhere, and deltas_fit() judges them. */
 bool apply_image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
 {
+	bool two = m->set.max_staleness > 0, open = m->attempt.voted && h->op != OP_IMAGE_CODES;
+
 	*slot = m->img.slot;
 	if (h->generation != m->generation || catchup_has(m, h->chunk) || deltas_busy(m, h->chunk))
 		return false;
 	if (m->sealed && h->step == m->content_step)
-		return images_lacks(m, h->chunk);
-	if (m->set.max_staleness > 0)
+		return (two || !open) && images_lacks(m, h->chunk);
+	if (two)
 		*slot ^= 1;
-	if (m->sealed && h->step == m->content_old && images_lacks_old(m, h->chunk))
+	if (m->sealed && !open && h->step == m->content_old && images_lacks_old(m, h->chunk))
 		return true;
 	/* With codes, this node makes the image of the chunk of the one before. */
 	if (m->deltas != NULL && catchup_will(m, h->chunk))

@@ -281,12 +281,12 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 }
 
 /* What that node shows or computes with may be overwritten only for a step that it voted for. It
- * may not be for a seal, or long after the step. */
+ * may not be for a seal, or long after the step. Over TCP it judges by itself what it takes. */
 static bool open_there(const struct model *m, const struct peer *p)
 {
 	return p->node < m->mr->nodes_nr && rdma_link_queues(p) != NULL &&
 	       m->mr->peer[p->node].known && m->record.outcome == RECORD_APPLIED &&
-	       m->record.id.step == m->content_step;
+	       m->record.id.step == m->content_step && core_voted(m->core, &m->record.id, p->node);
 }
 
 /* The place in that node's memory whose run has the chunk. NULL: there is none. */

@@ -284,6 +284,25 @@ static void test_answer_names_the_adopted_view(void **state)
 	lone_deinit(&l);
 }
 
+/* Who is no member has not, and of an older view it is not known. A new coordinator may commit what
+ * one of the members has not voted for. */
+static void test_who_has_voted(void **state)
+{
+	struct core_id id = lone_id(5, 2, 5, 1), seal = lone_record(5, 1, 4).id;
+	struct lone l;
+
+	(void)state;
+	member_init(&l);
+	member_commits(&l);
+	assert_true(core_voted(l.core, &id, A));
+	assert_true(core_voted(l.core, &id, B));
+	assert_false(core_voted(l.core, &id, CORE_NODES_MAX - 1));
+	assert_false(core_voted(l.core, &seal, A));
+	lone_msg(&l, A, (struct core_msg){.op = CORE_ASK, .id = {.term = 9, .generation = 1}});
+	assert_false(core_voted(l.core, &id, A));
+	lone_deinit(&l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -299,6 +318,7 @@ int main(void)
 		cmocka_unit_test(test_drained_of_an_older_attempt),
 		cmocka_unit_test(test_abort_of_a_newer_attempt),
 		cmocka_unit_test(test_answer_names_the_adopted_view),
+		cmocka_unit_test(test_who_has_voted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
