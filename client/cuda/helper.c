@@ -398,13 +398,19 @@ static enum shard_status pull_piece(struct shard_cuda *c, struct job *j, uint32_
 	return slot_busy(c, slot);
 }
 
-static enum shard_status pulled(struct shard_cuda *c, struct job *j)
+/* Whether pulls go without the ring. With the lock held. An image on the device does not count if
+ * it is of the connection before. What counts does not change while a pull is under way. */
+static bool pulls_straight(const struct shard_cuda *c)
+{
+	return c->image.pinned > 0 ||
+	       (c->image_there.at != 0 && c->image_there.mapped == c->mapped);
+}
+
+static enum shard_status pulled(struct shard_cuda *c, struct job *j, bool straight)
 {
 	enum shard_status rc = SHARD_OK;
 	uint32_t i = 0;
 	int slot = 0;
-	cu_ptr there;
-	const bool straight = c->image.pinned > 0 || device_image_at(c, 0, &there);
 
 	while (i < j->range_nr && rc == SHARD_OK) {
 		const struct shard_cuda_pull *r = &j->range[i];
@@ -443,20 +449,19 @@ static void pull_ended(struct shard_cuda *c, struct job *j, enum shard_status rc
 static void issue(struct shard_cuda *c)
 {
 	struct job *j = helper_job(c, c->issued + 1);
-	bool rings = j->kind == JOB_STAGED ||
-		     (j->kind == JOB_PULL && c->image.pinned == 0 && c->image_there.at == 0);
+	bool straight = j->kind == JOB_PULL && pulls_straight(c);
 	enum shard_status rc = SHARD_OK;
 	struct err e = {.status = SHARD_OK};
 
 	if (j->kind != JOB_PUSH && !dropped(c, j)) {
 		pthread_mutex_unlock(&c->lock);
-		if (rings && (rc = ring_make(&c->driver, &c->ring, &e)) != SHARD_OK) {
+		if (!straight && (rc = ring_make(&c->driver, &c->ring, &e)) != SHARD_OK) {
 			e.status = SHARD_CLOSED;
 			pthread_mutex_lock(&c->lock);
 			cuda_dead(c, &e);
 			return;
 		}
-		rc = j->kind == JOB_STAGED ? staged(c, j) : pulled(c, j);
+		rc = j->kind == JOB_STAGED ? staged(c, j) : pulled(c, j, straight);
 		pthread_mutex_lock(&c->lock);
 		if (j->kind == JOB_STAGED)
 			ended(c, j, rc);

@@ -2,13 +2,13 @@
 /* The image on GPUs, for trainers that read it there. model/join.c brings their requests, and
  * apply.c says what becomes of the image. Happy path: the first request for a GPU has a thread map
  * memory of it, whose handle a trainer can map as well. All chunks are copied there, and then the
- * request is answered. From then on each chunk that is published goes there, too: the update of a
- * chunk on the same GPU makes its image in this memory, and of any other chunk a copy is queued. A
- * trainer goes by versions that lie beside this memory, and move when the bytes are there. While a
- * copy is queued or under way it counts as a part of the image that leaves (m->img.sends), so that
- * nobody overwrites what it reads. It fails where the GPU has no chunk of the model, or no room.
- * Where a copy fails the GPU is lost, and the trainers that had the image are put out: they join
- * again, and read the image of this node. */
+ * request is answered, as later ones are when no copy is on its way. From then on each chunk that
+ * is published goes there, too: the update of a chunk on the same GPU makes its image in this
+ * memory, and of any other chunk a copy is queued. A trainer goes by versions that lie beside this
+ * memory, and move when the bytes are there. While a copy is queued or under way it counts as a
+ * part of the image that leaves (m->img.sends), so that nobody overwrites what it reads. It fails
+ * where the GPU has no chunk of the model, or no room. Where a copy fails the GPU is lost, and the
+ * trainers that had the image are put out: they join again, and read the image of this node. */
 #include "data/device_images.h"
 
 #include "base/check.h"
@@ -41,7 +41,7 @@ struct device_image {
 	struct model *m;
 	struct gpu *gpu;
 	enum { MAKING, FILLING, WHOLE, LOST } at;
-	/* Those that are to be answered when it is whole. */
+	/* Those that are to be answered when all of it is there. */
 	struct caller asker[ASKERS_MAX];
 	uint32_t askers_nr;
 	uint64_t *version; /* [chunks_nr] Which a chunk gets when it is there. NO_VERSION: none. */
@@ -284,9 +284,16 @@ static uint32_t lose(struct device_image *i)
 	return dropped;
 }
 
+static bool all_there(const struct device_image *i)
+{
+	return has_memory(i) && i->nr == 0 && i->under_way == 0;
+}
+
+/* Who asks while chunks are on their way here is answered when they have come, because it reads all
+ * of the image before it waits for versions. */
 static void maybe_whole(struct device_image *i)
 {
-	if (i->at != FILLING || i->nr > 0 || i->under_way > 0)
+	if (!all_there(i) || i->m->device_images->stopped)
 		return;
 	i->at = WHOLE;
 	for (uint32_t k = 0; k < i->askers_nr; k++)
@@ -548,12 +555,9 @@ enum shard_status device_images_ask(struct model *m, const struct device_images_
 	if (i->at == LOST)
 		return err_set(e, SHARD_UNSUPPORTED, "the image of \"%s\" on its GPU is lost",
 			       m->name);
-	if (i->at == WHOLE) {
-		answer(i, &a);
-		return SHARD_OK;
-	}
 	if (i->askers_nr == ASKERS_MAX)
 		return err_set(e, SHARD_BUSY, "too many trainers wait for the image on a GPU");
 	i->asker[i->askers_nr++] = a;
+	maybe_whole(i);
 	return SHARD_OK;
 }

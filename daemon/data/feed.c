@@ -32,21 +32,30 @@ void feed_end(struct model *m)
 		data_release(m);
 }
 
-/* A tag has the generation, what is being done, and the chunk. */
+/* A GPU has failed, and the model ends here. What its tier comes back with then was computed of
+ * anything, or not at all (tier_gpu_forsake()). */
+static bool forsaken(const struct model *m)
+{
+	return m->dropping && m->memory.tier_lost;
+}
+
+/* A tag has the generation, what is being done, and the chunk. What does not count leaves the image
+ * open, because trainers that had it may still look: the step is not there. */
 static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
 	struct model *m = owner;
 	uint32_t what = tag >> 24 & 0xff, chunk = tag & 0xffffff;
 	uint64_t missing = what == FEED_UPDATE ? 0 : r->unwritten;
+	bool counts = tag >> 32 == m->generation && !forsaken(m);
 
 	CHECK(m->img.feed.in_hand > 0);
 	m->img.feed.in_hand--;
 	m->img.kept += r->kept;
 	if (what == FEED_SEAL)
 		missing += r->nonfinite;
-	if (tag >> 32 == m->generation && r->image_there)
+	if (counts && r->image_there)
 		device_images_written(m, chunk);
-	if (tag >> 32 == m->generation)
+	if (counts)
 		apply_fed(m, (enum feed_what)what, chunk, missing);
 	/* Before the end of the step is told: whoever hears it may wait for the buffers, too. */
 	data_release(m);

@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,6 +96,19 @@ void trainer_looks(struct trainer *t, uint64_t ns)
 	pthread_mutex_lock(&t->client->lock); /* Over tcp a thread of the library runs. */
 	t->client->look_ns = ns;
 	pthread_mutex_unlock(&t->client->lock);
+}
+
+void trainer_cut(struct trainer *t)
+{
+	enum shard_status rc;
+
+	pthread_mutex_lock(&t->client->lock);
+	CHECK(shutdown(stream_fd(t->client->stream), SHUT_RDWR) == 0);
+	pthread_mutex_unlock(&t->client->lock);
+	while ((rc = shard_progress(t->client)) == SHARD_OK)
+		sched_yield();
+	EXPECT(SHARD_WORLD_CHANGED, rc);
+	EXPECT(SHARD_OK, shard_world_get(t->model, &t->world));
 }
 
 void trainer_begin(struct trainer *t)

@@ -39,6 +39,8 @@ void trainer_join(struct trainer *t, const char *address, enum shard_dtype image
 		  enum shard_dtype grad);
 /* Its connection is not made again where it breaks, unless a test says how long to look. */
 void trainer_looks(struct trainer *t, uint64_t ns);
+/* Its connection breaks while the daemon lives on, and is made again. After trainer_looks(). */
+void trainer_cut(struct trainer *t);
 void trainer_begin(struct trainer *t);
 /* Pushes `value` for every element, from memory of its own. */
 void trainer_push_all(struct trainer *t, float value);

@@ -106,11 +106,50 @@ static void test_mapped_anew(void **state)
 	trainer_end(&t);
 }
 
+/* A pull before the first begin, by a handle that has read the image on the device so far. That one
+ * is of the connection before, and there is neither another one yet nor host memory that is
+ * registered. */
+static void test_pull_first(void **state)
+{
+	struct shard_cuda_about about = SHARD_INIT(struct shard_cuda_about);
+	struct shard_cuda_opts o = SHARD_INIT(struct shard_cuda_opts);
+	struct shard_spec spec;
+	struct trainer t;
+	shard_cuda *cu;
+	void *weights;
+
+	(void)state;
+	trainer_spec(&spec, SHARD_F32, SHARD_F32);
+	spec.name = "first";
+	spec.settings = "optimizer=sgd lr=1 chunk_elems=1024 tier=gpu";
+	trainer_define_as(&t, cluster->node[0].unix_address, &spec);
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
+	trainer_looks(&t, 300 * NS_PER_SEC);
+	o.flags = SHARD_CUDA_BOUNCE | SHARD_CUDA_IMAGE;
+	CUDA(shard_cuda_open(&cu, t.model, &o));
+	CUDA(shard_cuda_tell(cu, &about));
+	assert_int_equal(about.image_device, 1);
+	weights = fakegpu_alloc(&gpu, N * sizeof(float));
+	weights_are(cu, weights, 0);
+	for (int i = 0; i < 2; i++) {
+		trainer_cut(&t);
+		weights_are(cu, weights, 0);
+		CUDA(shard_cuda_begin(cu, NULL, &t.step));
+		assert_non_null(shard_cuda_image(cu, 0));
+		weights_are(cu, weights, 0);
+		EXPECT(SHARD_OK, shard_abandon(t.model, "it only looked"));
+	}
+	CUDA(shard_cuda_close(&cu, pace_ms(10000)));
+	fakegpu_free(&gpu, weights);
+	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
+	trainer_end(&t);
+}
+
 static int set_up(void **state)
 {
 	(void)state;
-	cluster = cluster_make(1, NULL, NULL);
-	cluster_warm(cluster, CLUSTER_TMPFS);
+	cluster = cluster_make(1, NULL, "[daemon]\ngpu = auto\n");
+	cluster_warm(cluster, CLUSTER_SYSTEMD);
 	cluster_up(cluster);
 	fakegpu_open(&gpu);
 	return 0;
@@ -128,6 +167,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mapped_anew),
+		cmocka_unit_test(test_pull_first),
 	};
 
 	(void)argc;

@@ -13,6 +13,7 @@
 #include "lib/proc.h"
 #include "lib/rmtree.h"
 #include "lib/tool.h"
+#include "lib/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -358,6 +359,75 @@ static void test_dropped(void **state)
 	cluster_done(&on.cluster);
 }
 
+/* --- the image of a copy that is lost --- */
+
+/* Trains with gradients of 1 and lr=1 until the GPU fails, and returns what is kept of the image
+ * after that. Each weight of step N has to be N less than what was written. */
+static struct shard_kept kept_of(const char *settings)
+{
+	struct shard_kept kept = SHARD_INIT(struct shard_kept);
+	struct shard_result res = SHARD_INIT(struct shard_result);
+	struct shard_info info = SHARD_INIT(struct shard_info);
+	struct shard_spec spec;
+	struct trainer t;
+
+	trainer_spec(&spec, SHARD_F32, SHARD_F32);
+	spec.name = "m";
+	spec.settings = settings;
+	trainer_define_as(&t, on.cluster->node[0].unix_address, &spec);
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
+	while (shard_begin(t.model, NULL, &t.step) == SHARD_OK) {
+		trainer_push_all(&t, 1);
+		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+		if (shard_result(t.model, 0, pace_ms(20000), &res) != SHARD_OK)
+			break;
+	}
+	cluster_wait_log(on.cluster, 0, "event=copy_ended model=m", 1);
+	EXPECT(SHARD_OK, shard_keep(t.model, SHARD_IMAGE, pace_ms(20000), &kept));
+	for (uint32_t i = 0; i < TRAINER_TENSORS && !kept.mixed; i++) {
+		const float *w;
+
+		EXPECT(SHARD_OK, shard_tensor_info(t.model, i, &info));
+		w = (const float *)(const void *)((char *)kept.base + info.image_offset);
+		for (uint64_t k = 0; k < trainer_numel[i]; k++)
+			if (w[k] != trainer_weight(i, k) - (float)kept.step)
+				fail_msg("step %llu: element %llu of tensor %u is %g, not %g",
+					 (unsigned long long)kept.step, (unsigned long long)k, i,
+					 (double)w[k],
+					 (double)(trainer_weight(i, k) - (float)kept.step));
+	}
+	trainer_end(&t);
+	return kept;
+}
+
+/* A trainer keeps the image of a model whose last chunks were being updated when the GPU failed.
+ * It is told that the image is of no step, or the weights are those of the step that it is told. */
+static void test_kept(void **state)
+{
+	static const char *const more[] = {"", " gpu_share=60"};
+	uint32_t mixed = 0;
+	char fail[64], settings[128];
+
+	(void)state;
+	for (unsigned nth = 60; nth < 84; nth++) {
+		struct shard_kept kept;
+
+		snprintf(fail, sizeof(fail), "cuEventSynchronize %u 719", nth);
+		snprintf(settings, sizeof(settings),
+			 "optimizer=sgd lr=1 chunk_elems=1024 tier=gpu%s", more[nth % 2]);
+		on.cluster = cluster_make(1, NULL, "[daemon]\ngpu = auto\n");
+		CHECK(setenv("FAKE_CUDA_FAIL", fail, 1) == 0);
+		cluster_up(on.cluster);
+		CHECK(unsetenv("FAKE_CUDA_FAIL") == 0);
+		kept = kept_of(settings);
+			      (unsigned long long)kept.step);
+			      mixed += kept.mixed;
+			      shard_unmap(&kept);
+			      cluster_done(&on.cluster);
+	}
+	assert_true(mixed > 0);
+}
+
 /* --- a start --- */
 
 static void test_named_gone(void **state)
@@ -397,6 +467,7 @@ int main(int argc, char **argv)
 		TEST(test_kernel_fails), TEST(test_calls_fail), TEST(test_to_memory),
 		TEST(test_hangs),        TEST(test_elected),    TEST(test_lone_restored),
 		TEST(test_lone_lost),    TEST(test_dropped),    TEST(test_named_gone),
+		TEST(test_kept),
 	};
 
 	fakegpu_path(argv);

@@ -428,6 +428,33 @@ static void test_killed(void **state)
 	cluster_done(&cluster);
 }
 
+/* A trainer asks for the image again while chunks of node b are there in main memory, and their
+ * copies to the GPU are still under way. */
+static void test_cut(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	cluster = cluster_make(2, NULL, "[daemon]\ngpu = auto\n");
+	for (int n = 0; n < 2; n++) {
+		/* What node b sends comes when node a has made its own chunks. */
+		CHECK(setenv("FAKE_CUDA_DELAY_US", n ? "40000" : "20000", 1) == 0);
+		cluster_spawn(cluster, n);
+	}
+	for (int n = 0; n < 2; n++)
+		cluster_ready(cluster, n);
+	CHECK(unsetenv("FAKE_CUDA_DELAY_US") == 0);
+	rig_open(&r, cluster->node[0].unix_address, "m", SHARD_F32, TIER, 0);
+	for (int k = 0; k < 8; k++) {
+		step(&r);
+		trainer_cut(&r.t);
+	}
+	step(&r);
+	assert_int_equal(cluster_logged(cluster, 0, "event=device_image model=m"), 1);
+	rig_close(&r);
+	cluster_done(&cluster);
+}
+
 /* A step that may end with the daemon. */
 static enum shard_status try_step(struct rig *r)
 {
@@ -740,7 +767,7 @@ int main(int argc, char **argv)
 		TEST(test_killed),    TEST(test_trainer_ends), TEST(test_skip_and_restore),
 		TEST(test_refused),   TEST(test_library),      TEST(test_frames),
 		TEST(test_no_export), TEST(test_device_fails), TEST(test_meanwhile),
-		TEST(test_stops),     TEST(test_dropped),
+		TEST(test_stops),     TEST(test_dropped),      TEST(test_cut),
 	};
 
 	if (argc > 1)
