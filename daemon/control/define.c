@@ -96,7 +96,9 @@ static void links_up(struct model *m)
 		if (s->peer[n] == NULL || !s->peer[n]->up)
 			continue;
 		apply_node_back(m, n);
-		if (lead_on(s) || (m->memory.why != NULL && !define_told_by_model(s, n)))
+		/* An older release takes it for an error where nobody is elected. */
+		if (lead_on(s) || (m->memory.why != NULL && !define_told_by_model(s, n) &&
+				   s->peer[n]->wire_minor >= WIRE_HELD))
 			have_say(m, n, true); /* Before any frame of the core. */
 		if (!lead_on(s) && !define_told_by_model(s, n))
 			model_link_up(m, n, s->peer[n]->incarnation, NULL);

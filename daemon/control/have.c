@@ -151,6 +151,8 @@ enum shard_status have_model(struct peer *p, const struct wire_head *h, const Sh
 	return st;
 }
 
+/* A node of an older release takes it for an error and ends the link. That is meant: its cores know
+ * of no other way to hear that memory is gone. */
 void have_gone(struct model *m, const char *why)
 {
 	struct wire_head h = {.op = OP_HELD, .model = m->id};
@@ -197,6 +199,9 @@ enum shard_status have_held(struct peer *p, const struct wire_head *h, const Sha
 	struct server *s = p->server;
 	struct model *m = model_find(s, h->model);
 
+	if (WIRE_MINOR < WIRE_HELD && (!lead_on(s) || body->incarnation == 0))
+		return err_set(e, SHARD_PROTOCOL, "node %s tells of its memory of model %u",
+			       members_name(s, p->node), h->model); /* For tests: it was so. */
 	if (body->incarnation == 0) {
 		gone_there(p, m != NULL ? m : model_making(s, h->model), body->why);
 		return SHARD_OK;

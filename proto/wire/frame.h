@@ -35,6 +35,7 @@ enum wire_since {
 	WIRE_HEALTH = 9,  /* What a node finds wrong, and what the coordinator knows of models. */
 	WIRE_SHARES = 10, /* Gradients that the ranks of a node push in shares. */
 	WIRE_DEVICE = 11, /* Images on the GPUs of trainers. */
+	WIRE_HELD = 11,   /* HELD of one model whose copy was lost, where nobody is elected. */
 };
 #define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */
