@@ -491,15 +491,24 @@ void drop_compare(struct server *s)
 		if (!drop_in_hand_id(s, id))
 			peer_tell(s, server_coordinator(s), &h, NULL);
 	}
+	list_each(it, &s->anew.unmade) { /* Nobody may want them any more. */
+		struct wire_head h = {.op = OP_PING, .model = list_of(it, struct unmade, link)->id};
+
+		if (model_find(s, h.model) == NULL)
+			peer_tell(s, server_coordinator(s), &h, NULL);
+	}
 }
 
 void drop_unknown(struct peer *p, uint32_t model, bool has)
 {
 	struct wire_head h = {.op = OP_MODEL_DROP, .model = model};
 	const struct drop *d = find(p->server, model);
+	const struct unmade *u = unmade_find(p->server, model);
 
 	if (d != NULL && named(d))
 		return; /* it is told later */
+	if (u != NULL && !u->over)
+		return; /* it is made anew here, of the other node's copy */
 	/* A coordinator that was elected without its memory does not know what it has to lead. */
 	if (d == NULL && has && known_elsewhere(p->server, model))
 		return;

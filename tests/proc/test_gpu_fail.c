@@ -8,12 +8,14 @@
  */
 #include "base/check.h"
 #include "lib/crew.h"
+#include "lib/cutter.h"
 #include "lib/fakegpu.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/rmtree.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +84,8 @@ struct begins {
 	const char *settings, *ram; /* Of the models. */
 	const char *lines;          /* Of the configuration. NULL: none. */
 	enum cluster_warm warm;
-	bool apart; /* The trainers on the GPU are processes, which end when it is lost. */
+	bool between; /* Links lead through a cutter. */
+	bool apart;   /* The trainers on the GPU are processes, which end when it is lost. */
 };
 
 /* Starts the nodes, with checkpoints in folder/saves, and two trainers of each model. */
@@ -93,6 +96,8 @@ static void begin(const struct begins *b)
 	snprintf(model, sizeof(model), "checkpoint_dir = %s/saves\n", on.folder);
 	on.cluster =
 		cluster_make(b->nodes_nr, model, b->lines ? b->lines : "[daemon]\ngpu = auto\n");
+	if (b->between)
+		cluster_between(on.cluster);
 	if (b->warm < CLUSTER_WARM_NR)
 		cluster_warm(on.cluster, b->warm);
 	for (int n = 0; n < b->nodes_nr; n++) {
@@ -359,6 +364,81 @@ static void test_dropped(void **state)
 	cluster_done(&on.cluster);
 }
 
+/* --- a copy that is not made again yet --- */
+
+static void ends(void)
+{
+	for (int i = 0; i < 2; i++)
+		assert_int_not_equal(proc_wait(on.trainer[i], pace_ms(20000)), -1);
+	(void)crew_finish(on.ram);
+	cluster_done(&on.cluster);
+}
+
+/* A node has lost its copy, and its link before the coordinator asked for another one. Meanwhile
+ * the model is dropped. When the link is back the node hears of it, and nobody waits any more. */
+static void test_dropped_away(void **state)
+{
+	const struct begins b = {.nodes_nr = 2,
+				 .fails_on = 1,
+				 .fail = "cuLaunchKernel 600 700",
+				 .settings = GPU " replicas=2",
+				 .ram = "chunk_elems=1024 replicas=2",
+				 .between = true,
+				 .apart = true};
+	struct trainer t;
+	char w[400];
+
+	(void)state;
+	begin(&b);
+	cluster_wait_log(on.cluster, 1, "event=sealed model=m", 1);
+	cutter_lose(on.cluster->cutter, OP_MODEL);
+	cluster_wait_log(on.cluster, 1, "event=copy_ended model=m", 1);
+	cutter_part(on.cluster->cutter, 0, 1, CUTTER_ENDS);
+	cluster_wait_log(on.cluster, 0, "event=link_down peer=b", 1);
+	tool_expect(0, "", "shardctl", words(w, "model drop --force", "m"));
+	cutter_lose(on.cluster->cutter, 0);
+	cutter_part(on.cluster->cutter, 0, 1, CUTTER_WHOLE);
+	cluster_wait_log(on.cluster, 1, "event=link_up peer=a", 2);
+	trainer_connect(&t, on.cluster->node[1].unix_address);
+	EXPECT(SHARD_NOT_FOUND, shard_attach(t.client, "m", &t.model));
+	trainer_end(&t);
+	ends();
+}
+
+/* The coordinator has lost its copy and cannot make another one, because the model's file is away.
+ * A node whose link is made again meanwhile keeps its copy. */
+static void test_kept_elsewhere(void **state)
+{
+	const struct begins b = {.nodes_nr = 2,
+				 .fails_on = 0,
+				 .fail = "cuLaunchKernel 600 700",
+				 .settings = GPU " replicas=2",
+				 .ram = "chunk_elems=1024 replicas=2",
+				 .between = true};
+	char path[200], away[220], *log, *at;
+	uint32_t id;
+
+	(void)state;
+	begin(&b);
+	cluster_wait_log(on.cluster, 0, "event=sealed model=m", 1);
+	log = cluster_log(on.cluster, 0);
+	at = strstr(log, "event=model model=m id=");
+	assert_non_null(at);
+	id = (uint32_t)strtoul(strstr(at, "id=") + 3, NULL, 10);
+	free(log);
+	snprintf(path, sizeof(path), "%s/model-%08x", on.cluster->node[0].state, id);
+	snprintf(away, sizeof(away), "%s/away", on.folder);
+	assert_int_equal(rename(path, away), 0);
+	cluster_wait_log(on.cluster, 0, "event=model_not_made model=m", 1);
+	cutter_cut(on.cluster->cutter);
+	cluster_wait_log(on.cluster, 1, "event=link_up peer=a", 2);
+	assert_int_equal(rename(away, path), 0);
+	cluster_wait_log(on.cluster, 0, "event=learned model=m", 1);
+	assert_int_equal(cluster_logged(on.cluster, 1, "event=drop model=m"), 0);
+	more(on.gpu, 3);
+	end(2);
+}
+
 /* --- the image of a copy that is lost --- */
 
 /* Trains with gradients of 1 and lr=1 until the GPU fails, and returns what is kept of the image
@@ -463,10 +543,10 @@ int main(int argc, char **argv)
 {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_kernel_fails), TEST(test_calls_fail), TEST(test_to_memory),
-		TEST(test_hangs),        TEST(test_elected),    TEST(test_lone_restored),
-		TEST(test_lone_lost),    TEST(test_dropped),    TEST(test_named_gone),
-		TEST(test_kept),
+		TEST(test_kernel_fails), TEST(test_calls_fail),   TEST(test_to_memory),
+		TEST(test_hangs),        TEST(test_elected),      TEST(test_lone_restored),
+		TEST(test_lone_lost),    TEST(test_dropped),      TEST(test_named_gone),
+		TEST(test_kept),         TEST(test_dropped_away), TEST(test_kept_elsewhere),
 	};
 
 	fakegpu_path(argv);
