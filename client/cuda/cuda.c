@@ -353,6 +353,10 @@ static void free_memory(struct shard_cuda *c)
 {
 	for (shard_ticket t = c->done + 1; t <= c->last && c->job != NULL; t++)
 		free(c->job[t % c->jobs_cap].range);
+	for (struct text *t = c->told, *next; t != NULL; t = next) {
+		next = t->next;
+		free(t);
+	}
 	free(c->job);
 	free(c->spare);
 	spans_deinit(&c->spans);
@@ -515,6 +519,24 @@ enum shard_status shard_cuda_close(shard_cuda **cuda, int64_t timeout_ms)
 
 /* --- what it tells --- */
 
+/* A sentence that stays as it is, for callers. With the lock held. */
+static const char *lasting(struct shard_cuda *c, const char *text)
+{
+	size_t bytes = strlen(text) + 1;
+	struct text *t = c->told;
+
+	while (t != NULL && strcmp(t->text, text) != 0)
+		t = t->next;
+	if (t != NULL)
+		return t->text;
+	if ((t = malloc(sizeof(*t) + bytes)) == NULL)
+		return "no memory for the sentence";
+	memcpy(t->text, text, bytes);
+	t->next = c->told;
+	c->told = t;
+	return t->text;
+}
+
 enum shard_status shard_cuda_tell(shard_cuda *c, struct shard_cuda_about *about)
 {
 	struct shard_cuda_about a = {.size = sizeof(a)}, theirs;
@@ -526,11 +548,11 @@ enum shard_status shard_cuda_tell(shard_cuda *c, struct shard_cuda_about *about)
 		return rc;
 	a.device = c->ordinal;
 	a.driver = c->version;
+	pthread_mutex_lock(&c->lock);
 	a.grad_pinned = c->arena.pinned > 0;
 	a.image_pinned = c->image.pinned > 0;
 	a.registered_bytes = c->arena.pinned + c->image.pinned;
-	a.why = c->why.text;
-	pthread_mutex_lock(&c->lock);
+	a.why = lasting(c, c->why.text);
 	a.image_device = c->image_there.at != 0;
 	a.pushed_bytes = c->pushed_bytes;
 	a.pulled_bytes = c->pulled_bytes;

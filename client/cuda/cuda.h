@@ -21,6 +21,11 @@ struct tensor {
 	bool frozen;
 };
 
+struct text {
+	struct text *next;
+	char text[];
+};
+
 struct device_image { /* In memory of shardd. */
 	cu_ptr at;    /* 0: there is none. */
 	size_t bytes;
@@ -69,7 +74,8 @@ struct shard_cuda {
 	struct pin arena, image;
 	uint64_t mapped; /* shard_info.mapped of the memory that is registered. */
 	struct shard_cuda_opts opts;
-	struct err why; /* Why something is not registered, or not there. */
+	struct err why;    /* Why something is not registered, or not there. With the lock. */
+	struct text *told; /* What shard_cuda_tell() has handed out of it, until the end. */
 	/* It changes with the lock in shard_cuda_begin() alone, after the model was joined again.
 	 */
 	struct device_image image_there;

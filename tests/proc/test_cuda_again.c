@@ -115,6 +115,7 @@ static void test_pull_first(void **state)
 	struct shard_cuda_opts o = SHARD_INIT(struct shard_cuda_opts);
 	struct shard_spec spec;
 	struct trainer t;
+	char why[512];
 	shard_cuda *cu;
 	void *weights;
 
@@ -139,6 +140,17 @@ static void test_pull_first(void **state)
 		weights_are(cu, weights, 0);
 		EXPECT(SHARD_OK, shard_abandon(t.model, "it only looked"));
 	}
+	/* What was told stays as it is, also when the next begin finds another reason. */
+	snprintf(why, sizeof(why), "%s", about.why);
+	gpu.fake_cuda_fail("cuMemImportFromShareableHandle", 1, 2);
+	trainer_cut(&t);
+	CUDA(shard_cuda_begin(cu, NULL, &t.step));
+	gpu.fake_cuda_fail(NULL, 0, 0);
+	assert_null(shard_cuda_image(cu, 0));
+	assert_string_equal(about.why, why);
+	CUDA(shard_cuda_tell(cu, &about));
+	assert_non_null(strstr(about.why, "cuMemImportFromShareableHandle"));
+	EXPECT(SHARD_OK, shard_abandon(t.model, "it only looked"));
 	CUDA(shard_cuda_close(&cu, pace_ms(10000)));
 	fakegpu_free(&gpu, weights);
 	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
