@@ -130,23 +130,20 @@ void fake_end_stream(stream_t s);
 	__attribute__((visibility("default"))) int name(__VA_ARGS__);                              \
 	__attribute__((visibility("default"))) int name(__VA_ARGS__)
 
-/* Ends the process: the real driver does not define what happens. */
-void fake_undefined(const char *what);
+void fake_undefined(const char *what); /* Ends the process: CUDA says nothing of that. */
 void fake_push(stream_t s, struct op op);
 stream_t fake_stream_new(ctx_t ctx);
 /* The stream or event behind a handle, or NULL. The stream is of that context. */
 stream_t fake_stream(stream_t handle, ctx_t ctx);
 event_t fake_event(event_t handle);
-/* The memory that an address is in, or NULL. */
-struct memory *fake_memory(const void *at);
+struct memory *fake_memory(const void *at); /* That the address is in, or NULL. */
 bool fake_overlaps(const char *base, size_t bytes);
 struct memory *fake_add(int kind, char *base, char *inside, size_t bytes);
 /* Where the streams find a range of device memory. NULL: it is no such range. Ends the process if
  * the device of the context may not do that with it. */
 char *fake_inside(ctx_t ctx, ptr_t at, size_t bytes, int what);
-/* Runs a kernel as an operation of a stream. */
-void fake_run(ctx_t ctx, const struct op *o);
-uint64_t fake_used(int device); /* Bytes. */
+void fake_run(ctx_t ctx, const struct op *o); /* A kernel, as an operation of a stream. */
+uint64_t fake_used(int device);               /* Bytes. */
 void fake_memory_counts(struct fake_counts *counts);
 void fake_launch_counts(struct fake_counts *counts);
 /* All of it that is of a device is gone, as with the process that made it. */
@@ -156,8 +153,7 @@ void fake_remove(struct memory *m);
 int fake_attribute(int which);
 bool fake_direct(const struct memory *m);             /* It was made for network devices. */
 void fake_dma_over(const char *inside, size_t bytes); /* Nothing is there any more. */
-/* True if an operation that is not done uses it. */
-bool fake_in_use(const struct memory *m);
+bool fake_in_use(const struct memory *m);             /* By an operation that is not done. */
 /* How a range of this process is mapped: 0 not at all, 1 somewhere read-only, 2 writable. */
 int fake_mapped(const char *base, size_t bytes);
 
