@@ -284,6 +284,7 @@ most 4 slowest
 awk -v t=$((SECONDS - began)) -v what="check${everything:+-all}" '
 	{ p += $1; f += $2; s += $3; cpu += $5 }
 	END {
-		printf "%s: %d s, and %d s of processors\n%d passed, %d failed, %d skipped\n", what, t, p, f, s
+		printf "%s: %d s%s\n", what, t, what == "check" ? "" : ", " int(cpu / 1000) " s of processors"
+		printf "%d passed, %d failed, %d skipped\n", p, f, s
 		exit f > 0 || p == 0
 	}' "$results"
