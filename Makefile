@@ -288,15 +288,15 @@ $(FAKE_CUDA) $(OLD_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libsh
 	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) $(filter-out %.map,$^) -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
 # are missing, or nothing of the wire is the same. An older one also refuses newer uses of HELD.
-$(B)/tests/older/hello.o $(B)/tests/older/have.o: CPPFLAGS += -DWIRE_MINOR=0u
-$(B)/tests/newer/hello.o $(B)/tests/newer/have.o: CPPFLAGS += -DWIRE_VERSION=2u
+$(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
+$(B)/tests/newer/hello.o: CPPFLAGS += -DWIRE_VERSION=2u
 $(B)/tests/older/hello.o $(B)/tests/newer/hello.o: daemon/link/hello.c | $(PB)
-$(B)/tests/older/have.o $(B)/tests/newer/have.o: daemon/control/have.c | $(PB)
-$(foreach r,older newer,$(B)/tests/$r/hello.o $(B)/tests/$r/have.o):
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
 	$(compile)
-$(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/tests/%/have.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
+$(B)/tests/older/shardd: $(B)/tests/older/held.o
+$(B)/tests/older/shardd: LDFLAGS += -Wl,--wrap=have_held
+$(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
 $(B)/tests/proc/test_releases $(B)/tests/proc/test_shares $(B)/tests/proc/test_save_client $(B)/tests/proc/test_own_dtypes $(B)/tests/proc/test_values $(B)/tests/proc/test_set_hyper: $(RELEASES)
 # A daemon whose memory or processor is bad, when a file says so.

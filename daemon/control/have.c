@@ -199,9 +199,6 @@ enum shard_status have_held(struct peer *p, const struct wire_head *h, const Sha
 	struct server *s = p->server;
 	struct model *m = model_find(s, h->model);
 
-	if (WIRE_MINOR < WIRE_HELD && (!lead_on(s) || body->incarnation == 0))
-		return err_set(e, SHARD_PROTOCOL, "node %s tells of its memory of model %u",
-			       members_name(s, p->node), h->model); /* For tests: it was so. */
 	if (body->incarnation == 0) {
 		gone_there(p, m != NULL ? m : model_making(s, h->model), body->why);
 		return SHARD_OK;

@@ -712,8 +712,7 @@ bool mr_codes_overwritten(const struct model *m, uint32_t chunk)
 		if (!rp->told && rp->untold != m->step)
 			continue;
 		for (uint32_t i = 0; i < rp->runs_nr; i++)
-			if (chunk >= rp->run[i].first &&
-			    chunk - rp->run[i].first < rp->run[i].chunks)
+			if (mr_run_has(&rp->run[i], chunk))
 				return true;
 	}
 	return false;

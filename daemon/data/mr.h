@@ -34,6 +34,11 @@ struct mr_run { /* Chunks of an image that lie one after the other. */
 	uint32_t first, chunks;
 };
 
+static inline bool mr_run_has(const struct mr_run *r, uint32_t chunk)
+{
+	return chunk >= r->first && chunk - r->first < r->chunks;
+}
+
 struct mr_place {
 	uint64_t address;
 	uint32_t rkey, image;

@@ -294,8 +294,7 @@ static const struct mr_place *place_with(const struct mr_place *at, uint32_t nr,
 					 uint32_t chunk)
 {
 	for (uint32_t i = 0; i < nr; i++)
-		if (at[i].image == image && chunk >= at[i].run.first &&
-		    chunk - at[i].run.first < at[i].run.chunks)
+		if (at[i].image == image && mr_run_has(&at[i].run, chunk))
 			return &at[i];
 	return NULL;
 }

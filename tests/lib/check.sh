@@ -21,33 +21,23 @@ results=$work/results
 : >"$results"
 jobs=$(nproc)
 began=$SECONDS
-export WERROR=1 MAKE="$make" TIMEFORMAT='%U %S'
+export WERROR=1 MAKE="$make"
 
 wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
-
-# guarded LOG SECONDS COMMAND...: guard.sh, and $cpu is what it took of a processor, in ms.
-guarded()
-{
-	local rc
-	cpu=$({ time tests/lib/guard.sh "$@" 2>&3; } 3>&2 2>&1)
-	rc=$?
-	cpu=$(awk '{ t += $1 + $2 } END { print int(t * 1000) }' <<<"$cpu")
-	return $rc
-}
 
 # step NAME WHAT COMMAND...: runs one test. Its output goes to a log, and its last line is shown.
 step()
 {
-	local name=$1 what=$2 log start=$SECONDS cpu
+	local name=$1 what=$2 log start=$SECONDS
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	if guarded "$log" "${STEP_TIMEOUT:-300}" "$@"; then
-		echo "1 0 0 $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
+	if tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"; then
+		echo "1 0 0 $(((SECONDS - start) * 1000)) $(cat "$log.cpu") $what" >>"$results"
 		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" \
 			$((SECONDS - start))
 	else
-		echo "0 1 0 $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
+		echo "0 1 0 $(((SECONDS - start) * 1000)) $(cat "$log.cpu") $what" >>"$results"
 		{
 			printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start))
 			tail -${TAIL:-40} "$log" | sed 's/^/     | /'
@@ -222,11 +212,11 @@ step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 # and the names of those that fail are printed.
 pytests()
 {
-	local name=$1 what=$2 start=$SECONDS log rc p f s sum cpu
+	local name=$1 what=$2 start=$SECONDS log rc p f s sum
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	guarded "$log" "${STEP_TIMEOUT:-1500}" "$@"
+	tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-1500}" "$@"
 	rc=$?
 	sum=$(grep -E '^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' "$log" | tail -1)
 	count() {
@@ -235,7 +225,7 @@ pytests()
 	}
 	p=$(count passed) f=$(count '(failed|error)') s=$(count skipped)
 	[ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
-	echo "$p $f $s $(((SECONDS - start) * 1000)) $cpu $what" >>"$results"
+	echo "$p $f $s $(((SECONDS - start) * 1000)) $(cat "$log.cpu") $what" >>"$results"
 	printf '%-4s %-34s %s  %d s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$what" \
 		"${sum:-$(tail -1 "$log" | cut -c1-90)}" $((SECONDS - start))
 	[ "$f" = 0 ] && return

@@ -5,6 +5,7 @@
 # is now, with whatever else it has to do, is measured before anything is killed, and the bound
 # grows with it, so a slow or busy machine fails no test. The exit status is the command's own, or
 # 124 after a hang. The command runs in a process group of its own, and the whole group is killed.
+# LOG.cpu says what it took of a processor, in milliseconds.
 set -u
 . "$(dirname "$0")/pace.sh"
 log=$1 bound=$2
@@ -58,4 +59,7 @@ if [ -e "$log.hung" ]; then
 	rc=124
 fi
 kill "$watcher" 2>/dev/null
+times >"$log.cpu" # A pipe would have a shell of its own, and that has no times.
+awk -F'[ms ]+' 'NR == 2 { print int(($1 * 60 + $2 + $3 * 60 + $4) * 1000) }' "$log.cpu" >"$log.ms"
+mv "$log.ms" "$log.cpu"
 exit "$rc"

@@ -10,16 +10,15 @@ here=$(dirname "$0")
 shift
 logs=$results.logs
 mkdir -p "$logs"
-export LC_ALL=C TIMEFORMAT='%U %S'
+export LC_ALL=C
 
 one()
 {
-	local program=$1 name=${1#*/tests/} log start rc p f s ms cpu note=
+	local program=$1 name=${1#*/tests/} log start rc p f s ms note=
 	log=$logs/${name//\//-}.log
 	start=$(date +%s%N)
-	cpu=$({ time "$here/guard.sh" "$log" "${TIMEOUT:-120}" "$program" 2>&3; } 3>&2 2>&1)
+	"$here/guard.sh" "$log" "${TIMEOUT:-120}" "$program"
 	rc=$?
-	cpu=$(awk '{ t += $1 + $2 } END { print int(t * 1000) }' <<<"$cpu")
 	ms=$((($(date +%s%N) - start) / 1000000))
 	p=$(grep -c '^\[       OK \]' "$log")
 	f=$(grep '^\[  FAILED  \] [^0-9]' "$log" | sort -u | grep -vc 'test(s)')
@@ -28,7 +27,7 @@ one()
 	if [ "$rc" != 0 ] && [ "$f" = 0 ]; then
 		f=1 note="${note:- (exit $rc)}"
 	fi
-	printf '%s %s %s %s %s %s\n' "$p" "$f" "$s" "$ms" "$cpu" "$name" >>"$results"
+	printf '%s %s %s %s %s %s\n' "$p" "$f" "$s" "$ms" "$(cat "$log.cpu")" "$name" >>"$results"
 	printf '%-4s %-34s %3d passed%s%s  %d.%d s%s\n' "$([ "$f" = 0 ] && echo ok || echo FAIL)" "$name" "$p" \
 		"$([ "$f" = 0 ] || echo ", $f failed")" "$([ "$s" = 0 ] || echo ", $s skipped")" \
 		$((ms / 1000)) $((ms / 100 % 10)) "$note"
