@@ -391,8 +391,9 @@ void core_now(const struct core *c, struct core_now *a)
 			       .record = c->step.has_record ? &c->step.record : NULL};
 }
 
-/* All members of its view have, unless a new coordinator has committed it: that one needs no vote
- * of a member that it does not hear. It has asked this node first. */
+/* A commit in the view of this node has the votes of all members. One by a coordinator that came
+ * later may lack the vote of a member that it does not hear, and such a coordinator has asked this
+ * node first. */
 bool core_voted(const struct core *c, const struct core_id *id, uint16_t node)
 {
 	return core_adopted(c, id) && view_is_member(core_members(c), node);
