@@ -370,7 +370,7 @@ help:
 	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process; CODEC=int8 or int4, TIER=nvme, mixed or gpu' \
 	  'make demo-kill' 'the same while trainers and daemons die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
-	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
+	  'make check' 'install what is missing, build, run the tests: a quarter of an hour on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
 	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
 	  'make check-python-frameworks' 'the same with Lightning and Ray, which are installed below build/: not part of CI' \

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh BUILD [all]: runs the checks of `make check`, or with `all` those of `make check-all`,
-# after `make deps`. The last lines are what failed (again), the slowest and the dearest tests and "N
-# passed, N failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that
-# fails prints the end of its log, and the others still run. STEPS="a b" runs only these. A person
-# waits for `make check`, so it takes a few minutes on two cores. A test program can have a comment
-# line that puts it elsewhere: "// check: all" (it takes long, so only make check-all runs it) or
-# "// check: alone" (it measures time, so nothing else runs beside it). A program may have longer
-# tests that it runs only if CHECK_ALL is set.
+# after `make deps`. The last lines are what failed (again), the slowest and the dearest tests and
+# "N passed, N failed, N skipped". A step is one test unless its programs count their own
+# (run.sh). A step that fails prints the end of its log, and the others still run. STEPS="a b"
+# runs only these. A person waits for `make check`, so it takes a quarter of an hour on two cores.
+# A test program can have a comment line that puts it elsewhere: "// check: all" (it takes long,
+# so only make check-all runs it) or "// check: alone" (it measures time, so nothing else runs
+# beside it). A program may have longer tests that it runs only if CHECK_ALL is set.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
