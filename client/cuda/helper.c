@@ -108,7 +108,7 @@ static void push_done(struct shard_cuda *c, struct job *j)
 		return;
 	pthread_mutex_unlock(&c->lock);
 	rc = shard_push(c->model, j->tensor, j->first, j->count, NULL, j->dtype,
-			j->flags & SHARD_SHARE, NULL);
+			j->flags & (SHARD_SHARE | SHARD_DEVICE), NULL);
 	pthread_mutex_lock(&c->lock);
 	ended(c, j, rc);
 }
@@ -443,8 +443,8 @@ static void pull_ended(struct shard_cuda *c, struct job *j, enum shard_status rc
 static void issue(struct shard_cuda *c)
 {
 	struct job *j = helper_job(c, c->issued + 1);
-	bool rings = j->kind == JOB_STAGED ||
-		     (j->kind == JOB_PULL && c->image.pinned == 0 && c->image_there.at == 0);
+	bool rings = j->kind == JOB_STAGED || (j->kind == JOB_PULL && c->image.pinned == 0 &&
+					       c->there[DEVICE_IMAGE].at == 0);
 	enum shard_status rc = SHARD_OK;
 	struct err e = {.status = SHARD_OK};
 
