@@ -298,7 +298,7 @@ $(B)/tests/older/shardd: $(B)/tests/older/held.o
 $(B)/tests/older/shardd: LDFLAGS += -Wl,--wrap=have_held
 $(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
-$(B)/tests/proc/test_releases $(B)/tests/proc/test_shares $(B)/tests/proc/test_save_client $(B)/tests/proc/test_own_dtypes $(B)/tests/proc/test_values $(B)/tests/proc/test_set_hyper: $(RELEASES)
+$(B)/tests/proc/test_releases $(B)/tests/proc/test_gpu_grads $(B)/tests/proc/test_shares $(B)/tests/proc/test_save_client $(B)/tests/proc/test_own_dtypes $(B)/tests/proc/test_values $(B)/tests/proc/test_set_hyper: $(RELEASES)
 # A daemon whose memory or processor is bad, when a file says so.
 ODD_WRAP := -Wl,--wrap=grad_copied,--wrap=grad_reduced,--wrap=apply_stage
 $(B)/tests/odd/shardd: $(B)/tests/odd/lies.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)

@@ -56,6 +56,7 @@ void cover_reset(struct cover *c, cover_complete_fn complete, void *arg)
 {
 	for (uint32_t t = 0; t < c->layout->tensors_nr; t++) {
 		c->tensors[t].claimed = 0;
+		c->tensors[t].lies = LIES_NOWHERE;
 		c->tensors[t].absent = c->tensors[t].shared = false;
 		c->tensors[t].spans_nr = 0;
 	}

@@ -13,7 +13,10 @@ struct span {
 	uint64_t first, end;
 };
 
+enum lies { LIES_NOWHERE, LIES_HERE, LIES_ON_DEVICE };
+
 struct cover_tensor {
+	enum lies lies;   /* Where what was pushed of it is. Owner: device.c, but for the reset. */
 	uint64_t claimed; /* Elements. */
 	bool absent;      /* shard_push_none() was called for it. */
 	bool shared;      /* It has a share, and the other ranks of the node have the rest. */

@@ -47,6 +47,7 @@ void handle_free(struct shard_model *m)
 	free(m->holes);
 	free(m->absent);
 	free(m->shares);
+	free(m->device);
 	free(m->lr);
 	free(m->blob);
 	layout_free(&m->layout);

@@ -73,18 +73,18 @@ struct shard_model {
 	struct adds adds;       /* For steps with several micro-steps. Made at the first. */
 	pthread_mutex_t adding; /* It is taken before the client's lock. */
 	uint32_t *queue;        /* [chunks_nr] ring of complete chunks that are not sent yet. */
-	uint32_t queue_first, queue_nr;
-	uint32_t queue_part;   /* tcp: parts of the first one that are sent. */
+	uint32_t queue_first, queue_nr, queue_part; /* part: tcp: how many of the first are sent. */
 	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
 	unsigned char *holes;  /* [segments_nr] shard_push_none_range() covered it: not sent. */
 	bool has_holes;
-	uint32_t *absent, *shares;       /* [tensors_nr], [3 x tensors_nr] room for one PUSH. */
-	bool guard;                      /* SHARD_GUARD=1: pushed gradients are write-protected. */
-	bool ready_due;                  /* READY follows the last chunk. */
-	bool ready_skip;                 /* READY votes to skip the step. */
-	char ready_why[MODEL_WHY_BYTES]; /* The reason that READY or ABANDON gives. */
-	uint32_t copying;                /* Pushes that are between claim and fill. */
-	uint32_t sends_out;              /* Parts of the arena that the stream still reads. */
+	uint32_t *absent, *shares; /* [tensors_nr], [3 x tensors_nr] room for one PUSH. */
+	uint32_t *device; /* [tensors_nr] The same. NULL: no memory of a GPU since the join. */
+	bool guard;       /* SHARD_GUARD=1: pushed gradients are write-protected. */
+	bool ready_due;   /* READY follows the last chunk. */
+	bool ready_skip;  /* READY votes to skip the step. */
+	char ready_why[MODEL_WHY_BYTES];     /* The reason that READY or ABANDON gives. */
+	uint32_t copying;                    /* Pushes that are between claim and fill. */
+	uint32_t sends_out;                  /* Parts of the arena that the stream still reads. */
 	uint64_t pushed_bytes, pulled_bytes; /* For struct shard_result. */
 	/* image.c */
 	struct shm image, device_versions; /* The latter: versions of an image on a GPU. */

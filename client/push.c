@@ -9,6 +9,7 @@
 #include "push.h"
 
 #include "blob.h"
+#include "device.h"
 #include "image.h"
 #include "ticket.h"
 
@@ -29,10 +30,24 @@ static char *arena_half(const struct shard_model *m)
 	return (char *)m->arena.base + m->begun.id.step % (m->staleness + 1) * m->arena_half;
 }
 
+static void free_tables(struct shard_model *m)
+{
+	free(m->queue);
+	free(m->forced);
+	free(m->absent);
+	free(m->shares);
+	free(m->holes);
+	m->queue = m->absent = m->shares = NULL;
+	m->forced = m->holes = NULL;
+}
+
 enum shard_status push_init(struct shard_model *m, struct err *e)
 {
 	uint32_t chunks = m->layout->chunks_nr;
 	const char *guard = getenv("SHARD_GUARD");
+
+	free(m->device);
+	m->device = NULL;
 
 	m->guard = guard != NULL && guard[0] == '1';
 	if (m->queue == NULL) { /* Otherwise it joined before. */
@@ -50,13 +65,7 @@ enum shard_status push_init(struct shard_model *m, struct err *e)
 	    m->holes != NULL)
 		return SHARD_OK;
 	cover_deinit(&m->cover);
-	free(m->queue);
-	free(m->forced);
-	free(m->absent);
-	free(m->shares);
-	free(m->holes);
-	m->queue = m->absent = m->shares = NULL;
-	m->forced = m->holes = NULL;
+	free_tables(m);
 	return err_set(e, SHARD_SYSTEM, "out of memory for the pushes of %u chunks", chunks);
 }
 
@@ -219,10 +228,13 @@ static enum shard_status send_chunk(struct shard_model *m, uint32_t chunk)
 			share[0] = tensor;
 			share[2] = share_in(m, chunk, s, &share[1]);
 			p.n_shares += 3;
+		} else if (m->cover.tensors[tensor].lies == LIES_ON_DEVICE) {
+			m->device[p.n_device++] = tensor;
 		}
 	}
 	p.absent = m->absent;
 	p.shares = m->shares;
+	p.device = m->device;
 	p.skip = m->forced[chunk];
 	h.op = OP_PUSH;
 	h.chunk = chunk;
@@ -371,8 +383,8 @@ static enum shard_status claim_share(struct shard_model *m, uint32_t tensor, uin
 	return SHARD_OK;
 }
 
-static enum shard_status push_claim(struct shard_model *m, uint32_t tensor, uint64_t first,
-				    uint64_t count, uint32_t flags)
+static enum shard_status claim(struct shard_model *m, uint32_t tensor, uint64_t first,
+			       uint64_t count, uint32_t flags)
 {
 	enum shard_status rc = SHARD_OK;
 	struct err e;
@@ -393,6 +405,17 @@ static enum shard_status push_claim(struct shard_model *m, uint32_t tensor, uint
 	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
 }
 
+static enum shard_status push_claim(struct shard_model *m, uint32_t tensor, uint64_t first,
+				    uint64_t count, uint32_t flags)
+{
+	enum lies lies = flags & SHARD_DEVICE ? LIES_ON_DEVICE : LIES_HERE;
+	enum shard_status rc = device_one_place(m, tensor, lies);
+
+	if (rc == SHARD_OK && (rc = claim(m, tensor, first, count, flags)) == SHARD_OK)
+		m->cover.tensors[tensor].lies = lies;
+	return rc;
+}
+
 static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint64_t first,
 				    uint64_t count, const void *src, enum shard_dtype dtype,
 				    uint32_t flags)
@@ -411,7 +434,9 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 			SHARD_BAD_ARG,
 			"push of \"%.200s\" without SHARD_ADD in a step of %u micro-steps: pass it",
 			m->layout->tensor[tensor].name, m->adds.micro_steps);
-	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST | SHARD_SHARE))
+	if ((flags & SHARD_DEVICE) && (rc = device_push_ok(m, tensor, src, flags)) != SHARD_OK)
+		return rc;
+	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST | SHARD_SHARE | SHARD_DEVICE))
 		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x",
 				 m->layout->tensor[tensor].name, flags);
 	if (!dtype_ok(dtype) || (dtype != m->spec.grad && (src == NULL || !(flags & SHARD_CAST))))
@@ -456,7 +481,8 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 		return text_fail_err(&m->lost);
 	if (m->begun.no != no || m->phase != PHASE_OPEN)
 		return push_open(m, "push", tensor);
-	guard_range(m, (m->layout->tensor[tensor].offset + first) * elem, count * elem);
+	if (m->cover.tensors[tensor].lies != LIES_ON_DEVICE)
+		guard_range(m, (m->layout->tensor[tensor].offset + first) * elem, count * elem);
 	m->pushed_bytes += count * elem;
 	cover_fill(&m->cover, tensor, first, count, on_complete, m);
 	push_flush(m);
@@ -696,9 +722,11 @@ enum shard_status shard_push_none_range(shard_model *m, uint32_t tensor, uint64_
 			"of %u micro-steps: only a whole tensor can be left out of one",
 			m->layout->tensor[tensor].name, (ull)first, (ull)(first + count - 1),
 			m->adds.micro_steps);
-	else if (cover_claim(&m->cover, tensor, first, count, &e) != SHARD_OK)
+	else if ((rc = device_one_place(m, tensor, LIES_HERE)) == SHARD_OK &&
+		 cover_claim(&m->cover, tensor, first, count, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
 	if (rc == SHARD_OK) {
+		m->cover.tensors[tensor].lies = LIES_HERE;
 		make_hole(m, tensor, first, first + count);
 		cover_fill(&m->cover, tensor, first, count, on_complete, m);
 		push_flush(m);

@@ -23,7 +23,7 @@
 #include "obs/http.h"
 #include "warm/warm.h"
 #include "link/peer.h"
-#include "data/device_images.h"
+#include "data/device_memory.h"
 #include "data/feed.h"
 #include "data/trainer.h"
 #include "link/session.h"
@@ -311,8 +311,10 @@ static void check_stopped(struct server *s)
 		return;
 	if (s->pool != NULL) {
 		list_each(it, &s->models) {
-			device_images_stop(list_of(it, struct model, link));
-			tier_stop(list_of(it, struct model, link)->tier);
+			struct model *m = list_of(it, struct model, link);
+
+			device_memory_stop(m);
+			tier_stop(m->tier);
 		}
 		drop_stop(s);
 		worker_close(&s->pool, pool_closed, s);

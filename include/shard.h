@@ -274,7 +274,9 @@ enum {
 	SHARD_CAST = 2,
 	/* The range is the sum over the ranks of this node already, and this rank alone pushes it.
 	 */
-	SHARD_SHARE = 4
+	SHARD_SHARE = 4,
+	/* The range lies in memory of shardd on the GPU: shard_device_region(). */
+	SHARD_DEVICE = 8
 };
 
 /* What became of a committed step. */
@@ -1790,6 +1792,10 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * overlap, leave a gap, or meet a push without the flag, shard_result() says SHARD_MISMATCH to all
  * ranks, with the elements and the ranks, and the step may begin again.
  *
+ * With SHARD_DEVICE the range lies in the memory of a GPU that shard_device_region() gave for
+ * SHARD_GRAD, and the work that wrote it there is done. All of a tensor is pushed so in a step, or
+ * nothing of it. It stays as it is until the step has its result, as the arena does.
+ *
  * ARGUMENTS
  * model: the model.
  * tensor: the index of the tensor.
@@ -1797,22 +1803,25 @@ SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
  * count: how many elements; not 0, but of a tensor that has none, or with SHARD_SHARE.
  * src: the gradient. It is copied during the call. NULL: it is in the arena already.
  * dtype: of the elements at src; with src NULL the model's grad dtype.
- * flags: 0, or SHARD_ADD, SHARD_CAST and SHARD_SHARE. SHARD_CAST converts where dtype is not the
+ * flags: 0, or SHARD_ADD, SHARD_CAST and SHARD_SHARE; or SHARD_DEVICE alone, with src NULL, and in
+ *   a step of one micro-step. SHARD_CAST converts where dtype is not the
  *   model's. SHARD_ADD is needed where the step has more than one micro-step; with SHARD_SHARE all
  *   of them push the same range. SHARD_SHARE: the range is the node's sum, as above.
  * ticket: set to a ticket that is done when src may be used again, which it is when the call has
  *   returned. NULL: none is needed.
  *
  * ERRORS
- * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, the tensor is frozen, or
- *   SHARD_SHARE is missing for a tensor that was pushed with it in this step.
+ * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, the tensor is frozen,
+ *   SHARD_SHARE or SHARD_DEVICE is missing for a tensor that was pushed with it in this step, or
+ *   SHARD_DEVICE is not alone, or given for a tensor that was pushed without it.
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
  * SHARD_DTYPE: dtype is not the model's, and SHARD_CAST is not given or src is NULL.
  * SHARD_DUPLICATE: elements were pushed already, in this step or in all of its micro-steps, or
  *   shard_push_none() was called for the tensor; with SHARD_SHARE, anything of the tensor was, or
  *   an earlier micro-step pushed another range.
  * SHARD_UNSUPPORTED: the daemon is of a release that does not know SHARD_SHARE.
- * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned.
+ * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned; or SHARD_DEVICE was given,
+ *   and shard_device_region() not called since the model was joined.
  * SHARD_STALE: the step is decided: begin the next.
  * SHARD_WORLD_CHANGED: the attempt is over.
  * SHARD_ROLLED_BACK: the model went back to a checkpoint.
@@ -2469,32 +2478,40 @@ SHARD_API enum shard_status shard_region(shard_model *model, enum shard_kind kin
 					 size_t *bytes);
 
 /*
- * shard_device_region - get the image in the memory of a GPU
+ * shard_device_region - get memory of shardd on a GPU, of the image or for gradients
  *
  * DESCRIPTION
  * For libshard-cuda, and for who does the same with another interface. If shardd holds chunks of
- * the model in the memory of that GPU (tier = gpu), it keeps a copy of the whole image there, too,
- * for all trainers on it. The descriptor is the driver's handle of that memory, of the kind
- * CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. A tensor lies in it where shard_info.image_offset says.
- * The call waits until all of the image is there.
+ * the model in the memory of that GPU (tier = gpu), it shares more of its memory with trainers
+ * there. The descriptor is the driver's handle of that memory, of the kind
+ * CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. It counts towards gpu_memory of shardd. After the model
+ * was joined again it is other memory: ask again when shard_info.mapped has changed.
  *
- * From then on shard_begin(), shard_pull() and shard_wait() wait for chunks of this copy, until the
- * model is joined again. Then ask again: shard_info.mapped has changed. The rule for who reads it
- * is that of shard_image(): be done before shard_commit(). Map it read-only. Nothing else keeps a
- * trainer from writing there, and what one writes all others there compute on.
+ * SHARD_IMAGE: a copy of the whole image, for all trainers on that GPU. A tensor lies in it where
+ * shard_info.image_offset says. The call waits until all of the image is there. From then on
+ * shard_begin(), shard_pull() and shard_wait() wait for chunks of this copy, until the model is
+ * joined again. The rule for who reads it is that of shard_image(): be done before shard_commit().
+ * Map it read-only. Nothing else keeps a trainer from writing there, and what one writes all others
+ * there compute on.
+ *
+ * SHARD_GRAD: memory of this trainer alone, for gradients of the model's grad dtype. A tensor lies
+ * in it as far behind its beginning as shard_grad() is behind the base of shard_region(). What is
+ * written there is pushed with SHARD_DEVICE, when the work that wrote it is done. Where the
+ * gradients of all ranks of the node for a chunk lie on one GPU, shardd adds them up there, and
+ * only the sum comes to the host.
  *
  * ARGUMENTS
  * model: the model, joined.
- * kind: SHARD_IMAGE.
+ * kind: SHARD_IMAGE or SHARD_GRAD.
  * uuid: the 16 bytes of cuDeviceGetUuid().
  * fd: set to the descriptor. The caller closes it. What is mapped outlives that.
  * bytes: set to the size of the memory in bytes, as it has to be mapped.
  *
  * ERRORS
  * SHARD_BAD_ARG: a pointer is NULL, or kind is another one.
- * SHARD_BAD_STATE: the model is not joined.
- * SHARD_UNSUPPORTED: shardd has no such image there, and the sentence says why: the GPU has no
- *   chunk of the model, the connection is over TCP, or max_staleness is 1.
+ * SHARD_BAD_STATE: the model is not joined, or has memory for gradients on another GPU.
+ * SHARD_UNSUPPORTED: shardd has no such memory there, and the sentence says why: the GPU has no
+ *   chunk of the model, the connection is over TCP, max_staleness is 1, or its release is older.
  * SHARD_BUDGET: the GPU has no room for it.
  * Also the errors of a model, and of a call that waits.
  *

@@ -105,7 +105,9 @@ enum {
 	 * which costs a copy by the processor and little pinned memory. */
 	SHARD_CUDA_BOUNCE = 1,
 	/* Ask shardd for the image in the memory of the device: shard_cuda_image(). */
-	SHARD_CUDA_IMAGE = 2
+	SHARD_CUDA_IMAGE = 2,
+	/* Ask shardd for memory of the device for gradients: shard_cuda_grad(). */
+	SHARD_CUDA_GRAD = 4
 };
 
 /* How to open. */
@@ -115,7 +117,7 @@ struct shard_cuda_opts {
 	/* The number of the device, or -1: that of the context which is current in the calling
 	 * thread. SHARD_INIT() makes it 0. */
 	int32_t device;
-	/* 0, or SHARD_CUDA_BOUNCE and SHARD_CUDA_IMAGE. */
+	/* 0, or SHARD_CUDA_BOUNCE, SHARD_CUDA_IMAGE and SHARD_CUDA_GRAD. */
 	uint32_t flags;
 	/* How long a copy may take from the call that queues it, with all work that is before it on
 	 * the stream, in milliseconds. 0 or less: 300 s. */
@@ -157,6 +159,8 @@ struct shard_cuda_about {
 	/* shardd keeps the image on the device: shard_cuda_image(). Pulls are copies within the
 	 * device then. */
 	uint32_t image_device;
+	/* shardd has memory for gradients on the device: shard_cuda_grad(). */
+	uint32_t grad_device;
 };
 
 /* A range of parameters, and where it goes. */
@@ -338,6 +342,42 @@ SHARD_CALL shard_stream shard_cuda_stream(shard_cuda *cuda);
 SHARD_CALL const void *shard_cuda_image(shard_cuda *cuda, uint32_t tensor);
 
 /*
+ * shard_cuda_grad - say where the gradient of a tensor may be written on the device
+ *
+ * DESCRIPTION
+ * If shardd updates chunks of the model on this device (tier = gpu), and the handle was opened with
+ * SHARD_CUDA_GRAD, shardd has memory of the device for the gradients of this trainer. Kernels write
+ * gradients there, and shard_cuda_push() with dev NULL pushes them from there without a copy. Where
+ * all trainers of the node that have a gradient for a chunk have it on one device, shardd adds them
+ * up there, in the order and with the bits of a sum of the processor, and copies the sum alone to
+ * the host. Otherwise it copies each of them, and the processor adds.
+ *
+ * What was pushed stays as it is until the step has its result, as in the arena. The memory keeps
+ * what is written there until the next shard_cuda_begin(), which may map other memory when the
+ * connection was made again: then gradients of before are gone.
+ *
+ * The memory takes as much of the device as the arena has, for each trainer, and counts towards
+ * gpu_memory of shardd, with a few chunks more for sums.
+ *
+ * ARGUMENTS
+ * cuda: the handle.
+ * tensor: the index of the tensor.
+ *
+ * RETURN VALUE
+ * The address of its first element, in the model's grad dtype, until the next shard_cuda_begin().
+ * NULL: there is none, and shard_cuda_tell() says why. Then push from memory of your own.
+ *
+ * ERRORS
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_UNSUPPORTED: there is no memory for gradients on the device.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once, but not while shard_cuda_begin() runs.
+ */
+SHARD_CALL void *shard_cuda_grad(shard_cuda *cuda, uint32_t tensor);
+
+/*
  * shard_cuda_error - say why the last call of this thread failed
  *
  * DESCRIPTION
@@ -419,6 +459,10 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * arena where that is registered. With SHARD_ADD or SHARD_CAST it goes through the pinned buffers,
  * and the processor adds or converts: it is faster to do both on the device first.
  *
+ * With dev NULL the gradient lies where shard_cuda_grad() says, and nothing is copied. All of such
+ * a tensor is pushed with dev NULL in a step, and shard_push_none_range() leaves none of it out.
+ * With a flag it is copied from there like a gradient that lies anywhere.
+ *
  * A ticket that is done says that the gradient was pushed. What libshard says to that push, as
  * SHARD_WORLD_CHANGED, is said by shard_cuda_wait() and by each later push of the step.
  *
@@ -427,8 +471,8 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * tensor: the index of the tensor.
  * first: the first element, counted from the beginning of the tensor.
  * count: how many elements; not 0.
- * dev: the gradient in device memory. It may be written or freed when the ticket is done, or by
- *   work that comes after the copy on shard_cuda_stream().
+ * dev: the gradient in device memory, or NULL: where shard_cuda_grad() says. It may be written or
+ * freed when the ticket is done, or by work that comes after the copy on shard_cuda_stream().
  * dtype: of the elements at dev.
  * flags: 0, or SHARD_ADD and SHARD_CAST, as for shard_push(); or SHARD_SHARE alone, as for
  *   shard_push(). A share that is empty is pushed by shard_push().
@@ -436,8 +480,8 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * ticket: set to the ticket. NULL: none.
  *
  * ERRORS
- * SHARD_BAD_ARG: dev is NULL, a flag is not known, SHARD_SHARE is not alone, or the tensor is
- *   frozen; or as below.
+ * SHARD_BAD_ARG: dev is NULL without memory of shardd on the device, a flag is not known,
+ *   SHARD_SHARE is not alone, or the tensor is frozen; or as below.
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
  * SHARD_DTYPE: dtype is not that of the model's gradients, and SHARD_CAST is not given.
  * SHARD_DUPLICATE: elements were pushed already in this step, and SHARD_ADD is not given; or they

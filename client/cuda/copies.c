@@ -76,6 +76,20 @@ static void queue(struct shard_cuda *c, const struct job *j, shard_ticket *ticke
 	pthread_cond_broadcast(&c->changed);
 }
 
+/* The event behind what is on the caller's stream, where the gradient lies already. */
+static enum shard_status no_copy(struct shard_cuda *c, struct job *j, struct err *e)
+{
+	enum shard_status rc = helper_event(c, &j->done, e);
+	cu_result cu;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if ((cu = c->driver.event_record(j->done, c->stream)) == CU_SUCCESS)
+		return SHARD_OK;
+	c->spare[c->spare_nr++] = j->done;
+	return driver_fail(&c->driver, e, cu, "cuEventRecord", "after a gradient");
+}
+
 /* A copy into the arena, with an event behind it. */
 static enum shard_status copy_out(struct shard_cuda *c, struct job *j, struct err *e)
 {
@@ -132,7 +146,10 @@ static enum shard_status range_ok(const struct shard_cuda *c, const char *what, 
 				"%llu",
 				what, (ull)count, (ull)first, tensor, (ull)c->tensor[tensor].numel);
 	if (dev == NULL)
-		return cuda_say(SHARD_BAD_ARG, "%s of tensor %u: dev is NULL", what, tensor);
+		return cuda_say(SHARD_BAD_ARG,
+				"%s of tensor %u: dev is NULL, and there is no memory of shardd "
+				"for it on the device",
+				what, tensor);
 	return SHARD_OK;
 }
 
@@ -207,8 +224,7 @@ enum shard_status shard_cuda_begin(shard_cuda *c, const struct shard_begin_opts 
 		return cuda_shard(rc);
 	if (!cuda_fresh(c) && (rc = renewed(c, until)) != SHARD_OK)
 		return rc;
-	if ((c->opts.flags & SHARD_CUDA_IMAGE) && c->image_there.mapped != cuda_mapped(c) &&
-	    (rc = device_image_renew(c)) != SHARD_OK)
+	if (device_memory_old(c) && (rc = device_memory_renew(c)) != SHARD_OK)
 		return rc;
 	pthread_mutex_lock(&c->lock);
 	c->begun = true;
@@ -253,12 +269,28 @@ static enum shard_status push_queue(struct shard_cuda *c, struct job *j, shard_s
 		return refused(c, &e);
 	j->attempt = c->attempt;
 	j->until_ns = clock_ns() + c->timeout_ns;
-	if (j->kind == JOB_PUSH && (rc = copy_out(c, j, &e)) != SHARD_OK)
+	if (j->flags & SHARD_DEVICE)
+		rc = no_copy(c, j, &e);
+	else if (j->kind == JOB_PUSH)
+		rc = copy_out(c, j, &e);
+	if (rc != SHARD_OK)
 		return refused(c, &e);
 	if (!(j->flags & SHARD_ADD))
 		spans_add(&c->spans, j->tensor, first, end);
 	queue(c, j, ticket);
 	return SHARD_OK;
+}
+
+/* A push without dev is of what lies in the memory of shard_cuda_grad(). What is to be added up, or
+ * is a share, is copied from there as from anywhere. */
+static bool lies_there(struct shard_cuda *c, struct job *j)
+{
+	cu_ptr at;
+
+	if (j->tensor >= c->tensors_nr || !device_grad_at(c, j->tensor, &at))
+		return false;
+	j->dev = at + j->first * dtype_bytes(c->grad);
+	return true;
 }
 
 enum shard_status shard_cuda_push(shard_cuda *c, uint32_t tensor, uint64_t first, uint64_t count,
@@ -273,11 +305,19 @@ enum shard_status shard_cuda_push(shard_cuda *c, uint32_t tensor, uint64_t first
 			.dev = (cu_ptr)(uintptr_t)dev,
 			.dtype = dtype,
 			.flags = flags};
+	bool there = false;
 	struct err e;
 
-	if (rc != SHARD_OK || (rc = push_ok(c, &j)) != SHARD_OK)
+	if (rc != SHARD_OK)
 		return rc;
-	if (dtype == c->grad && !(flags & SHARD_ADD) && c->arena.pinned > 0)
+	if (dev == NULL)
+		there = lies_there(c, &j);
+	if ((rc = push_ok(c, &j)) != SHARD_OK)
+		return rc;
+	if (there && flags == 0)
+		j.flags = SHARD_DEVICE;
+	if ((j.flags & SHARD_DEVICE) ||
+	    (dtype == c->grad && !(flags & SHARD_ADD) && c->arena.pinned > 0))
 		j.kind = JOB_PUSH;
 	if ((rc = cuda_enter(c, &e)) != SHARD_OK)
 		return cuda_fail(&e);

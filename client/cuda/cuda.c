@@ -161,19 +161,22 @@ static enum shard_status read_layout(struct shard_cuda *c, struct err *e)
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		struct shard_info info = SHARD_INIT(struct shard_info);
 		enum shard_status rc = shard_tensor_info(c->model, i, &info);
+		const char *grad = shard_grad(c->model, i);
 		uint64_t its;
 
-		if (rc != SHARD_OK)
-			return err_set(e, rc, "%s", shard_error());
+		if (rc != SHARD_OK || grad == NULL)
+			return err_set(e, rc ? rc : SHARD_BAD_STATE, "%s", shard_error());
 		if (!dtype_ok(info.grad) || !dtype_ok(info.image))
 			return err_set(e, SHARD_UNSUPPORTED,
 				       "libshard is older than libshard-cuda: install both of one "
 				       "release");
 		c->grad = (enum shard_dtype)info.grad;
-		c->tensor[i] = (struct tensor){.numel = info.numel,
-					       .image_offset = info.image_offset,
-					       .image = (enum shard_dtype)info.image,
-					       .frozen = (info.flags & SHARD_FROZEN) != 0};
+		c->tensor[i] =
+			(struct tensor){.numel = info.numel,
+					.image_offset = info.image_offset,
+					.grad_offset = (uint64_t)(grad - (char *)region[0].base),
+					.image = (enum shard_dtype)info.image,
+					.frozen = (info.flags & SHARD_FROZEN) != 0};
 		its = info.image_offset + info.numel * dtype_bytes(c->tensor[i].image);
 		end = its > end ? its : end;
 	}
@@ -337,7 +340,7 @@ static enum shard_status give_back(struct shard_cuda *c, struct err *e)
 		BACK(d->event_destroy(c->before), "cuEventDestroy");
 	if (c->stream != NULL)
 		BACK(d->stream_destroy(c->stream), "cuStreamDestroy");
-	BACK_ERR(device_image_give(c, &other));
+	BACK_ERR(device_memory_give(c, &other));
 	BACK_ERR(pin_unregister(d, &c->image, &other));
 	BACK_ERR(pin_unregister(d, &c->arena, &other));
 	cuda_leave(c);
@@ -400,7 +403,7 @@ static enum shard_status options(const struct shard_cuda_opts *theirs, struct sh
 		rc = struct_in(o, sizeof(*o), theirs, "shard_cuda_opts");
 	if (rc != SHARD_OK)
 		return rc;
-	if (o->flags & ~(uint32_t)(SHARD_CUDA_BOUNCE | SHARD_CUDA_IMAGE))
+	if (o->flags & ~(uint32_t)(SHARD_CUDA_BOUNCE | SHARD_CUDA_IMAGE | SHARD_CUDA_GRAD))
 		return cuda_say(SHARD_BAD_ARG, "shard_cuda_open() with flags 0x%x", o->flags);
 	if (o->piece_bytes % PAGE != 0)
 		return cuda_say(SHARD_BAD_ARG, "piece_bytes is %llu, and no multiple of %d",
@@ -441,8 +444,8 @@ enum shard_status shard_cuda_open(shard_cuda **cuda, shard_model *model,
 		goto give_back;
 	if ((rc = take_memory(c, &o, &e)) == SHARD_OK)
 		rc = take_stream(c, &e);
-	if (rc == SHARD_OK && (o.flags & SHARD_CUDA_IMAGE))
-		device_image_take(c);
+	if (rc == SHARD_OK)
+		device_memory_take(c);
 	cuda_leave(c);
 	if (rc == SHARD_OK && (rc = start_helper(c, &e)) == SHARD_OK) {
 		*cuda = c;
@@ -553,7 +556,8 @@ enum shard_status shard_cuda_tell(shard_cuda *c, struct shard_cuda_about *about)
 	a.image_pinned = c->image.pinned > 0;
 	a.registered_bytes = c->arena.pinned + c->image.pinned;
 	a.why = lasting(c, c->why.text);
-	a.image_device = c->image_there.at != 0;
+	a.image_device = c->there[DEVICE_IMAGE].at != 0;
+	a.grad_device = c->there[DEVICE_GRAD].at != 0;
 	a.pushed_bytes = c->pushed_bytes;
 	a.pulled_bytes = c->pulled_bytes;
 	a.pulled_copies = c->pulled_copies;

@@ -17,6 +17,7 @@
 struct tensor {
 	uint64_t numel;
 	uint64_t image_offset; /* Bytes from the base of the image. */
+	uint64_t grad_offset;  /* The same of the arena, and of memory for gradients. */
 	enum shard_dtype image;
 	bool frozen;
 };
@@ -26,15 +27,18 @@ struct text {
 	char text[];
 };
 
-struct device_image { /* In memory of shardd. */
-	cu_ptr at;    /* 0: there is none. */
+enum device_memories { DEVICE_IMAGE, DEVICE_GRAD, DEVICE_MEMORIES };
+
+struct device_memory { /* Of shardd. */
+	cu_ptr at;     /* 0: there is none. */
 	size_t bytes;
 	cu_handle handle;
 	uint64_t mapped; /* shard_info.mapped when it was asked for. */
 };
 
 enum job_kind {
-	JOB_PUSH,   /* Its copy into the arena is queued. */
+	/* Its copy into the arena is queued, or, with SHARD_DEVICE in .flags, there is none. */
+	JOB_PUSH,
 	JOB_STAGED, /* A gradient that goes through the ring. The helper queues its copies. */
 	JOB_PULL    /* The helper queues its copies when the image has them. */
 };
@@ -76,9 +80,8 @@ struct shard_cuda {
 	struct shard_cuda_opts opts;
 	struct err why;    /* Why something is not registered, or not there. With the lock. */
 	struct text *told; /* What shard_cuda_tell() has handed out of it, until the end. */
-	/* It changes with the lock in shard_cuda_begin() alone, after the model was joined again.
-	 */
-	struct device_image image_there;
+	/* They change with the lock in shard_cuda_begin() alone, after another join. */
+	struct device_memory there[DEVICE_MEMORIES];
 	uint64_t timeout_ns;
 	pthread_t helper;
 	bool joined; /* The helper has ended and was joined. */
@@ -136,16 +139,19 @@ bool cuda_await(struct shard_cuda *c, uint64_t until_ns);
 
 uint64_t cuda_mapped(const struct shard_cuda *c); /* shard_info.mapped now. */
 
-/* --- device_image.c --- */
+/* --- device_memory.c --- */
 
-/* With the context current, before shard_cuda_open() returns. c->why says why there is none. */
-void device_image_take(struct shard_cuda *c);
-/* With the context current, when nothing reads it. */
-enum shard_status device_image_give(struct shard_cuda *c, struct err *e);
-/* In shard_cuda_begin(), when the model was joined again. A failure is that of the handle. */
-enum shard_status device_image_renew(struct shard_cuda *c);
-/* Where a tensor is in it. False: there is none that may be used. Takes the lock. */
+/* With the context current, before shard_cuda_open() returns. c->why says what there is not. */
+void device_memory_take(struct shard_cuda *c);
+/* With the context current, when nothing uses it. */
+enum shard_status device_memory_give(struct shard_cuda *c, struct err *e);
+/* In shard_cuda_begin(): the model was joined again, so that it is other memory. A failure of
+ * device_memory_renew() is that of the handle. */
+bool device_memory_old(const struct shard_cuda *c);
+enum shard_status device_memory_renew(struct shard_cuda *c);
+/* Where a tensor is there. False: there is none that may be used. They take the lock. */
 bool device_image_at(struct shard_cuda *c, uint32_t tensor, cu_ptr *at);
+bool device_grad_at(struct shard_cuda *c, uint32_t tensor, cu_ptr *at);
 
 /* --- helper.c --- */
 

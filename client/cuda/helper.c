@@ -108,7 +108,7 @@ static void push_done(struct shard_cuda *c, struct job *j)
 		return;
 	pthread_mutex_unlock(&c->lock);
 	rc = shard_push(c->model, j->tensor, j->first, j->count, NULL, j->dtype,
-			j->flags & SHARD_SHARE, NULL);
+			j->flags & (SHARD_SHARE | SHARD_DEVICE), NULL);
 	pthread_mutex_lock(&c->lock);
 	ended(c, j, rc);
 }
@@ -402,8 +402,9 @@ static enum shard_status pull_piece(struct shard_cuda *c, struct job *j, uint32_
  * it is of the connection before. What counts does not change while a pull is under way. */
 static bool pulls_straight(const struct shard_cuda *c)
 {
-	return c->image.pinned > 0 ||
-	       (c->image_there.at != 0 && c->image_there.mapped == c->mapped);
+	const struct device_memory *there = &c->there[DEVICE_IMAGE];
+
+	return c->image.pinned > 0 || (there->at != 0 && there->mapped == c->mapped);
 }
 
 static enum shard_status pulled(struct shard_cuda *c, struct job *j, bool straight)

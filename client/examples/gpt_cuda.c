@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* gpt_cuda.c: the example trainer on a GPU. A step is shard_cuda_begin(), a pull of the parameters
  * into the memory of the device (or none, where shardd keeps them there), kernels for forward and
- * backward with a push of each gradient as soon as the kernels that make it are queued, and a wait
- * for the pushes. trainer.c has the rest of its life, which gpt.c has as well, and the losses are
- * those of gpt (gpt_kernels.cu). It fails where there is no driver or GPU, and when the device
- * does. */
+ * backward with a push of each gradient (without a copy, where shardd has memory for it there) as
+ * soon as the kernels that make it are queued, and a wait for the pushes. trainer.c has the rest of
+ * its life, which gpt.c has as well, and the losses are those of gpt (gpt_kernels.cu). It fails
+ * where there is no driver or GPU, and when the device does. */
 #include "examples/layer_row.h"
 #include "examples/trainer.h"
 #include "examples/transformer_cuda.h"
@@ -22,13 +22,14 @@ struct gpt_cuda {
 	const char *kernels; /* The file, or NULL. */
 	int number;          /* Of the device. */
 	bool device_image;   /* Parameters are read where shardd keeps them on the device. */
+	bool device_arena;   /* Gradients are written where shardd has memory on the device. */
 	struct device device;
 	struct transformer_cuda net;
 	shard_cuda *cuda;
 	void *image; /* A copy of the image on the device. NULL: shardd has one there. */
 	struct shard_cuda_pull *pull; /* [tensors] In the order of the image. */
 	void **grad;                  /* [tensors] In the type of gradients, on the device. */
-	void *grads;                  /* The memory behind grad, or NULL: it is that of net. */
+	void *grads;                  /* The memory behind grad, or NULL: it is another's. */
 	double *loss;                 /* [batch] */
 	enum shard_status push_said;  /* The first failure of a push in this step. */
 	struct err err;               /* What neither the device nor the library says. */
@@ -87,13 +88,29 @@ static enum shard_status place_image(struct gpt_cuda *gpt)
 	return gpt->device.err.status;
 }
 
-/* Gradients of 16 bits are converted on the device, each into memory of its own. */
+/* Who asked for memory of shardd on the device wants to hear why there is none. */
+static enum shard_status none_there(struct gpt_cuda *gpt, const char *option)
+{
+	struct shard_cuda_about about = SHARD_INIT(struct shard_cuda_about);
+	enum shard_status st = shard_cuda_tell(gpt->cuda, &about);
+
+	return st == SHARD_OK ? err_set(&gpt->err, SHARD_UNSUPPORTED, "%s: %s", option, about.why)
+			      : st;
+}
+
+/* Gradients of 16 bits are converted on the device, each into memory of its own. So are all of
+ * them, where shardd has memory for them there: this is called after each join then. */
 static enum shard_status place_grads(struct gpt_cuda *gpt)
 {
 	struct trainer *g = &gpt->trainer;
 	const size_t size = dtype_bytes(g->cli.grad);
 	size_t bytes = 0;
 
+	for (uint32_t i = 0; gpt->device_arena && i < g->net.tensors_nr; i++)
+		if ((gpt->grad[i] = shard_cuda_grad(gpt->cuda, i)) == NULL)
+			return none_there(gpt, "--device-arena");
+	if (gpt->device_arena)
+		return SHARD_OK;
 	for (uint32_t i = 0; i < g->net.tensors_nr; i++)
 		bytes += (g->net.tensors[i].numel * size + 255) / 256 * 256;
 	if (g->cli.grad != SHARD_F32)
@@ -123,17 +140,6 @@ static const char *kernels_path(const struct gpt_cuda *gpt, char path[PATH_MAX])
 	return path;
 }
 
-/* Who asked for the image on the device wants to hear why there is none. */
-static enum shard_status no_image(struct gpt_cuda *gpt)
-{
-	struct shard_cuda_about about = SHARD_INIT(struct shard_cuda_about);
-	enum shard_status st = shard_cuda_tell(gpt->cuda, &about);
-
-	return st == SHARD_OK
-		       ? err_set(&gpt->err, SHARD_UNSUPPORTED, "--device-image: %s", about.why)
-		       : st;
-}
-
 static enum shard_status open_device(struct trainer *g)
 {
 	struct shard_cuda_opts opts = SHARD_INIT(struct shard_cuda_opts);
@@ -154,13 +160,14 @@ static enum shard_status open_device(struct trainer *g)
 		st = transformer_cuda_init(&gpt->net, &gpt->device, &g->cli.shape, g->data.text,
 					   g->data.bytes, g->cli.batch);
 	opts.device = gpt->number;
-	opts.flags = gpt->device_image ? SHARD_CUDA_IMAGE : 0;
+	opts.flags = (gpt->device_image ? SHARD_CUDA_IMAGE : 0u) |
+		     (gpt->device_arena ? SHARD_CUDA_GRAD : 0u);
 	if (st == SHARD_OK)
 		st = shard_cuda_open(&gpt->cuda, g->model, &opts);
 	if (st == SHARD_OK)
 		st = place_image(gpt);
 	if (st == SHARD_OK && gpt->device_image && gpt->image)
-		st = no_image(gpt);
+		st = none_there(gpt, "--device-image");
 	return st == SHARD_OK ? place_grads(gpt) : st;
 }
 
@@ -182,7 +189,11 @@ static void close_device(struct trainer *g)
 
 static enum shard_status begin(struct trainer *g, const struct shard_begin_opts *opts)
 {
-	return shard_cuda_begin(gpt_of(g)->cuda, opts, &g->step);
+	struct gpt_cuda *gpt = gpt_of(g);
+	enum shard_status st = shard_cuda_begin(gpt->cuda, opts, &g->step);
+
+	/* It may be other memory now, because the connection was made again. */
+	return st == SHARD_OK && gpt->device_arena ? place_grads(gpt) : st;
 }
 
 static bool push(void *arg, uint32_t tensor, const float *grad)
@@ -193,12 +204,13 @@ static bool push(void *arg, uint32_t tensor, const float *grad)
 
 	if (g->cli.die_step == g->step.step && tensor == g->net.tensors_nr / 2)
 		raise(SIGKILL);
-	if (gpt->grads)
+	if (gpt->grads || gpt->device_arena)
 		DEVICE_RUN(&gpt->device, gpt_store, gpt->grad[tensor], grad, g->cli.grad, n);
 	if (gpt->device.err.status != SHARD_OK)
 		return false;
 	do /* When too many copies are under way, the older ones have to be done first. */
-		gpt->push_said = shard_cuda_push(gpt->cuda, tensor, 0, n, gpt->grad[tensor],
+		gpt->push_said = shard_cuda_push(gpt->cuda, tensor, 0, n,
+						 gpt->device_arena ? NULL : gpt->grad[tensor],
 						 g->cli.grad, 0, gpt->device.stream, NULL);
 	while (gpt->push_said == SHARD_AGAIN &&
 	       (gpt->push_said = shard_cuda_wait(gpt->cuda, 0, SHARD_DEFAULT)) == SHARD_OK);
@@ -256,16 +268,18 @@ static enum shard_status forward_backward(struct trainer *g, uint64_t first, uin
 	for (uint64_t i = 0; i < count; i++)
 		*loss += gpt->loss[i];
 	*loss /= count ? (double)count : 1;
-	/* Before the commit all gradients are in the arena, and the image is read. */
+	/* Before the commit all gradients are pushed, and the image is read. */
 	return shard_cuda_wait(gpt->cuda, 0, SHARD_DEFAULT);
 }
 
 /* --- start --- */
 
-enum { OPT_KERNELS = 1000, OPT_DEVICE, OPT_DEVICE_IMAGE };
+enum { OPT_KERNELS = 1000, OPT_DEVICE, OPT_DEVICE_ARENA, OPT_DEVICE_IMAGE };
 
 static const struct argp_option options[] = {
 	{"device", OPT_DEVICE, "N", 0, "Which GPU (0)", 5},
+	{"device-arena", OPT_DEVICE_ARENA, NULL, 0,
+	 "Write gradients where shardd has memory on the GPU (tier=gpu)", 5},
 	{"device-image", OPT_DEVICE_IMAGE, NULL, 0,
 	 "Read parameters where shardd keeps them on the GPU (tier=gpu)", 5},
 	{"kernels", OPT_KERNELS, "FILE", 0,
@@ -280,6 +294,9 @@ static error_t option(int key, char *arg, struct argp_state *s)
 	switch (key) {
 	case OPT_DEVICE:
 		gpt->number = (int)cli_number(s, "--device", arg, 0, 1023);
+		return 0;
+	case OPT_DEVICE_ARENA:
+		gpt->device_arena = true;
 		return 0;
 	case OPT_DEVICE_IMAGE:
 		gpt->device_image = true;

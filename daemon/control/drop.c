@@ -13,7 +13,7 @@
 #include "model/lead.h"
 
 #include "data/apply.h"
-#include "data/device_images.h"
+#include "data/device_memory.h"
 #include "data/feed.h"
 #include "base/check.h"
 #include "model/watch.h"
@@ -584,7 +584,7 @@ void drop_stop(struct server *s)
 		const struct drop *d = list_of(it, struct drop, link);
 
 		if (d->m != NULL && d->m->tier != NULL) {
-			device_images_stop(d->m);
+			device_memory_stop(d->m);
 			tier_stop(d->m->tier);
 		}
 	}

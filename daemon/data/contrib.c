@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/data.h"
+#include "data/device_grads.h"
 #include "data/events.h"
 #include "data/grad.h"
 #include "data/trainer.h"
@@ -153,6 +154,7 @@ void contrib_begin(struct model *m)
 	memset(g->chunk, 0, chunks * sizeof(*g->chunk));
 	memset(g->absent_local, 0, local * segments);
 	shares_begin(m);
+	device_grads_begin(m);
 	memset(g->absent_node, 0, nodes * segments);
 	memset(g->zero, 0, segments);
 	parts_clear(&g->parts_in, nodes * chunks);
@@ -414,6 +416,21 @@ void contrib_credit(struct model *m, uint16_t node)
 	grad_credit(m, node);
 }
 
+/* The sum over one rank, or the only gradient times pre, may stay in its arena if it only goes on
+ * to the holder of the chunk. */
+static bool goes_to_sums(const struct model *m, uint32_t chunk)
+{
+	return m->contrib.local_nr > 1 || reduce_final(m, REDUCE_LOCAL, chunk);
+}
+
+void contrib_gathered(struct model *m, uint32_t chunk)
+{
+	if (m->contrib.pre != 1 || goes_to_sums(m, chunk))
+		reduce_submit(m, REDUCE_LOCAL, chunk);
+	else
+		contrib_added(m, chunk);
+}
+
 /* Every local rank has closed the chunk. */
 static void local_complete(struct model *m, uint32_t chunk)
 {
@@ -431,10 +448,10 @@ static void local_complete(struct model *m, uint32_t chunk)
 			absent += contrib_absent_local(m, i)[s];
 		none[s] = absent == g->local_nr;
 	}
-	if (g->local_nr > 1 || g->pre != 1 || reduce_final(m, REDUCE_LOCAL, chunk))
-		reduce_submit(m, REDUCE_LOCAL, chunk);
+	if (device_grads_has(m, chunk))
+		device_grads_submit(m, chunk, goes_to_sums(m, chunk));
 	else
-		contrib_added(m, chunk);
+		contrib_gathered(m, chunk);
 }
 
 /* --- frames from trainers --- */
@@ -509,6 +526,8 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	st = data_mark_absent(m, h->chunk, body->absent, body->n_absent, absent, e);
 	if (st == SHARD_OK)
 		st = shares_take(m, h->chunk, t->local_index, body, e);
+	if (st == SHARD_OK)
+		st = device_grads_take(m, h->chunk, t, body, e);
 	if (st != SHARD_OK)
 		return st;
 	if (!t->session->local)

@@ -109,6 +109,9 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 enum shard_status contrib_node_grad(struct model *m, struct peer *p, const struct wire_head *h,
 				    const Shard__Grad *body, struct err *e);
 
+/* Of device_grads_up. All that the local ranks have of the chunk is in arenas of the host. */
+void contrib_gathered(struct model *m, uint32_t chunk);
+
 /* For reduce.c. contrib_added(): the sum over the ranks of this node is there, and is coded next,
  * where contributions are. contrib_summed(): the contribution of this node is ready. The other two
  * give the segments without a gradient, [segments_nr], by local index and by place. */

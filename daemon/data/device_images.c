@@ -113,7 +113,7 @@ void device_images_free(struct device_images **dp)
 
 bool device_images_making(const struct model *m)
 {
-	const struct device_images *d = m->device_images;
+	const struct device_images *d = m->on_gpus.images;
 
 	for (uint32_t k = 0; d != NULL && k < d->nr; k++)
 		if (d->image[k]->at == MAKING)
@@ -193,7 +193,7 @@ static void go(struct device_image *i)
 	struct model *m = i->m;
 	const struct layout *l = m->layout;
 
-	while (i->nr > 0 && i->under_way < COPIES_MAX && !m->device_images->stopped) {
+	while (i->nr > 0 && i->under_way < COPIES_MAX && !m->on_gpus.images->stopped) {
 		uint32_t c = i->ring[i->first];
 		struct gpu_job job = {.done = copied,
 				      .owner = i,
@@ -210,7 +210,7 @@ static void go(struct device_image *i)
 		CHECK(i->flags[c] == QUEUED);
 		i->flags[c] = UNDER_WAY;
 		i->under_way++;
-		m->device_images->up->hold(m);
+		m->on_gpus.images->up->hold(m);
 		CHECK(gpu_submit(i->gpu, &job) == SHARD_OK); /* It takes what all models may. */
 	}
 }
@@ -228,9 +228,9 @@ static void push(struct device_image *i, uint32_t chunk)
  * order. */
 static void queue(struct device_image *i, uint32_t chunk)
 {
-	if ((i->flags[chunk] & (QUEUED | AGAIN)) || i->m->device_images->stopped)
+	if ((i->flags[chunk] & (QUEUED | AGAIN)) || i->m->on_gpus.images->stopped)
 		return;
-	i->m->device_images->up->leaves(i->m);
+	i->m->on_gpus.images->up->leaves(i->m);
 	if (i->flags[chunk] & UNDER_WAY)
 		i->flags[chunk] |= AGAIN;
 	else
@@ -255,8 +255,8 @@ static uint32_t drop_queue(struct device_image *i)
 
 static void left(struct model *m, uint32_t copies)
 {
-	for (; copies > 0 && !m->device_images->stopped; copies--)
-		m->device_images->up->left(m);
+	for (; copies > 0 && !m->on_gpus.images->stopped; copies--)
+		m->on_gpus.images->up->left(m);
 }
 
 /* The GPU has failed. */
@@ -293,7 +293,7 @@ static bool all_there(const struct device_image *i)
  * of the image before it waits for versions. */
 static void maybe_whole(struct device_image *i)
 {
-	if (!all_there(i) || i->m->device_images->stopped)
+	if (!all_there(i) || i->m->on_gpus.images->stopped)
 		return;
 	i->at = WHOLE;
 	for (uint32_t k = 0; k < i->askers_nr; k++)
@@ -320,17 +320,17 @@ static void copied(void *owner, uint64_t tag, enum shard_status st, uint64_t kep
 		show(i, (uint32_t)tag, i->version[tag]);
 	go(i);
 	maybe_whole(i);
-	if (i->at == WHOLE && !m->device_images->stopped)
-		m->device_images->up->tell(m);
+	if (i->at == WHOLE && !m->on_gpus.images->stopped)
+		m->on_gpus.images->up->tell(m);
 	left(m, over);
-	m->device_images->up->release(m);
+	m->on_gpus.images->up->release(m);
 }
 
 /* --- what becomes of the image --- */
 
 void device_images_publish(struct model *m, uint32_t chunk, uint64_t version)
 {
-	struct device_images *d = m->device_images;
+	struct device_images *d = m->on_gpus.images;
 
 	for (uint32_t k = 0; d != NULL && k < d->nr; k++) {
 		struct device_image *i = d->image[k];
@@ -351,7 +351,7 @@ void device_images_publish(struct model *m, uint32_t chunk, uint64_t version)
 
 void device_images_skip(struct model *m, uint64_t before)
 {
-	struct device_images *d = m->device_images;
+	struct device_images *d = m->on_gpus.images;
 
 	for (uint32_t k = 0; d != NULL && k < d->nr; k++) {
 		struct device_image *i = d->image[k];
@@ -368,7 +368,7 @@ void device_images_skip(struct model *m, uint64_t before)
 
 void device_images_void(struct model *m)
 {
-	struct device_images *d = m->device_images;
+	struct device_images *d = m->on_gpus.images;
 
 	for (uint32_t k = 0; d != NULL && k < d->nr; k++) {
 		if (!has_memory(d->image[k]))
@@ -381,7 +381,7 @@ void device_images_void(struct model *m)
 
 static struct device_image *find(const struct model *m, const struct gpu *g)
 {
-	const struct device_images *d = m->device_images;
+	const struct device_images *d = m->on_gpus.images;
 
 	for (uint32_t k = 0; d != NULL && g != NULL && k < d->nr; k++)
 		if (d->image[k]->gpu == g)
@@ -410,7 +410,7 @@ void device_images_written(struct model *m, uint32_t chunk)
 
 void device_images_stop(struct model *m)
 {
-	struct device_images *d = m->device_images;
+	struct device_images *d = m->on_gpus.images;
 
 	if (d == NULL || d->stopped)
 		return;
@@ -455,7 +455,7 @@ static void fill(struct device_image *i)
 
 static void forget(struct device_image *i)
 {
-	struct device_images *d = i->m->device_images;
+	struct device_images *d = i->m->on_gpus.images;
 	uint32_t k = 0;
 
 	while (d->image[k] != i)
@@ -487,10 +487,10 @@ static void make_done(struct job *j)
 static enum shard_status make(struct model *m, const struct device_images_up *up, struct gpu *g,
 			      struct device_image **out, struct err *e)
 {
-	struct device_images *d = m->device_images;
+	struct device_images *d = m->on_gpus.images;
 
 	if (d == NULL)
-		d = m->device_images = calloc(1, sizeof(*d));
+		d = m->on_gpus.images = calloc(1, sizeof(*d));
 	if (d == NULL || (*out = image_new(m, g)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
 	d->up = up;
@@ -513,8 +513,8 @@ static struct gpu *gpu_with(const struct server *s, const uint8_t *uuid)
 	return NULL;
 }
 
-static enum shard_status may_have(const struct model *m, const uint8_t *uuid,
-				  const struct session *who, struct gpu **g, struct err *e)
+enum shard_status device_images_gpu(const struct model *m, const char *what, const uint8_t *uuid,
+				    const struct session *who, struct gpu **g, struct err *e)
 {
 	const struct server *s = m->server;
 	const char *why = NULL;
@@ -535,8 +535,8 @@ static enum shard_status may_have(const struct model *m, const uint8_t *uuid,
 		why = "because of max_staleness = 1";
 	else if (!gpu_lost(*g, &why))
 		return SHARD_OK;
-	return err_set(e, SHARD_UNSUPPORTED, "node %s has no image of \"%s\" on %s, %s",
-		       members_name(s, s->self), m->name, text, why);
+	return err_set(e, SHARD_UNSUPPORTED, "node %s has no %s of \"%s\" on %s, %s",
+		       members_name(s, s->self), what, m->name, text, why);
 }
 
 enum shard_status device_images_ask(struct model *m, const struct device_images_up *up,
@@ -548,7 +548,7 @@ enum shard_status device_images_ask(struct model *m, const struct device_images_
 	enum shard_status st;
 	struct gpu *g;
 
-	if ((st = may_have(m, uuid, who, &g, e)) != SHARD_OK)
+	if ((st = device_images_gpu(m, "image", uuid, who, &g, e)) != SHARD_OK)
 		return st;
 	if ((i = find(m, g)) == NULL && (st = make(m, up, g, &i, e)) != SHARD_OK)
 		return st;

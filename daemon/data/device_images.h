@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct device_images; /* Of one model. */
+struct gpu;
 struct model;
 struct session;
 
@@ -29,6 +30,11 @@ struct device_images_up { /* What it tells apply.c and feed.c. They outlive the 
 enum shard_status device_images_ask(struct model *m, const struct device_images_up *up,
 				    const uint8_t *uuid, struct session *who, uint32_t tag,
 				    struct err *e);
+
+/* May a trainer have memory of the model on the GPU with that UUID? SHARD_UNSUPPORTED: no, and the
+ * text says why there is no `what`. */
+enum shard_status device_images_gpu(const struct model *m, const char *what, const uint8_t *uuid,
+				    const struct session *who, struct gpu **g, struct err *e);
 
 /* The image has the chunk's new bytes, of this version. They are copied from there, unless the
  * update has made them on the device, too. */

@@ -106,11 +106,11 @@ struct model {
 	struct meta_residual residual;
 	struct model_flow contrib_in; /* Of the step in hand. */
 
-	struct grad reduced;     /* Owner: data/grad.c. */
-	struct catchup *catchup; /* data/catchup.c. */
-	struct images *images;   /* data/images.c */
-	struct deltas *deltas;   /* data/deltas.c. NULL: images do not travel as codes. */
-	struct device_images *device_images; /* data/device_images.c. NULL: there are none. */
+	struct grad reduced;          /* Owner: data/grad.c. */
+	struct catchup *catchup;      /* data/catchup.c. */
+	struct images *images;        /* data/images.c */
+	struct deltas *deltas;        /* data/deltas.c. NULL: images do not travel as codes. */
+	struct device_memory on_gpus; /* data/device_memory.h */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */

@@ -25,6 +25,11 @@ struct model_durable { /* data/durable.c: nvme_durable = step. */
 		has; /* The last one that outlives a loss of power. Step 0: none, or a seal. */
 };
 
+struct device_memory { /* Of GPUs of this node, for trainers there. NULL: there is none. */
+	struct device_images *images; /* data/device_images.c */
+	struct device_grads *grads;   /* data/device_grads.c */
+};
+
 struct model_memory {         /* The memory of one model on each node. */
 	uint64_t incarnation; /* Drawn at random when the memory is made. No other memory has it. */
 	char *why;            /* What became of the memory before this one. NULL: not known. */

@@ -167,13 +167,31 @@ static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
 	apply_stage(m, chunk);
 }
 
+void reduce_begins(struct model *m)
+{
+	if (m->contrib.reduce_began_ns == 0)
+		m->contrib.reduce_began_ns = clock_ns();
+}
+
+static void ended(struct model *m)
+{
+	m->contrib.reduce_ns = clock_ns() - m->contrib.reduce_began_ns;
+}
+
+void reduce_added(struct model *m, uint32_t chunk, const struct tier_result *r)
+{
+	CHECK(m->attempt.on);
+	ended(m);
+	took(m, REDUCE_LOCAL, chunk, r);
+}
+
 static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
 	struct model *m = owner;
 
 	CHECK(m->contrib.sums > 0);
 	m->contrib.sums--;
-	m->contrib.reduce_ns = clock_ns() - m->contrib.reduce_began_ns;
+	ended(m);
 	if (tag >> 32 == m->attempt.epoch && m->attempt.on && !m->memory.tier_lost)
 		took(m, (uint32_t)tag >> STAGE_AT, tag & CHUNK_MASK, r);
 	data_release(m);
@@ -230,8 +248,7 @@ void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk)
 	uint32_t chunks = m->layout->chunks_nr;
 
 	CHECK(chunk < chunks && m->attempt.on && due->nr < chunks);
-	if (m->contrib.reduce_began_ns == 0)
-		m->contrib.reduce_began_ns = clock_ns();
+	reduce_begins(m);
 	if (due->nr == 0 && hand_out(m, stage, chunk) == SHARD_OK)
 		return;
 	due->sum[(due->first + due->nr++) % chunks] = (uint32_t)stage << STAGE_AT | chunk;

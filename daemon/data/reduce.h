@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct model;
+struct tier_result;
 
 /* REDUCE_CODE: the sum of REDUCE_LOCAL becomes codes, of which REDUCE_NODES makes a sum.
  * REDUCE_COPY: of a chunk that its primary has reduced, to memory that only this daemon writes. */
@@ -21,6 +22,10 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
  * contrib_summed() after the codes, or grad_reduced() and apply_stage() after the last sum, or
  * grad_copied(). */
 void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk);
+/* Of device_grads_up. The first sum of an attempt begins. The sum over the ranks of this node was
+ * made on a GPU, is finite, and is in the memory of sums: what follows is as after that stage. */
+void reduce_begins(struct model *m);
+void reduce_added(struct model *m, uint32_t chunk, const struct tier_result *r);
 /* Hands out the sums that wait. Called when jobs are done. */
 void reduce_feed(struct model *m);
 

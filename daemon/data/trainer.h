@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct device_arena;
 struct device_image;
 struct model;
 struct server;
@@ -27,7 +28,8 @@ struct trainer {
 	bool has_image;
 	/* The one that it reads on its GPU, or NULL. Owner: data/device_images.c. */
 	const struct device_image *device_image;
-	struct send_queue image; /* TCP: chunks on their way to it. */
+	struct device_arena *device_arena; /* The same for gradients: data/device_grads.c. */
+	struct send_queue image;           /* TCP: chunks on their way to it. */
 
 	struct model *join_model; /* A JOIN that waits for an arena, or NULL. */
 	uint32_t join_tag;

@@ -388,8 +388,9 @@ static void check_job(const struct gpu_job *j)
 	CHECK(j->done != NULL);
 	if (j->what == GPU_ADD) {
 		CHECK(j->add->layout && j->add->chunk < j->add->layout->chunks_nr && j->add->to &&
-		      j->add->copy && dtype_ok(j->add->dtype) && j->add->operands_nr > 0 &&
-		      j->add->operands_nr <= GPU_OPERANDS_MAX && j->add->up_nr <= GPU_OPERANDS_MAX);
+		      j->add->copy && dtype_ok(j->add->dtype) && j->add->pre > 0 &&
+		      j->add->operands_nr > 0 && j->add->operands_nr <= GPU_OPERANDS_MAX &&
+		      j->add->up_nr <= GPU_OPERANDS_MAX);
 		return;
 	}
 	if (j->what != GPU_UPDATE) {

@@ -116,12 +116,13 @@ struct gpu_update {
 	float *keep[3]; /* Of the host. The arrays as they were go there, too. All NULL: nowhere. */
 };
 
-/* The sum of gradients of one chunk, in this order, rounded once (optim/reduce.h). All are in
- * memory of the device, where chunks begin on borders of 16 bytes. */
+/* The sum of gradients of one chunk, each times pre, in this order, rounded once (optim/reduce.h).
+ * All are in memory of the device, where chunks begin on borders of 16 bytes. */
 struct gpu_add {
 	const struct layout *layout;
 	uint32_t chunk, operands_nr, up_nr;
 	enum shard_dtype dtype;
+	float pre;
 	struct gpu_copy up[GPU_OPERANDS_MAX]; /* Operands that have to get there first. */
 	struct gpu_operand {
 		uint64_t at;

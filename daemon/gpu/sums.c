@@ -49,7 +49,7 @@ static struct gpu_sum batch(struct gpu_lane *l, const struct gpu_add *a)
 {
 	struct tables *t = gpu_lane_tables(l);
 	const struct layout *layout = a->layout;
-	struct gpu_sum job = {.pre = 1};
+	struct gpu_sum job = {.pre = a->pre};
 	uint64_t bits = 0; /* Of the newest rows. */
 	uint32_t rows = 0, first = 0;
 

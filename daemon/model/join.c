@@ -12,6 +12,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
+#include "data/contrib.h"
+#include "data/device_grads.h"
 #include "data/device_images.h"
 #include "data/feed.h"
 #include "link/peer.h"
@@ -19,6 +21,7 @@
 #include "model/lost.h"
 #include "model/model.h"
 #include "data/mr.h"
+#include "data/reduce.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
@@ -65,8 +68,16 @@ void trainer_detach(struct trainer *t)
 	t->rank = -1;
 	t->has_image = false;
 	t->device_image = NULL;
+	t->device_arena = NULL;
 	send_queue_detach(&t->image);
 	model_orphan(m, t->slot);
+}
+
+void join_slot_closed(struct model *m, uint32_t slot)
+{
+	mr_arena_closed(m, slot);
+	device_grads_close(m, slot);
+	store_arena_close(m->store, slot);
 }
 
 void trainer_out_of_world(struct trainer *t)
@@ -318,6 +329,11 @@ enum shard_status join_device(struct session *who, const struct wire_head *h,
 						   .tell = apply_tell,
 						   .hold = feed_hold,
 						   .release = feed_release};
+	static const struct device_grads_up grads = {.gathered = contrib_gathered,
+						     .begins = reduce_begins,
+						     .added = reduce_added,
+						     .hold = feed_hold,
+						     .release = feed_release};
 	const Shard__Device *body = (const Shard__Device *)msg;
 	struct model *m = who->trainer->model;
 
@@ -326,9 +342,16 @@ enum shard_status join_device(struct session *who, const struct wire_head *h,
 			       body->uuid.len);
 	if (m == NULL || m->id != h->model)
 		return err_set(e, SHARD_BAD_STATE,
-			       "an image on a GPU of model %u, which this trainer has not joined",
+			       "memory on a GPU of model %u, which this trainer has not joined",
 			       h->model);
-	return device_images_ask(m, &up, body->uuid.data, who, h->attempt, e);
+	if (body->kind == WIRE_DEVICE_GRADS)
+		return device_grads_ask(m, &grads, body->uuid.data, who, h->attempt, e);
+	if (body->kind == WIRE_DEVICE_IMAGE)
+		return device_images_ask(m, &up, body->uuid.data, who, h->attempt, e);
+	return err_set(e, SHARD_UNSUPPORTED,
+		       "memory of kind %u on a GPU, which this release does not know: upgrade "
+		       "shardd",
+		       body->kind);
 }
 
 /* --- the step --- */

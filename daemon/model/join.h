@@ -13,6 +13,8 @@ bool join_opened(struct session *who);                  /* False: no memory. */
 void join_closed(struct session *who, const char *why); /* Its connection is closed. */
 /* Tells the core that the trainer is gone. why must be NULL while a core event is being handled. */
 void trainer_gone(struct trainer *t, bool leave, const char *why);
+/* Its trainer is gone, and nothing uses its memory any more. */
+void join_slot_closed(struct model *m, uint32_t slot);
 void trainer_out_of_world(struct trainer *t); /* It is no longer in the world of an attempt. */
 void trainer_left(struct trainer *t);         /* It is in no world any more: answers its LEAVE. */
 void trainer_detach(struct trainer *t);       /* Takes it off its model and gives its arena back. */

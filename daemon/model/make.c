@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "data/blobs.h"
 #include "data/data.h"
-#include "data/device_images.h"
+#include "data/device_memory.h"
 #include "link/nodes.h"
 #include "link/peer.h"
 #include "model/model.h"
@@ -97,7 +97,7 @@ struct make { /* Lives as long as the model. */
 	struct store *memory;
 	struct disk disk; /* Of chunks that are away. */
 	struct devices devices;
-	struct device_images *images; /* When it is freed. */
+	struct device_memory on_gpus; /* When it is freed. */
 	struct definition_job definition;
 	bool may_void;         /* Where the place is full, it is made in memory of the process. */
 	uint64_t parked_bytes; /* All that it takes of the place. */
@@ -663,7 +663,7 @@ void model_make_beat(struct server *s, uint64_t now_ns)
 
 bool model_working(const struct model *m)
 {
-	return (m->make != NULL && m->make->working) || rooms_making(m) || device_images_making(m);
+	return (m->make != NULL && m->make->working) || rooms_making(m) || device_memory_busy(m);
 }
 
 void model_give_up(struct model *m)
@@ -681,7 +681,7 @@ void model_leaves(struct model *m)
 static void free_memory(struct make *k)
 {
 	disk_close(&k->disk);
-	device_images_free(&k->images);
+	device_memory_free(&k->on_gpus);
 	if (devices_close(&k->devices))
 		store_free(&k->memory);
 	if (k->region.base != NULL)
@@ -716,7 +716,7 @@ static void leave(struct model *m)
 		return;
 	definition_leaves(m, &m->make->definition);
 	m->make->disk.keep = m->keep;
-	m->make->images = m->device_images;
+	m->make->on_gpus = m->on_gpus;
 	spare_leave(m);
 	m->make->memory = m->store;
 	m->make->region = m->meta.shm;

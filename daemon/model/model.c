@@ -29,7 +29,6 @@
 #include "model/tables.h"
 #include "link/peer.h"
 #include "model/view_file.h"
-#include "data/mr.h"
 #include "link/session.h"
 #include "model/join.h"
 #include "model/watch.h"
@@ -106,7 +105,7 @@ static void reclaim(struct model *m)
 		return;
 	for (uint32_t slot = 0; slot < CONTRIB_LOCAL_MAX; slot++)
 		if (m->attempt.orphans >> slot & 1)
-			mr_arena_closed(m, slot), store_arena_close(m->store, slot);
+			join_slot_closed(m, slot);
 	m->attempt.orphans = 0;
 	join_waiting(m);
 }

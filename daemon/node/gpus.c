@@ -14,9 +14,9 @@
 #include <string.h>
 
 /* Of one device, that are given and not done: of as many models as outlive a process
- * (warm/warm.h), each with 8 updates, 8 copies and 16 sums (store/tier_gpu.c), and 4 copies of its
- * image (data/device_images.c). */
-#define JOBS_MAX (36u * 1024)
+ * (warm/warm.h), each with 8 updates, 8 copies and 16 sums (store/tier_gpu.c), 4 copies of its
+ * image (data/device_images.c), and 4 sums or copies of gradients (data/device_grads.c). */
+#define JOBS_MAX (40u * 1024)
 
 static void log_gpu(const struct server *s, const struct gpu *g)
 {

@@ -459,7 +459,7 @@ static const struct family {
 	{"shardd_gpu_updates_total", METRICS_COUNTER, "Updates of chunks that it has done.",
 	 gpu_updates},
 	{"shardd_gpu_sums_total", METRICS_COUNTER,
-	 "Sums of gradients that it has made of what other nodes wrote into its memory.", gpu_sums},
+	 "Sums of gradients that it has made of what lies in its memory.", gpu_sums},
 	{"shardd_gpu_lost", METRICS_GAUGE, "1: that GPU failed, until the daemon starts again.",
 	 gpu_is_lost},
 	{"process_cpu_seconds_total", METRICS_COUNTER,

@@ -239,6 +239,7 @@ static void add_begin(struct gpus *n, struct add *a)
 	a->add = (struct gpu_add){.layout = st->conf.layout,
 				  .chunk = s->chunk,
 				  .dtype = st->conf.grad,
+				  .pre = s->pre,
 				  .operands_nr = s->sources_nr,
 				  .to = gpus_sum_at(n, d, s->chunk),
 				  .copy = s->to};

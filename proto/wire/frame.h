@@ -17,7 +17,7 @@
 /* Grows with each field that a node may leave out, so that nodes of two releases form one cluster
  * while it is upgraded. A build with a lower number is an older release for its peers. */
 #ifndef WIRE_MINOR
-#define WIRE_MINOR 11u
+#define WIRE_MINOR 12u
 #endif
 /* The WIRE_MINOR from which a node, or a daemon for its trainers, knows what. README.md has each.
  */
@@ -36,7 +36,9 @@ enum wire_since {
 	WIRE_SHARES = 10, /* Gradients that the ranks of a node push in shares. */
 	WIRE_DEVICE = 11, /* Images on the GPUs of trainers. */
 	WIRE_HELD = 11,   /* HELD of one model whose copy was lost, where nobody is elected. */
+	WIRE_GRADS = 12,  /* Gradients on the GPUs of trainers. */
 };
+enum wire_device { WIRE_DEVICE_IMAGE, WIRE_DEVICE_GRADS }; /* What DEVICE asks for. */
 #define WIRE_NODES           "10" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u   /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u

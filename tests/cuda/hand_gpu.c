@@ -193,7 +193,7 @@ static void add_run(struct gpu *g, struct gpu_add *a)
 		if (k == 0 || layout_frozen(l, s))
 			continue;
 		r = reduce_kernel(ISA_SCALAR, a->dtype)(
-			q->n, k, from, inside(g, a->to, bytes) + q->start, 1, true);
+			q->n, k, from, inside(g, a->to, bytes) + q->start, a->pre, true);
 		a->sumsq += r.sq;
 		a->finite = a->finite && r.finite;
 	}

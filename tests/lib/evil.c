@@ -100,6 +100,12 @@ void evil_open(struct evil *v, const char *address, enum evil_depth depth)
 	open_model(v, address, depth);
 }
 
+void evil_open_as(struct evil *v, const char *address, const char *settings)
+{
+	*v = (struct evil){.name = "evil", .elems = EVIL_ELEMS, .settings = settings};
+	open_model(v, address, EVIL_JOINED);
+}
+
 void evil_open_parts(struct evil *v, const char *address)
 {
 	*v = (struct evil){.name = "evil-parts"};

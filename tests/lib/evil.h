@@ -24,6 +24,8 @@ struct evil {
 enum evil_depth { EVIL_CONNECTED, EVIL_GREETED, EVIL_DEFINED, EVIL_JOINED };
 
 void evil_open(struct evil *v, const char *address, enum evil_depth depth);
+/* The same with settings for the model, joined. */
+void evil_open_as(struct evil *v, const char *address, const char *settings);
 /* Joins another model, "evil-parts", with one chunk of EVIL_PARTS whole parts of the wire. */
 enum { EVIL_PARTS = 3 };
 void evil_open_parts(struct evil *v, const char *address);

@@ -3,9 +3,9 @@
 # cuda_gpt.sh BUILD: trains the example model with gpt, with gpt-cuda, and with one of each, on the
 # driver library of tests/cuda, whose kernels run on the processor. Each operation of the kernels
 # rounds once and in the order of gpt, so the losses, the norms, the weights and the moments must be
-# the same to the last bit. So they must be where gpt-cuda reads weights in memory that the daemons
-# have on the GPU. Then gpt-cuda without a GPU, without kernels, without such memory, and on a device
-# that fails: it ends with a sentence.
+# the same to the last bit. So they must be where gpt-cuda reads weights and writes gradients in
+# memory that the daemons have on the GPU. Then gpt-cuda without a GPU, without kernels, without such
+# memory, and on a device that fails: it ends with a sentence.
 name=cuda_gpt
 build=$(cd "${1:?usage: cuda_gpt.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.." || exit 1
@@ -59,6 +59,13 @@ same cpu-bf16 image
 for node in a b; do
 	grep -q 'event=device_image model=image' "$dir/daemon-$node.out" || fail "node $node has no image on a GPU"
 done
+for dtype in bf16 fp32; do
+	trains "arena-$dtype" gpu gpu --dtype "$dtype" --norm-dtype fp32 --device-arena "${there[@]}"
+	same "cpu-$dtype" "arena-$dtype"
+	for node in a b; do
+		grep -q "event=device_grads model=arena-$dtype" "$dir/daemon-$node.out" || fail "node $node has no gradients on a GPU"
+	done
+done
 [ -n "$(find "$dir/mixed.dump" -type f -size +1k)" ] || fail "nothing was dumped"
 
 # ends WHAT TEXT VARIABLE... -- OPTION...: gpt-cuda fails and says so.
@@ -79,6 +86,7 @@ ends no-kernels 'kernels .*/none: .*make fatbin' A=b -- --kernels "$dir/none"
 ends no-memory 'cuMemAlloc.* the device, or the memory' 'FAKE_CUDA_FAIL=cuMemAlloc_v2 2 2' -- --kernels Makefile
 ends lost-device 'step: SHARD_CLOSED: .*CUDA_ERROR_ILLEGAL_ADDRESS' 'FAKE_CUDA_FAIL=cuStreamSynchronize 3 700' -- --kernels Makefile
 ends lost-copy 'step: SHARD_CLOSED: .*CUDA_ERROR_LAUNCH_FAILED' 'FAKE_CUDA_FAIL=cuEventRecord 9 719' -- --kernels Makefile
+ends no-arena 'device-arena: .*has no chunk of the model' A=b -- --kernels Makefile --device-arena
 ends no-image 'has no chunk of the model' A=b -- --kernels Makefile --device-image
 ends broken 'break is for gpt alone' A=b -- --kernels Makefile --break 2
 stop_daemons

@@ -516,7 +516,7 @@ static void wrong_opens(shard_model *m)
 	CUDA(SHARD_BAD_STATE, shard_cuda_open(&cu, m, NULL));
 	CUDA_TEXT("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED");
 	CUDA_TEXT("close the other handle");
-	o.flags = 4;
+	o.flags = 8;
 	CUDA(SHARD_BAD_ARG, shard_cuda_open(&cu, m, &o));
 	o.flags = 0;
 	o.device = 1;

@@ -706,7 +706,7 @@ static void test_library(void **state)
 	(void)state;
 	start(1, "", CLUSTER_SYSTEMD);
 	define(&t, cluster->node[0].unix_address, "m", SHARD_F32, TIER);
-	EXPECT(SHARD_BAD_ARG, shard_device_region(t.model, SHARD_GRAD, uuid, &fd, &bytes));
+	EXPECT(SHARD_BAD_ARG, shard_device_region(t.model, SHARD_MASTER, uuid, &fd, &bytes));
 	EXPECT(SHARD_BAD_ARG, shard_device_region(t.model, SHARD_IMAGE, NULL, &fd, &bytes));
 	EXPECT(SHARD_BAD_ARG, shard_device_region(t.model, SHARD_IMAGE, uuid, NULL, &bytes));
 	uuid[15] = 7;

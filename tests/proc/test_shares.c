@@ -439,7 +439,7 @@ static void refused(void **state)
 	EXPECT(SHARD_RANGE, shard_push(m, TENSORS, 0, 0, NULL, SHARD_BF16, SHARD_SHARE, NULL));
 	EXPECT(SHARD_BAD_ARG, shard_push(m, FIXED, 0, 0, NULL, SHARD_BF16, SHARD_SHARE, NULL));
 	EXPECT(SHARD_RANGE, shard_push(m, A, 0, 0, NULL, SHARD_BF16, 0, NULL));
-	EXPECT(SHARD_BAD_ARG, shard_push(m, A, 0, 1, NULL, SHARD_BF16, 8, NULL));
+	EXPECT(SHARD_BAD_ARG, shard_push(m, A, 0, 1, NULL, SHARD_BF16, 16, NULL));
 	EXPECT(SHARD_MISSING, shard_commit(m, NULL));
 	push_a(0, 10, 20, SHARD_SHARE);
 	EXPECT(SHARD_DUPLICATE, shard_push(m, A, 20, 10, NULL, SHARD_BF16, SHARD_SHARE, NULL));

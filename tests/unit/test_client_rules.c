@@ -459,7 +459,7 @@ static void test_shared_object(void **state)
 	strcat(path, ".stripped");
 	assert_int_equal(stat(path, &st), 0);
 	unlink(path);
-	assert_in_range(st.st_size, 1, 232 << 10);
+	assert_in_range(st.st_size, 1, 236 << 10);
 #else
 	(void)st;
 #endif

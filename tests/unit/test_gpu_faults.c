@@ -39,6 +39,7 @@ static void add(struct gpu *g, const struct layout *l, uint64_t at)
 
 	a = (struct gpu_add){.layout = l,
 			     .dtype = SHARD_BF16,
+			     .pre = 1,
 			     .operands_nr = 2,
 			     .up_nr = 1,
 			     .up = {{host[0], at, bytes}},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tests sums of gradients on devices of the daemon (gpu/sums.c), on the driver library of
  * tests/cuda. For layouts of all kinds, operands that are on the device or come from the host,
- * gradients that are absent, and a sum that is one of its operands, the sum, its norm and whether
- * it is finite are those of the processor's kernels, and an update takes it from the device. What a
- * network device wrote is seen, and a device that cannot say so is not written. */
+ * gradients that are absent, a factor, and a sum that is one of its operands, the sum, its norm and
+ * whether it is finite are those of the processor's kernels, and an update takes it from the
+ * device. What a network device wrote is seen, and a device that cannot say so is not written. */
 #include "base/check.h"
 #include "lib/gpujobs.h"
 #include "optim/ftz.h"
@@ -36,6 +36,7 @@ struct sum { /* Of one chunk. */
 	struct layout *layout;
 	uint32_t chunk, k, to; /* to: which operand, or k. */
 	enum shard_dtype dt;
+	float pre;
 	uint64_t bytes, room; /* Of the chunk, and of each operand on the device. */
 	struct gpu *gpu;
 	struct gpu_mem mem;
@@ -95,7 +96,7 @@ static void sum_expected(struct sum *s)
 				from[nr++] = s->operand[k] + at;
 		if (nr == 0 || layout_frozen(l, i))
 			continue;
-		one = reduce_kernel(ISA_SCALAR, s->dt)(g->n, nr, from, s->want + at, 1, true);
+		one = reduce_kernel(ISA_SCALAR, s->dt)(g->n, nr, from, s->want + at, s->pre, true);
 		s->found.sq += one.sq;
 		s->found.finite = s->found.finite && one.finite;
 	}
@@ -132,6 +133,7 @@ static void sum_run(struct sum *s, uint64_t up, struct gpu_add *a)
 	*a = (struct gpu_add){.layout = s->layout,
 			      .chunk = s->chunk,
 			      .dtype = s->dt,
+			      .pre = s->pre,
 			      .operands_nr = s->k,
 			      .to = at_of(s, s->to),
 			      .copy = s->got};
@@ -160,6 +162,7 @@ static void check(struct gpu *g, struct layout *l, uint32_t chunk, enum shard_dt
 	struct err e = {0};
 
 	s.to = (uint32_t)rng_below(r, s.k + 1);
+	s.pre = rng_below(r, 2) ? 1 : 1 / 3.0f;
 	sum_make(&s, r, wild);
 	for (uint32_t k = 0; pinned && k < s.k; k++)
 		assert_int_equal(gpu_pin(g, s.operand[k], s.room, &e), SHARD_OK);
@@ -299,7 +302,7 @@ static void written_by_another(bool ordered)
 	struct rng r = {.state = 8};
 	struct layout *l = gpujobs_layout(&r, 9, 4000, 8192);
 	struct gpu *g = gpujobs_open(1);
-	struct sum s = {.layout = l, .gpu = g, .k = 2, .to = 0, .dt = SHARD_BF16};
+	struct sum s = {.layout = l, .gpu = g, .k = 2, .to = 0, .pre = 1, .dt = SHARD_BF16};
 	uint32_t flushes = jobs.fake.fake_cuda_flushes();
 	static struct gpu_add a;
 	struct gpu_job j = gpujobs_of(GPU_ADD);
@@ -316,6 +319,7 @@ static void written_by_another(bool ordered)
 		memset(s.got, 0, s.bytes);
 		a = (struct gpu_add){.layout = l,
 				     .dtype = s.dt,
+				     .pre = 1,
 				     .operands_nr = 2,
 				     .up_nr = 1,
 				     .up = {{s.operand[0], m.at, s.bytes}},
