@@ -6,8 +6,9 @@
  * memory that no trainer has, and the sum alone comes to the host: what follows is as after a sum
  * of processors. Otherwise, and where the sum is not finite, each part is copied to the arena of
  * its rank, and the host sums. So it is where a contribution leaves from the arena. It fails
- * where the GPU has no chunk of the model, or no room. If a GPU fails, the trainers that have
- * memory there are put out, which ends the attempt. */
+ * where the GPU has no chunk of the model, or no room. If a GPU fails, this node's copy of the model
+ * ends at once: a GPU that hangs may still write to the memory of sums, which no other attempt may
+ * use then. */
 #include "data/device_grads.h"
 
 #include "base/check.h"
@@ -20,6 +21,7 @@
 #include "link/session.h"
 #include "node/job.h"
 #include "store/share.h"
+#include "store/tier_gpu.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
@@ -34,7 +36,7 @@ struct device_arena { /* Of one slot. */
 	struct model *m;
 	struct gpu *gpu;
 	uint32_t slot;
-	enum { MAKING, THERE, LOST } at;
+	bool making;
 	bool closed;        /* Its trainer went while it was being made. */
 	bool makes_scratch; /* The thread makes that of the GPU, too. */
 	uint8_t *there;     /* [segments_nr] The rank's gradient lies here. */
@@ -92,7 +94,7 @@ static struct device_arena *arena_new(struct model *m, struct gpu *g, uint32_t s
 	*a = (struct device_arena){.m = m,
 				   .gpu = g,
 				   .slot = slot,
-				   .at = MAKING,
+				   .making = true,
 				   .there = calloc(m->layout->segments_nr, 1),
 				   .bytes = m->layout->elems * m->grad_bytes,
 				   .scratch_bytes = (uint64_t)m->layout->chunk_elems *
@@ -179,7 +181,7 @@ void device_grads_close(struct model *m, uint32_t slot)
 	if (a == NULL)
 		return;
 	d->arena[slot] = NULL;
-	if (a->at == MAKING)
+	if (a->making)
 		a->closed = true;
 	else
 		thread_begin(a, free_run, free_done);
@@ -272,7 +274,7 @@ static void make_done(struct job *j)
 	if (!ends)
 		say(a);
 	if (!ends && a->e.status == SHARD_OK) {
-		a->at = THERE;
+		a->making = false;
 		if (a->asked)
 			answer(a, &a->asker);
 		a->asked = false;
@@ -347,12 +349,9 @@ enum shard_status device_grads_ask(struct model *m, const struct device_grads_up
 		return err_set(e, SHARD_BAD_STATE,
 			       "this trainer has memory for gradients of \"%s\" on another GPU",
 			       m->name);
-	if (a->at == LOST)
-		return err_set(e, SHARD_UNSUPPORTED, "the memory of \"%s\" on its GPU is lost",
-			       m->name);
 	if (a->asked)
 		return err_set(e, SHARD_BUSY, "this trainer has asked for that memory already");
-	if (a->at == THERE) {
+	if (!a->making) {
 		answer(a, &caller);
 		return SHARD_OK;
 	}
@@ -556,7 +555,7 @@ static void go(struct model *m)
 	struct device_grads *d = m->on_gpus.grads;
 	uint32_t i = 0;
 
-	while (d->nr > 0 && !d->stopped && m->attempt.on) {
+	while (d->nr > 0 && !d->stopped && !m->memory.tier_lost && m->attempt.on) {
 		const struct scratch *s;
 		struct work *w;
 		uint32_t chunk;
@@ -594,29 +593,6 @@ void device_grads_submit(struct model *m, uint32_t chunk, bool sums)
 	go(m);
 }
 
-/* The GPU has failed. */
-static void lose(struct model *m, struct gpu *g)
-{
-	const char *why = "it does not answer";
-	struct err e;
-
-	(void)gpu_lost(g, &why);
-	for (uint32_t k = 0; k < CONTRIB_LOCAL_MAX; k++) {
-		struct device_arena *a = m->on_gpus.grads->arena[k];
-
-		if (a != NULL && a->gpu == g && a->at == THERE)
-			a->at = LOST;
-	}
-	err_set(&e, SHARD_CLOSED, "gradients of \"%s\" on a GPU are lost: %s", m->name, why);
-	list_each(it, &m->server->conns.sessions) {
-		struct session *t = list_of(it, struct session, link);
-
-		if (t->trainer->model == m && t->trainer->device_arena != NULL &&
-		    t->trainer->device_arena->at == LOST)
-			session_close(t, SHARD_CLOSED, e.text);
-	}
-}
-
 static void worked(void *owner, uint64_t tag, enum shard_status st, uint64_t kept)
 {
 	struct model *m = owner;
@@ -631,7 +607,7 @@ static void worked(void *owner, uint64_t tag, enum shard_status st, uint64_t kep
 	CHECK(w->used);
 	if (st != SHARD_OK) {
 		w->used = false;
-		lose(m, w->gpu);
+		tier_gpu_lose(m->tier, w->gpu);
 	} else if (!counts) {
 		w->used = false;
 	} else if (w->adds && w->add.finite) {

@@ -462,6 +462,15 @@ struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk)
 		       : NULL;
 }
 
+void tier_gpu_lose(struct tier *t, const struct gpu *g)
+{
+	struct gpus *n = gpus_of(t);
+
+	for (uint32_t i = 0; tier_is_gpu(t) && i < n->conf.devices_nr; i++)
+		if (n->device[i].mem->gpu == g)
+			gpus_lose(n, &n->device[i]);
+}
+
 void tier_gpu_forsake(struct tier *t)
 {
 	struct gpus *n = gpus_of(t);

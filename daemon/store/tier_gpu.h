@@ -35,6 +35,10 @@ uint64_t tier_gpu_bytes(const struct store *st, uint32_t devices_nr);
 /* The same of a store that is not made yet. */
 uint64_t tier_gpu_will(const struct store_conf *conf, uint32_t devices_nr);
 
+/* Another job of the model has found that a device does not answer: as when one of the tier does.
+ * Harmless if the tier has nothing there. */
+void tier_gpu_lose(struct tier *t, const struct gpu *g);
+
 /* For the end of a model after lost(), so that whoever waits for the tier comes to an end: calls
  * that would never be done are done now, without an effect, and every pin is granted, now and
  * later, whatever is in memory then. The caller lets nothing count that comes of it. Harmless if it
