@@ -473,7 +473,7 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * count: how many elements; not 0.
  * dev: the gradient in device memory, or NULL: where shard_cuda_grad() says. It may be written or
  * freed when the ticket is done, or by work that comes after the copy on shard_cuda_stream().
- * dtype: of the elements at dev.
+ * dtype: of the elements at dev; with dev NULL the model's grad dtype.
  * flags: 0, or SHARD_ADD and SHARD_CAST, as for shard_push(); or SHARD_SHARE alone, as for
  *   shard_push(). A share that is empty is pushed by shard_push().
  * stream: the copy is made after the work that is on it now.
@@ -483,7 +483,8 @@ SHARD_API enum shard_status shard_cuda_begin(shard_cuda *cuda, const struct shar
  * SHARD_BAD_ARG: dev is NULL without memory of shardd on the device, a flag is not known,
  *   SHARD_SHARE is not alone, or the tensor is frozen; or as below.
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
- * SHARD_DTYPE: dtype is not that of the model's gradients, and SHARD_CAST is not given.
+ * SHARD_DTYPE: dtype is not that of the model's gradients, and SHARD_CAST is not given or dev is
+ *   NULL.
  * SHARD_DUPLICATE: elements were pushed already in this step, and SHARD_ADD is not given; or they
  *   were left to other ranks by SHARD_SHARE.
  * SHARD_BAD_STATE: shard_cuda_begin() was not called, the handle is being closed, or as below.

@@ -314,6 +314,11 @@ enum shard_status shard_cuda_push(shard_cuda *c, uint32_t tensor, uint64_t first
 		there = lies_there(c, &j);
 	if ((rc = push_ok(c, &j)) != SHARD_OK)
 		return rc;
+	if (there && dtype != c->grad)
+		return cuda_say(SHARD_DTYPE,
+				"shard_cuda_push() of tensor %u with dev NULL and dtype %d: what "
+				"lies in the memory of shardd has the model's grad dtype, %d",
+				tensor, (int)dtype, (int)c->grad);
 	if (there && flags == 0)
 		j.flags = SHARD_DEVICE;
 	if ((j.flags & SHARD_DEVICE) ||

@@ -636,6 +636,28 @@ static void test_waits_for_the_stream(void **state)
 	cluster_done(&cluster);
 }
 
+/* What lies there has one dtype: elements of another one would be read from beyond it. */
+static void test_other_dtype(void **state)
+{
+	static const struct run one = {"", SHARD_BF16, {{THERE, 0, 0}}, 1, true};
+	const uint32_t last = TRAINER_TENSORS - 1;
+	static struct crew c;
+	struct rig *r = &c.rank[0];
+
+	(void)state;
+	start(1, "", NULL);
+	open_crew(&c, &one, "m", false);
+	begin_all(&c, &c);
+	CUDA(SHARD_DTYPE, shard_cuda_push(r->cu, last, 0, trainer_numel[last], NULL, SHARD_F32,
+					  SHARD_CAST, gpu.stream, NULL));
+	CUDA(SHARD_DTYPE, shard_cuda_push(r->cu, last, 0, trainer_numel[last], NULL, SHARD_F32, 0,
+					  gpu.stream, NULL));
+	EXPECT(SHARD_OK, shard_abandon(r->t.model, "it only asked"));
+	step(&c, &c, 0, SHARD_APPLIED);
+	close_crew(&c);
+	cluster_done(&cluster);
+}
+
 /* --- a device that fails --- */
 
 static enum shard_status try_step(struct rig *r)
@@ -764,7 +786,7 @@ int main(int argc, char **argv)
 		TEST(test_ranks),        TEST(test_nodes),        TEST(test_again),
 		TEST(test_killed),       TEST(test_trainer_dies), TEST(test_refused),
 		TEST(test_device_fails), TEST(test_ends),         TEST(test_waits_for_the_stream),
-		TEST(test_device_hangs),
+		TEST(test_device_hangs), TEST(test_other_dtype),
 	};
 
 	if (argc > 1)
