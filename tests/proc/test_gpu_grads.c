@@ -606,6 +606,96 @@ static void test_ends(void **state)
 	}
 }
 
+/* Pushes what of the gradients is in the chunk. */
+static void push_chunk(struct crew *c, uint64_t chunk, float spoil)
+{
+	for (uint32_t k = 0; k < c->nr; k++) {
+		struct rig *r = &c->rank[k];
+		const char *base = shard_cuda_grad(r->cu, 0);
+
+		for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
+			const char *at = shard_cuda_grad(r->cu, i);
+			uint64_t first = (uint64_t)(at - base) / sizeof(float),
+				 end = first + trainer_numel[i];
+			uint64_t from = chunk * 1024 > first ? chunk * 1024 : first;
+
+			end = (chunk + 1) * 1024 < end ? (chunk + 1) * 1024 : end;
+			if (from >= end)
+				continue;
+			CHECK(gpu.sync(gpu.stream) == 0);
+			gradient_of(r, r->pinned, k, i, r->t.step.step);
+			((float *)r->pinned)[from - first] += spoil;
+			push_range(r, i, from - first, end - from, 0);
+		}
+		CUDA(SHARD_OK, shard_cuda_wait(r->cu, 0, pace_ms(20000)));
+	}
+}
+
+static bool phase_is(int node, const char *phase)
+{
+	char words[200], want[40], *out;
+	bool is;
+
+	snprintf(words, sizeof(words), "--address %s status --json",
+		 cluster->node[node].unix_address);
+	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	snprintf(want, sizeof(want), "\"phase\":\"%s\"", phase);
+	is = strstr(out, want) != NULL;
+	free(out);
+	return is;
+}
+
+/* A step in which node 1 votes for its chunks, which have odd numbers, while sums for those of node
+ * 0 are under way. False: it was seen too late. */
+static bool votes(struct crew *c)
+{
+	struct shard_result res = SHARD_INIT(struct shard_result);
+	uint64_t before = sums(1);
+
+	begin_all(c, c);
+	for (uint32_t k = 1; k < 6; k += 2)
+		push_chunk(c, k, 0);
+	while (sums(1) < before + 3)
+		sched_yield();
+	for (uint32_t k = 0; k < 6; k += 2)
+		push_chunk(c, k, NAN);
+	for (uint32_t k = 0; k < c->nr; k++)
+		EXPECT(SHARD_OK, shard_commit(c->rank[k].t.model, NULL));
+	while (phase_is(1, "staging"))
+		sched_yield();
+	if (phase_is(1, "prepared"))
+		return true;
+	for (uint32_t k = 0; k < c->nr; k++)
+		EXPECT(SHARD_OK, shard_result(c->rank[k].t.model, 0, pace_ms(20000), &res));
+	return false;
+}
+
+/* A node has voted, and stops while nobody tells it the verdict. The sums that are under way are
+ * not finite, and nothing is done about that any more. */
+static void test_stops_alone(void **state)
+{
+	static const struct run there = {
+		"", SHARD_F32, {{THERE, 0, 1}, {THERE, 0, 1}}, 2, true};
+	static struct crew c;
+
+	(void)state;
+	CHECK(setenv("FAKE_CUDA_DELAY_US", "400000", 1) == 0);
+	start(2, "stop_timeout = 100ms\n", NULL);
+	open_crew(&c, &there, "m", false);
+	while (!votes(&c))
+		; /* It was decided before this process saw the vote. */
+	cluster_signal(cluster, 0, SIGSTOP);
+	cluster_signal(cluster, 1, SIGTERM);
+	assert_int_equal(cluster_wait(cluster, 1, pace_ms(20000)), 0);
+	cluster_signal(cluster, 0, SIGCONT);
+	for (uint32_t k = 0; k < c.nr; k++) {
+		close_cuda(&c.rank[k]);
+		trainer_end(&c.rank[k].t);
+	}
+	nothing_left();
+	cluster_done(&cluster);
+}
+
 /* A push is done when the work before it on the stream is, and so is what lies there. */
 static void test_waits_for_the_stream(void **state)
 {
@@ -786,7 +876,7 @@ int main(int argc, char **argv)
 		TEST(test_ranks),        TEST(test_nodes),        TEST(test_again),
 		TEST(test_killed),       TEST(test_trainer_dies), TEST(test_refused),
 		TEST(test_device_fails), TEST(test_ends),         TEST(test_waits_for_the_stream),
-		TEST(test_device_hangs), TEST(test_other_dtype),
+		TEST(test_device_hangs), TEST(test_other_dtype), TEST(test_stops_alone),
 	};
 
 	if (argc > 1)
