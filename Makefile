@@ -111,7 +111,7 @@ CUDA_A  := $(if $(HAVE_CUDA),$(B)/libshard-cuda.a)
 GPT_A   := $(B)/libgpt.a
 TEST_A  := $(B)/libtest.a
 BINS    := $(B)/shardd $(B)/shardctl $(B)/gpt
-RELEASES := $(B)/tests/older/shardd $(B)/tests/newer/shardd
+RELEASES := $(B)/tests/older/shardd $(B)/tests/newer/shardd $(B)/tests/before/shardd
 HAVE_MAIN := $(wildcard daemon/main.c)
 
 # --- what is optional: found or not, said, and never needed ---
@@ -287,10 +287,12 @@ $(FAKE_CUDA) $(OLD_CUDA): $(call objs,$(wildcard tests/cuda/fake*.c)) $(B)/libsh
 	@mkdir -p $(@D)
 	$(link) -shared -Wl,-soname,libcuda.so.1 -Wl,--no-undefined $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) $(filter-out %.map,$^) -lm
 # Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
-# are missing, or nothing of the wire is the same. An older one also refuses newer uses of HELD.
+# are missing, or nothing of the wire is the same. An older one also refuses newer uses of HELD. The
+# one before has images on GPUs, and no gradients.
 $(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
 $(B)/tests/newer/hello.o: CPPFLAGS += -DWIRE_VERSION=2u
-$(B)/tests/older/hello.o $(B)/tests/newer/hello.o: daemon/link/hello.c | $(PB)
+$(B)/tests/before/hello.o: CPPFLAGS += -DWIRE_MINOR=11u
+$(RELEASES:shardd=hello.o): daemon/link/hello.c | $(PB)
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
 	$(compile)

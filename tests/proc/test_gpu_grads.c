@@ -865,6 +865,10 @@ static void test_refused(void **state)
 	start(1, "", "tests/older/shardd");
 	refused(cluster->node[0].unix_address, "older", ADAMW, "does not know of gradients");
 	cluster_done(&cluster);
+	/* It would answer with an image. */
+	start(1, "", "tests/before/shardd");
+	refused(cluster->node[0].unix_address, "m", ADAMW TIER, "does not know of gradients");
+	cluster_done(&cluster);
 }
 
 /* --- main --- */
