@@ -27,6 +27,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Frames of a trainer that wait for it to read, when it asks for memory on a GPU. Each answer holds
+ * descriptors of this process until it is sent. */
+enum { DEVICE_QUEUED_MAX = 64 };
+
 bool join_opened(struct session *who)
 {
 	CHECK(who->trainer == NULL);
@@ -344,6 +348,9 @@ enum shard_status join_device(struct session *who, const struct wire_head *h,
 		return err_set(e, SHARD_BAD_STATE,
 			       "memory on a GPU of model %u, which this trainer has not joined",
 			       h->model);
+	if (stream_queued(conn_stream(who->conn)) > DEVICE_QUEUED_MAX)
+		return err_set(e, SHARD_BUSY,
+			       "memory on a GPU for a trainer that does not read what it is sent");
 	if (body->kind == WIRE_DEVICE_GRADS)
 		return device_grads_ask(m, &grads, body->uuid.data, who, h->attempt, e);
 	if (body->kind == WIRE_DEVICE_IMAGE)

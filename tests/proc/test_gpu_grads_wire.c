@@ -12,6 +12,7 @@
 #include "shard.pb-c.h"
 #include "wire/ops.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,53 @@ static void test_frames(void **state)
 	cluster_done(&cluster);
 }
 
+static uint32_t descriptors(void)
+{
+	char path[64];
+	uint32_t nr = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)cluster->node[0].pid);
+	d = opendir(path);
+	CHECK(d != NULL);
+	while (readdir(d) != NULL)
+		nr++;
+	closedir(d);
+	return nr;
+}
+
+/* One asks over and over, and reads nothing: descriptors do not pile up in the daemon. */
+static void test_flood(void **state)
+{
+	enum { ASKED = 2000, MORE_MAX = 300 };
+	struct evil v, other;
+
+	(void)state;
+	start("");
+	evil_open(&other, cluster->node[0].unix_address, EVIL_GREETED);
+	for (uint32_t kind = WIRE_DEVICE_IMAGE; kind <= WIRE_DEVICE_GRADS; kind++) {
+		uint32_t before, answers = 0;
+
+		evil_open_as(&v, cluster->node[0].unix_address, SETTINGS);
+		asks(&v, kind);
+		assert_true(raw_expect(&v.r, OP_DEVICE));
+		before = descriptors();
+		for (uint32_t k = 0; k < ASKED; k++)
+			asks(&v, kind);
+		for (int turn = 0; turn < 50; turn++) { /* The daemon gets on meanwhile. */
+			free(raw_status(&other.r));
+			assert_true(descriptors() < before + MORE_MAX);
+		}
+		while (answers < ASKED) { /* Each has one. */
+			assert_true(raw_recv(&v.r));
+			answers += v.r.head.op == OP_DEVICE || v.r.head.op == OP_ERROR;
+		}
+		raw_close(&v.r);
+	}
+	raw_close(&other.r);
+	cluster_done(&cluster);
+}
+
 /* While a thread makes the memory, its trainer goes and another one asks, the model is dropped, or
  * the daemon stops. */
 static void test_meanwhile(void **state)
@@ -189,6 +237,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_library, teardown),
 		cmocka_unit_test_teardown(test_frames, teardown),
 		cmocka_unit_test_teardown(test_meanwhile, teardown),
+		cmocka_unit_test_teardown(test_flood, teardown),
 	};
 
 	if (argc > 1)
