@@ -208,8 +208,10 @@ void feed_release(void *model)
 {
 	struct model *m = model;
 
-	reduce_feed(m);
-	feed_go(m);
+	if (m->server->pool != NULL) { /* A daemon that stops has no workers any more. */
+		reduce_feed(m);
+		feed_go(m);
+	}
 	CHECK(m->memory.tier_jobs > 0);
 	if (--m->memory.tier_jobs == 0 && m->dropping)
 		server_wake(m->server, 1);

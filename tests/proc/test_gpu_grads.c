@@ -68,6 +68,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	CHECK(unsetenv("FAKE_CUDA_FAIL") == 0 && unsetenv("FAKE_CUDA_DELAY_US") == 0);
+	CHECK(unsetenv("SHARDD_GPU_DEADLINE_MS") == 0);
 	use_device(1);
 	CHECK(gpu.stream_destroy(stream[1]) == 0 && gpu.release(1) == 0);
 	use_device(0);
