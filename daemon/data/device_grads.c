@@ -6,9 +6,9 @@
  * memory that no trainer has, and the sum alone comes to the host: what follows is as after a sum
  * of processors. Otherwise, and where the sum is not finite, each part is copied to the arena of
  * its rank, and the host sums. So it is where a contribution leaves from the arena. It fails
- * where the GPU has no chunk of the model, or no room. If a GPU fails, this node's copy of the model
- * ends at once: a GPU that hangs may still write to the memory of sums, which no other attempt may
- * use then. */
+ * where the GPU has no chunk of the model, or no room. If a GPU fails, this node's copy of the
+ * model ends at once: a GPU that hangs may still write to the memory of sums, which no other
+ * attempt may use then. */
 #include "data/device_grads.h"
 
 #include "base/check.h"

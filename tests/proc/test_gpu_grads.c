@@ -675,8 +675,7 @@ static bool votes(struct crew *c)
  * not finite, and nothing is done about that any more. */
 static void test_stops_alone(void **state)
 {
-	static const struct run there = {
-		"", SHARD_F32, {{THERE, 0, 1}, {THERE, 0, 1}}, 2, true};
+	static const struct run there = {"", SHARD_F32, {{THERE, 0, 1}, {THERE, 0, 1}}, 2, true};
 	static struct crew c;
 
 	(void)state;
@@ -881,7 +880,7 @@ int main(int argc, char **argv)
 		TEST(test_ranks),        TEST(test_nodes),        TEST(test_again),
 		TEST(test_killed),       TEST(test_trainer_dies), TEST(test_refused),
 		TEST(test_device_fails), TEST(test_ends),         TEST(test_waits_for_the_stream),
-		TEST(test_device_hangs), TEST(test_other_dtype), TEST(test_stops_alone),
+		TEST(test_device_hangs), TEST(test_other_dtype),  TEST(test_stops_alone),
 	};
 
 	if (argc > 1)
