@@ -152,26 +152,6 @@ INLINE vec_bits vec_magnitude(vec x)
 	return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
 }
 
-/* For vector_quant.h: what only this instruction set gains by. The code in one half of a byte that
- * vec_load_bytes() has loaded, times 2^28 or 2^4. */
-#define VEC_HALVES
-#define vec_low_half(i)  _mm256_slli_epi32(i, 28)
-#define vec_high_half(i) _mm256_and_si256(i, _mm256_set1_epi32(-16))
-
-INLINE vec vec_plain_bf16(vec x) /* As vec_round_bf16(), and x is no NaN. */
-{
-	return _mm256_castsi256_ps(_mm256_and_si256(vec_round16(_mm256_castps_si256(x)),
-						    _mm256_set1_epi32((int)0xffff0000)));
-}
-
-INLINE void vec_store_bf16(uint16_t *to, vec lo, vec hi) /* Two vectors that are bf16. */
-{
-	__m256i h = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(lo), 16),
-					_mm256_srli_epi32(_mm256_castps_si256(hi), 16));
-
-	_mm256_storeu_si256((void *)to, _mm256_permute4x64_epi64(h, 0xd8));
-}
-
 #define vec_from_f16(h)       _mm256_cvtph_ps(h)
 #define vec_to_f16(x)         _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
 #define vec_load_half(p)      _mm_loadu_si128((const void *)(p))

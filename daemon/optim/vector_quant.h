@@ -11,12 +11,12 @@
 #include "optim/kernels.h"
 #include "optim/vector_lanes.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
 	LINE = REDUCE_LANES,
 	OPERANDS = 4, /* So many coded operands are read side by side. */
+	LATER = 2 * LINE,
 };
 
 /* A block, in whole lines. */
@@ -55,6 +55,74 @@ INLINE char *codes_of(const struct qhow *how, const void *coded, size_t at)
 	return (char *)(uintptr_t)coded + (how->kind == QUANT_INT8 ? at : at / 2);
 }
 
+/* --- lines --- */
+
+#ifdef VEC_LINE
+INLINE void line_load(enum shard_dtype dt, const void *p, vec x[PARTS])
+{
+	if (dt == SHARD_F32)
+		line_load_f32(p, x);
+	else if (dt == SHARD_BF16)
+		line_load_bf16(p, x);
+	else
+		line_load_f16(p, x);
+}
+
+/* Stores x rounded to dt, with every NaN as the plain one, and leaves in x what a reader of p will
+ * see. number: there is no NaN. */
+INLINE void line_store(enum shard_dtype dt, void *p, vec x[PARTS], bool number)
+{
+	for (int part = 0; part < PARTS && !number && dt != SHARD_BF16; part++)
+		x[part] = vec_plain_nan(x[part]);
+	if (dt == SHARD_F32) {
+		line_store_f32(p, x);
+	} else if (dt == SHARD_BF16) {
+		for (int part = 0; part < PARTS; part++)
+			x[part] = vec_round_bf16_quiet(x[part], number);
+		line_store_bf16(p, x);
+	} else {
+		line_store_f16(p, x);
+		line_load_f16(p, x);
+	}
+}
+#else
+INLINE void line_load(enum shard_dtype dt, const void *p, vec x[PARTS])
+{
+	for (int part = 0; part < PARTS; part++)
+		x[part] = rload(dt, p, (size_t)part * VEC_LANES);
+}
+
+/* Stores x rounded to dt, with every NaN as the plain one, and leaves in x what a reader of p will
+ * see. number: there is no NaN. */
+INLINE void line_store(enum shard_dtype dt, void *p, vec x[PARTS], bool number)
+{
+	(void)number;
+	for (int part = 0; part < PARTS; part++)
+		x[part] = rstore(dt, p, (size_t)part * VEC_LANES, x[part], false);
+}
+
+#define CODE_UNIT   1 /* line_load_codes() gives codes times this. */
+#define vec_code(i) (i)
+
+INLINE void line_load_codes(const int8_t *p, vec_bits c[PARTS])
+{
+	for (int part = 0; part < PARTS; part++)
+		c[part] = vec_load_bytes(p + part * VEC_LANES);
+}
+
+INLINE void line_store_codes(int8_t *p, const vec_bits c[PARTS])
+{
+	for (int part = 0; part < PARTS; part++)
+		vec_store_bytes(p + part * VEC_LANES, c[part]);
+}
+
+INLINE void line_sq_add(struct vec_sq sq[PARTS], const float *x)
+{
+	for (int part = 0; part < PARTS; part++)
+		sq[part] = vec_sq_add(sq[part], vec_load(x + part * VEC_LANES));
+}
+#endif
+
 /* --- elements --- */
 
 /* A line of src. `left` elements are left of the block: what a short line lacks is zero, and is
@@ -82,15 +150,18 @@ INLINE struct qtop top_zero(void)
 	return t;
 }
 
-INLINE void keep(struct qblock *b, size_t i, int part, vec x, struct qtop *t)
+INLINE void keep(struct qblock *b, size_t i, const vec x[PARTS], struct qtop *t)
 {
-	vec_store(b->x + i + part * VEC_LANES, x);
-	t->part[part] = vec_bits_max(t->part[part], vec_magnitude(x));
+	for (int part = 0; part < PARTS; part++) {
+		vec_store(b->x + i + part * VEC_LANES, x[part]);
+		t->part[part] = vec_bits_max(t->part[part], vec_magnitude(x[part]));
+	}
 }
 
-INLINE vec part_of(enum shard_dtype dt, const char *line, int part)
+INLINE void kept(const struct qblock *b, size_t i, vec x[PARTS])
 {
-	return rload(dt, line, (size_t)part * VEC_LANES);
+	for (int part = 0; part < PARTS; part++)
+		x[part] = vec_load(b->x + i + part * VEC_LANES);
 }
 
 /* Takes m elements of src from `at` on, and what was left of them before. Returns their tops. */
@@ -98,19 +169,16 @@ INLINE struct qtop take(enum shard_dtype dt, const void *src, const uint16_t *le
 			size_t at, size_t m, struct qblock *b)
 {
 	struct qtop t = top_zero();
+	vec x[PARTS], r[PARTS];
 
 	for (size_t i = 0; i < m; i += LINE) {
-		const char *p = line_of(b, src, at + i, m - i, dtype_bytes(dt), 0);
-		const char *r = left ? line_of(b, left, at + i, m - i, 2, 1) : NULL;
-
-		for (int part = 0; part < PARTS; part++) {
-			vec x = part_of(dt, p, part);
-
-			if (left != NULL)
-				x = vec_add(x,
-					    vec_mul(part_of(SHARD_BF16, r, part), vec_all(factor)));
-			keep(b, i, part, x, &t);
+		line_load(dt, line_of(b, src, at + i, m - i, dtype_bytes(dt), 0), x);
+		if (left != NULL) {
+			line_load(SHARD_BF16, line_of(b, left, at + i, m - i, 2, 1), r);
+			for (int part = 0; part < PARTS; part++)
+				x[part] = vec_add(x[part], vec_mul(r[part], vec_all(factor)));
 		}
+		keep(b, i, x, &t);
 	}
 	return t;
 }
@@ -120,16 +188,35 @@ INLINE struct qtop take_delta(enum shard_dtype dt, const float *master, const vo
 			      size_t at, size_t m, struct qblock *b)
 {
 	struct qtop t = top_zero();
+	vec x[PARTS], was[PARTS];
 
 	for (size_t i = 0; i < m; i += LINE) {
-		const char *p = line_of(b, master, at + i, m - i, sizeof(float), 0);
-		const char *was = line_of(b, before, at + i, m - i, dtype_bytes(dt), 1);
-
+		line_load(SHARD_F32, line_of(b, master, at + i, m - i, sizeof(float), 0), x);
+		line_load(dt, line_of(b, before, at + i, m - i, dtype_bytes(dt), 1), was);
 		for (int part = 0; part < PARTS; part++)
-			keep(b, i, part,
-			     vec_sub(part_of(SHARD_F32, p, part), part_of(dt, was, part)), &t);
+			x[part] = vec_sub(x[part], was[part]);
+		keep(b, i, x, &t);
 	}
 	return t;
+}
+
+/* Puts a line out as dt, as element `at` of dst and those after it. `left` elements are left of the
+ * block. number: none of them is a NaN. Leaves in x what a reader of dst will see, and zeros after
+ * it. */
+INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t left, vec x[PARTS], bool number,
+		struct qblock *b)
+{
+	const size_t size = dtype_bytes(dt);
+	char *to = (char *)dst + at * size;
+
+	if (left >= LINE) {
+		line_store(dt, to, x, number);
+		return;
+	}
+	line_store(dt, b->rest[0], x, number);
+	memcpy(to, b->rest[0], left * size);
+	memset(b->rest[0] + left * size, 0, (LINE - left) * size);
+	line_load(dt, b->rest[0], x);
 }
 
 /* --- coding --- */
@@ -158,46 +245,79 @@ INLINE struct qscale scale_for(enum quant_kind kind, const struct qtop *t)
 /* Two codes for each byte. The second half of an odd block ends with a zero. */
 INLINE void pack(const int8_t *code, size_t m, uint8_t *out)
 {
-	size_t h = (m + 1) / 2;
+	size_t h = (m + 1) / 2, i = 0;
 
-	for (size_t i = 0; i < h; i++)
+#ifdef VEC_LINE
+	for (; i + 32 <= h; i += 32)
+		halves_store(out + i, code + i, code + h + i);
+#endif
+	for (; i < h; i++)
 		out[i] = (uint8_t)((code[i] & 15) | (code[h + i] & 15) << 4);
 }
 
 INLINE void unpack(const uint8_t *in, size_t m, int8_t *code)
 {
-	size_t h = (m + 1) / 2;
+	size_t h = (m + 1) / 2, i = 0;
 
-	for (size_t i = 0; i < h; i++)
+#ifdef VEC_LINE
+	for (; i + 32 <= h; i += 32)
+		halves_load(in + i, code + i, code + h + i);
+#endif
+	for (; i < h; i++) {
 		code[i] = (int8_t)((int8_t)(uint8_t)(in[i] << 4) >> 4);
-	for (size_t i = 0; i < h; i++)
 		code[h + i] = (int8_t)((int8_t)in[i] >> 4);
+	}
 }
 
-/* Codes the block, which is at element `at` of n. Each x becomes what its code loses, or 0 if the
- * block is not finite, because no step is made of it. `stands`: it becomes what its code stands
- * for. */
-INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, const struct qtop *t,
-		 struct qblock *b, bool stands, void *dst)
+enum qkeep { KEEP_NOTHING, KEEP_LOST, KEEP_IMAGE };
+
+struct qwhat {                /* What is coded, and what is kept of it. */
+	enum qkeep keep;      /* A constant. */
+	const void *src;      /* NULL: master - before. */
+	const uint16_t *left; /* A residual that is added, times factor, or NULL. */
+	float factor;
+	const float *master;
+	const void *before; /* The image that the receivers have. */
+	void *to;           /* KEEP_LOST: residuals, KEEP_IMAGE: the image. */
+};
+
+/* Codes the block, which is at element `at` of n. What its codes lose is 0 if the block is not
+ * finite, because no step is made of it. */
+INLINE void code(const struct qhow *how, size_t n, size_t at, size_t m, const struct qscale *s,
+		 struct qblock *b, const struct qwhat *w, void *dst)
 {
-	struct qscale s = scale_for(how->kind, t);
-	vec inverse = vec_all(s.inverse), scale = vec_all(s.scale);
+	vec inverse = vec_all(s->inverse),
+	    scale = vec_all(w->keep == KEEP_LOST && !s->finite ? 0 : s->scale);
 	bool direct = how->kind == QUANT_INT8 && m % LINE == 0;
 	int8_t *codes = direct ? (int8_t *)codes_of(how, dst, at) : b->code[0];
+	vec x[PARTS], before[PARTS];
+	vec_bits c[PARTS];
 
-	memcpy(scale_of(how, n, dst, at), &s.scale, sizeof(s.scale));
-	for (size_t i = 0; i < m; i += LINE)
+	memcpy(scale_of(how, n, dst, at), &s->scale, sizeof(s->scale));
+	if (!s->finite)
+		memset(b->x, 0, sizeof(b->x));
+	for (size_t i = 0; i < m; i += LINE) {
+		kept(b, i, x);
+		for (int part = 0; part < PARTS; part++)
+			c[part] = vec_nearest(vec_mul(x[part], inverse));
+		line_store_codes(codes + i, c);
+		if (w->keep == KEEP_NOTHING)
+			continue;
+		if (w->keep == KEEP_IMAGE)
+			line_load(how->dt,
+				  line_of(b, w->before, at + i, m - i, dtype_bytes(how->dt), 1),
+				  before);
 		for (int part = 0; part < PARTS; part++) {
-			float *p = b->x + i + part * VEC_LANES;
-			vec x = vec_load(p), y;
-			vec_bits c = s.finite ? vec_nearest(vec_mul(x, inverse)) : vec_bits_zero();
+			vec y = vec_mul(vec_from_bits(c[part]), scale);
 
-			vec_store_bytes(codes + i + part * VEC_LANES, c);
-			y = vec_mul(vec_from_bits(c), scale);
-			if (!stands)
-				y = s.finite ? vec_sub(x, y) : vec_all(0);
-			vec_store(p, y);
+			x[part] = w->keep == KEEP_LOST ? vec_sub(x[part], y)
+						       : vec_add(before[part], y);
 		}
+		if (w->keep == KEEP_LOST)
+			put(SHARD_BF16, w->to, at + i, m - i, x, true, b);
+		else
+			put(how->dt, w->to, at + i, m - i, x, false, b);
+	}
 	if (how->kind == QUANT_INT8 && !direct)
 		memcpy(codes_of(how, dst, at), codes, m);
 	if (how->kind == QUANT_INT4)
@@ -222,165 +342,157 @@ INLINE const int8_t *codes(const struct qhow *how, const void *coded, size_t at,
 	return out;
 }
 
-INLINE vec stands_for(const int8_t *code, float scale)
-{
-	return vec_mul(vec_from_bits(vec_load_bytes(code)), vec_all(scale));
-}
-
 /* --- sums --- */
 
-/* Adds the blocks of k operands at element `at` to what the block has, in their order. first: it
- * has nothing yet. */
-INLINE void add(const struct qhow *how, size_t n, uint32_t k, bool first, const void *const *coded,
-		size_t at, size_t m, struct qblock *b)
-{
-	const int8_t *c[OPERANDS];
+struct qsum { /* Operands that are read side by side. */
+	uint32_t k;
+	const int8_t *codes[OPERANDS];
 	float scale[OPERANDS];
+};
 
-	for (uint32_t s = 0; s < k; s++) {
-		c[s] = codes(how, coded[s], at, m, b, s);
-		memcpy(&scale[s], scale_of(how, n, coded[s], at), sizeof(float));
-	}
-	for (size_t i = 0; i < m; i += VEC_LANES) {
-		vec x = stands_for(c[0] + i, scale[0]);
+struct qplace { /* Where a sum goes. */
+	size_t at, m;
+	void *dst;
+	struct qblock *b;
+	struct rlanes *l;
+};
 
-		if (!first)
-			x = vec_add(vec_load(b->x + i), x);
-		for (uint32_t s = 1; s < k; s++)
-			x = vec_add(x, stands_for(c[s] + i, scale[s]));
-		vec_store(b->x + i, x);
-	}
-}
-
-INLINE void add_all(const struct qhow *how, size_t n, uint32_t k, const void *const *coded,
-		    size_t at, size_t m, struct qblock *b)
+#ifdef VEC_LINE
+/* Is it a block in whole lines whose sum is bf16, complete, no NaN, not -0 and far from what is too
+ * small or too large, so that it needs less care? Scales are positive or, for a block that is all
+ * zeros, +0. */
+INLINE bool tame_block(const struct qhow *how, const struct qsum *q, size_t m)
 {
-	for (uint32_t s = 0; s < k; s += OPERANDS) {
-		const void *const *c = coded + s;
-
-		switch (k - s) {
-		case 1:
-			add(how, n, 1, s == 0, c, at, m, b);
-			break;
-		case 2:
-			add(how, n, 2, s == 0, c, at, m, b);
-			break;
-		case 3:
-			add(how, n, 3, s == 0, c, at, m, b);
-			break;
-		default:
-			add(how, n, OPERANDS, s == 0, c, at, m, b);
-		}
-	}
-	/* A block that is not finite has made NaN of the zeros after it. */
-	for (size_t i = m; i % LINE != 0; i++)
-		b->x[i] = 0;
-}
-
-/* Puts the m elements of the block out as dt, from element `at` of dst on. */
-INLINE void put(enum shard_dtype dt, void *dst, size_t at, size_t m, struct qblock *b,
-		struct rlanes *l)
-{
-	const size_t size = dtype_bytes(dt);
-
-	for (size_t i = 0; i < m; i += LINE) {
-		bool whole = m - i >= LINE;
-		char *to = whole ? (char *)dst + (at + i) * size : b->rest[0];
-
-		for (int part = 0; part < PARTS; part++) {
-			vec x = rstore(dt, to, (size_t)part * VEC_LANES,
-				       vec_load(b->x + i + part * VEC_LANES), false);
-
-			if (l != NULL)
-				l->sq[part] = vec_sq_add(l->sq[part], x);
-		}
-		if (!whole)
-			memcpy((char *)dst + (at + i) * size, to, (m - i) * size);
-	}
-}
-
-#ifdef VEC_HALVES
-/* Blocks of int4 to bf16 in one go, without a stop in memory. Their scales are such that a code may
- * stay where it is in its byte, at 2^4 or 2^28 times its value, which the scale makes up for
- * exactly, and that no sum is a NaN. On a core of which another process has the other half (Zen 3)
- * two operands take 0.7 of the time, and on an idle one 0.97. The same for int8 took longer. */
-INLINE bool tame(const struct qhow *how, size_t n, uint32_t k, const void *const *coded, size_t at,
-		 float *scale)
-{
-	bool all = true;
-
-	for (uint32_t s = 0; s < k; s++) {
-		memcpy(&scale[s], scale_of(how, n, coded[s], at), sizeof(float));
-		all = all && (scale[s] == 0 ||
-			      (fabsf(scale[s]) >= 0x1p-90f && fabsf(scale[s]) <= 0x1p100f));
-	}
-	return all;
-}
-
-INLINE void half_sum(uint32_t k, bool high, const int8_t *const *c, const float *scale, size_t nr,
-		     uint16_t *dst, struct rlanes *l)
-{
-	vec by[OPERANDS];
-
-	for (uint32_t s = 0; s < k; s++)
-		by[s] = vec_all(scale[s] * (high ? 0x1p-4f : 0x1p-28f));
-	for (size_t i = 0; i < nr; i += LINE) {
-		vec x[PARTS];
-
-		for (int part = 0; part < PARTS; part++) {
-			for (uint32_t s = 0; s < k; s++) {
-				vec_bits b = vec_load_bytes(c[s] + i + part * VEC_LANES);
-				vec y = vec_mul(
-					vec_from_bits(high ? vec_high_half(b) : vec_low_half(b)),
-					by[s]);
-
-				x[part] = s == 0 ? y : vec_add(x[part], y);
-			}
-			x[part] = vec_plain_bf16(x[part]);
-			l->sq[part] = vec_sq_add(l->sq[part], x[part]);
-		}
-		vec_store_bf16(dst + i, x[0], x[1]);
-	}
-}
-
-INLINE void sum_halves(const struct qhow *how, uint32_t k, const void *const *coded,
-		       const float *scale, size_t at, size_t m, uint16_t *dst, struct rlanes *l)
-{
-	const int8_t *c[OPERANDS];
-
-	for (uint32_t s = 0; s < k; s++)
-		c[s] = (const int8_t *)codes_of(how, coded[s], at);
-	half_sum(k, false, c, scale, m / 2, dst + at, l);
-	half_sum(k, true, c, scale, m / 2, dst + at + m / 2, l);
-}
-
-/* False: it is not such a block, and nothing was done. */
-INLINE bool sum_at_once(const struct qhow *how, size_t n, uint32_t k, const void *const *coded,
-			size_t at, size_t m, uint16_t *dst, struct rlanes *l)
-{
-	float scale[OPERANDS];
-
-	if (how->kind != QUANT_INT4 || how->dt != SHARD_BF16 || m % (2 * LINE) != 0 ||
-	    k > OPERANDS || !tame(how, n, k, coded, at, scale))
+	if (how->dt != SHARD_BF16 || m % LINE != 0)
 		return false;
-	switch (k) {
-	case 1:
-		sum_halves(how, 1, coded, scale, at, m, dst, l);
-		break;
-	case 2:
-		sum_halves(how, 2, coded, scale, at, m, dst, l);
-		break;
-	case 3:
-		sum_halves(how, 3, coded, scale, at, m, dst, l);
-		break;
-	default:
-		sum_halves(how, OPERANDS, coded, scale, at, m, dst, l);
+	for (uint32_t s = 0; s < q->k; s++) {
+		int any = 0;
+
+		if (q->scale[s] >= 0x1p-90f && q->scale[s] <= 0x1p100f)
+			continue;
+		if (dtype_bits(q->scale[s]) != 0)
+			return false;
+		for (size_t i = 0; i < m; i++)
+			any |= q->codes[s][i];
+		if (any)
+			return false;
 	}
 	return true;
 }
+
+INLINE void put_sum(enum shard_dtype dt, bool tame, void *dst, size_t at, size_t left, vec x[PARTS],
+		    struct qblock *b)
+{
+	if (!tame) {
+		put(dt, dst, at, left, x, false, b);
+		return;
+	}
+	for (int part = 0; part < PARTS; part++)
+		x[part] = vec_round_tame(x[part]);
+	line_store_bf16((uint16_t *)dst + at, x);
+}
 #else
-#define sum_at_once(how, n, k, coded, at, m, dst, l) false
+#define tame_block(how, q, m)                  false
+#define put_sum(dt, tame, dst, at, left, x, b) put(dt, dst, at, left, x, false, b)
 #endif
+
+/* Adds k operands to what the block has, in their order. All but q and p are constants. first: it
+ * has nothing yet. last: the sum is complete, and is put out. tame: see tame_block(). */
+INLINE void add(const struct qhow *how, uint32_t k, bool first, bool last, bool tame,
+		const struct qsum *q, const struct qplace *p)
+{
+	const int8_t *codes[OPERANDS];
+	struct vec_sq sq[PARTS]; /* A copy, so that it stays in registers. */
+	struct qblock *b = p->b;
+	const size_t m = p->m, at = p->at;
+	void *dst = p->dst;
+	vec by[OPERANDS], x[PARTS] = {0};
+	vec_bits c[PARTS];
+
+	for (int part = 0; part < PARTS; part++)
+		sq[part] = p->l->sq[part];
+	for (uint32_t s = 0; s < k; s++) {
+		codes[s] = q->codes[s];
+		by[s] = vec_all(tame ? q->scale[s] / CODE_UNIT : q->scale[s]);
+	}
+	for (size_t i = 0; i < m; i += LINE) {
+		if (!first)
+			kept(b, i, x);
+		for (uint32_t s = 0; s < k; s++) {
+			line_load_codes(codes[s] + i, c);
+			for (int part = 0; part < PARTS; part++) {
+				vec y = vec_mul(vec_from_bits(tame ? c[part] : vec_code(c[part])),
+						by[s]);
+
+				x[part] = s == 0 && first ? y : vec_add(x[part], y);
+			}
+		}
+		if (last)
+			put_sum(how->dt, tame, dst, at + i, m - i, x, b);
+		for (int part = 0; part < PARTS; part++)
+			vec_store(b->x + i + part * VEC_LANES, x[part]);
+		/* Later, so that what comes of a store need not be waited for. */
+		if (last && i >= LATER)
+			line_sq_add(sq, b->x + i - LATER);
+	}
+	for (size_t i = m > LATER ? (m - 1) / LINE * LINE + LINE - LATER : 0; last && i < m;
+	     i += LINE)
+		line_sq_add(sq, b->x + i);
+	for (int part = 0; part < PARTS; part++)
+		p->l->sq[part] = sq[part];
+}
+
+/* Gives each number of operands a copy of the loop. */
+INLINE void add_few(const struct qhow *how, bool first, bool last, bool tame, const struct qsum *q,
+		    const struct qplace *p)
+{
+	switch (q->k) {
+	case 1:
+		add(how, 1, first, last, tame, q, p);
+		break;
+	case 2:
+		add(how, 2, first, last, tame, q, p);
+		break;
+	case 3:
+		add(how, 3, first, last, tame, q, p);
+		break;
+	default:
+		add(how, OPERANDS, first, last, tame, q, p);
+	}
+}
+
+/* The sum of tame blocks. On its own, because in the midst of other loops the compiler keeps the
+ * sums of squares in memory. */
+static __attribute__((noinline)) void add_tame(const struct qsum *q, const struct qplace *p)
+{
+	const struct qhow how = {.dt = SHARD_BF16};
+
+	add_few(&how, true, true, true, q, p);
+}
+
+INLINE void sum_block(const struct qhow *how, size_t n, uint32_t k, const void *const *coded,
+		      const struct qplace *p)
+{
+	for (uint32_t s = 0; s < k; s += OPERANDS) {
+		struct qsum q = {.k = k - s < OPERANDS ? k - s : OPERANDS};
+		bool last = s + q.k == k;
+
+		for (uint32_t i = 0; i < OPERANDS && i < q.k; i++) {
+			q.codes[i] = codes(how, coded[s + i], p->at, p->m, p->b, i);
+			memcpy(&q.scale[i], scale_of(how, n, coded[s + i], p->at), sizeof(float));
+		}
+		if (s == 0 && last && tame_block(how, &q, p->m))
+			add_tame(&q, p);
+		else if (s == 0 && last)
+			add_few(how, true, true, false, &q, p);
+		else if (s == 0)
+			add(how, OPERANDS, true, false, false, &q, p);
+		else if (last)
+			add_few(how, false, true, false, &q, p);
+		else
+			add(how, OPERANDS, false, false, false, &q, p);
+	}
+}
 
 /* --- the four kernels --- */
 
@@ -389,21 +501,30 @@ INLINE size_t block_at(const struct qhow *how, size_t n, size_t at)
 	return n - at < how->block ? n - at : how->block;
 }
 
-INLINE void encode_as(const struct qhow *how, size_t n, const void *src,
-		      const struct quant_residual *r, void *dst)
+/* The next block is taken before this one is coded, because its scale takes two divisions. */
+INLINE void encode_as(const struct qhow *how, size_t n, const struct qwhat *w, void *dst)
 {
-	struct qblock b;
+	struct qblock b[2];
+	struct qscale s = {0};
+	struct qtop t = top_zero();
+	size_t last = 0, coded = 0;
 
 	memset((char *)dst + code_bytes(how->kind, n), 0,
 	       scales_at(how, n) - code_bytes(how->kind, n));
-	for (size_t at = 0; at < n; at += how->block) {
-		size_t m = block_at(how, n, at);
+	for (size_t turn = 0; coded < n; turn++) {
+		size_t at = coded + last, m = block_at(how, n, at);
 
-		struct qtop t = take(how->dt, src, r->last, r->factor, at, m, &b);
-
-		code(how, n, at, m, &t, &b, false, dst);
-		if (r->next != NULL)
-			put(SHARD_BF16, r->next, at, m, &b, NULL);
+		if (turn > 0)
+			s = scale_for(how->kind, &t);
+		if (m > 0)
+			t = w->src == NULL
+				    ? take_delta(how->dt, w->master, w->before, at, m, &b[turn % 2])
+				    : take(how->dt, w->src, w->left, w->factor, at, m,
+					   &b[turn % 2]);
+		if (turn > 0)
+			code(how, n, coded, last, &s, &b[(turn + 1) % 2], w, dst);
+		coded += last;
+		last = m;
 	}
 }
 
@@ -421,10 +542,7 @@ INLINE struct reduce_sum sum_as(const struct qhow *how, size_t n, uint32_t k,
 		lanes_zero(&l);
 		for (size_t m; at < end; at += m) {
 			m = block_at(how, n, at);
-			if (sum_at_once(how, n, k, coded, at, m, dst, &l))
-				continue;
-			add_all(how, n, k, coded, at, m, &b);
-			put(how->dt, dst, at, m, &b, &l);
+			sum_block(how, n, k, coded, &(struct qplace){at, m, dst, &b, &l});
 		}
 		r.sq += fold(&l);
 	}
@@ -434,38 +552,22 @@ INLINE struct reduce_sum sum_as(const struct qhow *how, size_t n, uint32_t k,
 	return r;
 }
 
-/* The image of a block: what was before, and what the codes stand for, which the block has. */
-INLINE void image_of(const struct qhow *how, const void *before, void *image, size_t at, size_t m,
-		     struct qblock *b)
+/* near: a constant. The scale, divided by CODE_UNIT, loses nothing. */
+INLINE void patch_block(const struct qhow *how, bool near, const int8_t *code, float scale,
+			const void *before, void *image, size_t at, size_t m, struct qblock *b)
 {
-	const size_t size = dtype_bytes(how->dt);
+	vec by = vec_all(near ? scale / CODE_UNIT : scale), x[PARTS];
+	vec_bits c[PARTS];
 
 	for (size_t i = 0; i < m; i += LINE) {
-		const char *p = line_of(b, before, at + i, m - i, size, 0);
-
+		line_load(how->dt, line_of(b, before, at + i, m - i, dtype_bytes(how->dt), 1), x);
+		line_load_codes(code + i, c);
 		for (int part = 0; part < PARTS; part++) {
-			float *x = b->x + i + part * VEC_LANES;
+			vec_bits whole = near ? c[part] : vec_code(c[part]);
 
-			vec_store(x, vec_add(part_of(how->dt, p, part), vec_load(x)));
+			x[part] = vec_add(x[part], vec_mul(vec_from_bits(whole), by));
 		}
-	}
-	put(how->dt, image, at, m, b, NULL);
-}
-
-INLINE void delta_as(const struct qhow *how, size_t n, const float *master, const void *before,
-		     void *image, void *dst)
-{
-	struct qblock b;
-
-	memset((char *)dst + code_bytes(how->kind, n), 0,
-	       scales_at(how, n) - code_bytes(how->kind, n));
-	for (size_t at = 0; at < n; at += how->block) {
-		size_t m = block_at(how, n, at);
-
-		struct qtop t = take_delta(how->dt, master, before, at, m, &b);
-
-		code(how, n, at, m, &t, &b, true, dst);
-		image_of(how, before, image, at, m, &b);
+		put(how->dt, image, at + i, m - i, x, false, b);
 	}
 }
 
@@ -473,12 +575,17 @@ INLINE void patch_as(const struct qhow *how, size_t n, const void *coded, const 
 		     void *image)
 {
 	struct qblock b;
+	float scale;
 
 	for (size_t at = 0; at < n; at += how->block) {
 		size_t m = block_at(how, n, at);
+		const int8_t *code = codes(how, coded, at, m, &b, 0);
 
-		add(how, n, 1, true, &coded, at, m, &b);
-		image_of(how, before, image, at, m, &b);
+		memcpy(&scale, scale_of(how, n, coded, at), sizeof(float));
+		if (scale >= 0x1p-90f)
+			patch_block(how, true, code, scale, before, image, at, m, &b);
+		else
+			patch_block(how, false, code, scale, before, image, at, m, &b);
 	}
 }
 
@@ -514,12 +621,20 @@ INLINE void patch_as(const struct qhow *how, size_t n, const void *coded, const 
 static void encode(const struct quant *q, size_t n, const void *src, enum shard_dtype dt,
 		   const struct quant_residual *r, void *dst)
 {
-	static const struct quant_residual none = {NULL, 0, NULL};
+	const struct qwhat plain = {.keep = KEEP_NOTHING,
+				    .src = src,
+				    .left = r == NULL ? NULL : r->last,
+				    .factor = r == NULL ? 0 : r->factor};
+	const struct qwhat lost = {.keep = KEEP_LOST,
+				   .src = src,
+				   .left = plain.left,
+				   .factor = plain.factor,
+				   .to = r == NULL ? NULL : r->next};
 
-	if (r == NULL)
-		EACH(q, dt, encode_as(&how, n, src, &none, dst));
+	if (lost.to == NULL)
+		EACH(q, dt, encode_as(&how, n, &plain, dst));
 	else
-		EACH(q, dt, encode_as(&how, n, src, r, dst));
+		EACH(q, dt, encode_as(&how, n, &lost, dst));
 }
 
 static struct reduce_sum sum(const struct quant *q, size_t n, uint32_t k, const void *const *coded,
@@ -534,7 +649,10 @@ static struct reduce_sum sum(const struct quant *q, size_t n, uint32_t k, const 
 static void delta(const struct quant *q, size_t n, const float *master, const void *before,
 		  void *image, enum shard_dtype dt, void *dst)
 {
-	EACH(q, dt, delta_as(&how, n, master, before, image, dst));
+	const struct qwhat w = {
+		.keep = KEEP_IMAGE, .master = master, .before = before, .to = image};
+
+	EACH(q, dt, encode_as(&how, n, &w, dst));
 }
 
 static void patch(const struct quant *q, size_t n, const void *coded, const void *before,

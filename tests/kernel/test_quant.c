@@ -441,12 +441,14 @@ static void test_any_bytes(void **state)
 	}
 }
 
-/* Scales that no encoder makes, and those where a kernel may go another way. */
+/* Scales that no encoder makes, those where a kernel may go another way, and those whose sums lie
+ * between two bf16. A scale of 0 comes with codes that are 0 and with others. */
 static void test_any_scales(void **state)
 {
 	static const float scales[] = {0,           -0.0f,     0x1p-90f, 0x1.fp-91f, -0x1.8p-110f,
 				       0x1p-126f,   0x1p-149f, 1,        -0x1p100f,  0x1.8p100f,
-				       -0x1.fp127f, 0x1p127f,  INFINITY, NAN};
+				       -0x1.fp127f, 0x1p127f,  INFINITY, NAN,        0.25f,
+				       0x1p-8f};
 	struct rng r = {19};
 
 	(void)state;
@@ -458,15 +460,21 @@ static void test_any_scales(void **state)
 		const void *two[] = {m->coded[0], m->coded[1]};
 		unsigned before = mode_set((unsigned)rng_next(&r) % 4);
 
+		fill(SHARD_BF16, m->before, n, &r, t % 5 == 0);
 		for (int s = 0; s < 2; s++) {
+			bool zeros = with[s] == 0 && rng_next(&r) % 2 == 0;
+
 			for (size_t i = 0; i < quant_bytes(q, n); i++)
-				m->coded[s][i] = (char)rng_next(&r);
+				m->coded[s][i] = zeros ? 0 : (char)rng_next(&r);
 			memcpy(m->coded[s] + scales_from(q, n), &with[s], sizeof(with[s]));
 		}
 		quant_kernels(ISA_SCALAR)->sum(q, n, k, two, m->out[0], SHARD_BF16, true);
 		quant_kernels(isa_best())->sum(q, n, k, two, m->out[1], SHARD_BF16, true);
-		_mm_setcsr(before);
 		same("sum", m->out[0], m->out[1], n, 2);
+		quant_kernels(ISA_SCALAR)->patch(q, n, two[0], m->before, m->out[0], SHARD_BF16);
+		quant_kernels(isa_best())->patch(q, n, two[0], m->before, m->out[1], SHARD_BF16);
+		_mm_setcsr(before);
+		same("image", m->out[0], m->out[1], n, 2);
 	}
 }
 
