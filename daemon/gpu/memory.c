@@ -36,6 +36,15 @@ static void leave(struct gpu *g)
 	(void)g->d.ctx_pop(&was);
 }
 
+/* Of calls that give something back, whose failure nobody is told: one that ends the context ends
+ * the device, so that nothing new is put there. */
+static cu_result gave(struct gpu *g, cu_result rc, const char *call)
+{
+	if (driver_fatal(rc))
+		gpu_lose(g, rc, call);
+	return rc;
+}
+
 /* --- memory of the device --- */
 
 enum use {
@@ -90,8 +99,8 @@ err_reserve:
 
 static void unmap_handle(struct gpu *g, struct gpu_mem *m)
 {
-	if (g->d.unmap(m->at, m->bytes) == CU_SUCCESS)
-		(void)g->d.unreserve(m->at, m->bytes);
+	if (gave(g, g->d.unmap(m->at, m->bytes), "cuMemUnmap") == CU_SUCCESS)
+		(void)gave(g, g->d.unreserve(m->at, m->bytes), "cuMemAddressFree");
 }
 
 /* What hangs may still use its memory, and another call could hang as well: all stays as it is
@@ -350,7 +359,7 @@ void gpu_unmap(struct gpu_mem *m)
 	pthread_mutex_lock(&g->memory_lock);
 	if (!gpu_hangs(g)) { /* No context is needed, and it may fail if that ended. */
 		unmap_handle(g, m);
-		(void)g->d.release(m->handle);
+		(void)gave(g, g->d.release(m->handle), "cuMemRelease");
 	}
 	g->mapped_bytes -= m->bytes;
 	pthread_mutex_unlock(&g->memory_lock);
@@ -418,7 +427,8 @@ static bool unpin(struct gpu *g, const uint8_t *of)
 	struct pin pin;
 
 	while (pins_take(g, of, &pin))
-		if (!pin.borrowed && g->d.host_unregister(pin.at) != CU_SUCCESS)
+		if (!pin.borrowed &&
+		    gave(g, g->d.host_unregister(pin.at), "cuMemHostUnregister") != CU_SUCCESS)
 			all = false;
 	return all;
 }
@@ -473,7 +483,7 @@ bool gpu_unpin(struct gpu *g, void *at)
 		return true;
 	if (gpu_hangs(g))
 		return !has_pinned(g, at);
-	in = g->d.ctx_push(g->ctx) == CU_SUCCESS;
+	in = gave(g, g->d.ctx_push(g->ctx), "cuCtxPushCurrent") == CU_SUCCESS;
 	all = unpin(g, at);
 	if (in)
 		leave(g);
