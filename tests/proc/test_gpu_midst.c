@@ -4,7 +4,8 @@
  * for tests. Each test first counts the calls of the driver that such a thing makes, and then has
  * one of them fail, drawn at random where trying all takes long. A save is whole or says why there
  * is none, a move ends or is refused by a sentence, a definition fails by name and works when it is
- * asked for again, and a model in main memory does not notice. All weights are then bit for bit
+ * asked for again, and a model in main memory does not notice. A call that hangs ends nothing but
+ * the GPU. All weights are then bit for bit
  * what they have to be.
  */
 #include "base/check.h"
@@ -32,7 +33,7 @@
 #define GPU    "chunk_elems=1024 tier=gpu"
 #define COPIES " replicas=2"
 
-enum { ILLEGAL_ADDRESS = 700, OUT_OF_MEMORY = 2, UNKNOWN = 999 };
+enum { HANGS = -1, OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, UNKNOWN = 999 };
 
 static struct {
 	struct cluster *cluster; /* NULL: none. */
@@ -73,7 +74,7 @@ static void crews_end(void)
 static int teardown(void **state)
 {
 	(void)state;
-	CHECK(unsetenv("FAKE_CUDA_CONTROL") == 0);
+	CHECK(unsetenv("FAKE_CUDA_CONTROL") == 0 && unsetenv("SHARDD_GPU_DEADLINE_MS") == 0);
 	cluster_put_away(&on.cluster);
 	crews_end();
 	on.cold = false;
@@ -391,6 +392,8 @@ static enum shard_status define(char error[512])
 	struct crew *c = crew_of("m", GPU, 0);
 	enum shard_status st = crew_define(c, on.cluster->node[0].unix_address, error);
 
+	if (st == SHARD_OK)
+		error[0] = 0;
 	free(c);
 	return st;
 }
@@ -526,6 +529,91 @@ static void test_drop(void **state)
 	}
 }
 
+/* --- a driver that hangs --- */
+
+/* A definition and a drop come to an end although a call does not, on the other GPU the next one
+ * works, and nobody else waits. The call goes on later, and nothing comes of it. */
+static void hangs(bool drops, uint32_t nth)
+{
+	char error[512];
+
+	begin(1, 0, NULL);
+	error[0] = 0;
+	if (drops)
+		assert_int_equal(define(error), SHARD_OK);
+	print_message("%s: call %u hangs\n", drops ? "drop" : "define", nth);
+	fakegpu_arm(on.control, NULL, nth, HANGS);
+	if (drops)
+		drop();
+	else if (define(error) == SHARD_OK)
+		drop();
+	else
+		assert_non_null(strstr(error, "a call of its driver has not ended"));
+	print_message("it was %s: %s\n", on.control->was, error);
+	assert_int_equal(on.control->failed, 1);
+	cluster_wait_log(on.cluster, 0, "event=gpu_lost ", 1);
+	undisturbed();
+	trains();
+	fakegpu_let_go(on.control);
+	trains();
+	undisturbed();
+	end(1);
+}
+
+static void deadline(const char *ms)
+{
+	CHECK(setenv("SHARDD_GPU_DEADLINE_MS", ms, 1) == 0);
+}
+
+static void test_hangs(void **state)
+{
+	uint32_t calls[2];
+	char error[512];
+
+	(void)state;
+	deadline("1500");
+	begin(1, 0, NULL);
+	fakegpu_arm(on.control, NULL, 0, 0);
+	assert_int_equal(define(error), SHARD_OK);
+	calls[0] = counted();
+	fakegpu_arm(on.control, NULL, 0, 0);
+	drop();
+	calls[1] = counted();
+	end(1);
+	for (int i = 0; i < 4; i++)
+		hangs(i & 1, 1 + draw(calls[i & 1]));
+}
+
+/* A start that a driver hangs in goes on without that GPU. */
+static void test_start_hangs(void **state)
+{
+	uint32_t calls;
+
+	(void)state;
+	deadline("1500");
+	for (int i = 0; i < 3; i++) {
+		begin(1, 0, NULL);
+		(void)crew_finish(on.ram);
+		cluster_kill(on.cluster, 0);
+		fakegpu_arm(on.control, NULL, 0, 0);
+		spawn_failing(0);
+		cluster_ready(on.cluster, 0);
+		calls = counted();
+		cluster_kill(on.cluster, 0);
+		fakegpu_arm(on.control, NULL, 1 + draw(calls - 8), HANGS); /* Not of its thread. */
+		spawn_failing(0);
+		cluster_ready(on.cluster, 0);
+		print_message("it was %s\n", on.control->was);
+		assert_int_equal(on.control->failed, 1);
+		cluster_wait_log(on.cluster, 0, "is lost: a call of its driver has not ended", 1);
+		assert_true(cluster_logged(on.cluster, 0, "event=no_gpu ") > 0);
+		assert_int_equal(cluster_logged(on.cluster, 0, "event=model_kept model=r"), 2);
+		fakegpu_let_go(on.control);
+		cluster_done(&on.cluster);
+		crews_end();
+	}
+}
+
 /* --- a start --- */
 
 /* False: it failed, said why, and waits before it ends. It is ended at once. */
@@ -610,7 +698,8 @@ int main(int argc, char **argv)
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		TEST(test_save),         TEST(test_save_alone),  TEST(test_drain), TEST(test_join),
-		TEST(test_define_fails), TEST(test_define_lost), TEST(test_drop),  TEST(test_start),
+		TEST(test_define_fails), TEST(test_define_lost), TEST(test_drop),  TEST(test_hangs),
+		TEST(test_start_hangs),  TEST(test_start),
 	};
 
 	fakegpu_path(argv);
