@@ -460,7 +460,10 @@ static void joins(void **state)
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_true(linked_figure(&n[i], i ? "a" : "b", "rdma_in_bytes") > 0);
 		assert_int_equal(sums(&n[i]), 0);
+		/* Which the operator hears, and how to end it. */
+		assert_int_equal(inproc_logged(&n[i], "event=gpu_direct_short model=m chunks="), 1);
 	}
+	assert_int_equal(inproc_logged(c, "event=gpu_direct_short"), 0);
 	crewed_end(r);
 }
 
