@@ -270,7 +270,8 @@ static void saves(int nodes_nr, int fails_on)
 	rc = save(&said);
 	print_message("%d: %s", rc, said);
 	if (rc != 0)
-		assert_true(strstr(said, "GPU") != NULL || strstr(said, "copy") != NULL);
+		assert_true(strstr(said, "GPU") != NULL || strstr(said, "copy") != NULL ||
+			    strstr(said, "restor") != NULL);
 	has_failed(fails_on);
 	if (nodes_nr > 1)
 		cluster_wait_log(on.cluster, fails_on, "event=learned model=m", 1);
