@@ -34,7 +34,7 @@ _shardctl()
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
 	--optimizer) words="adamw adam sgd adagrad lion" ;;
-	--huge-pages) words="yes no" ;;
+	--huge-pages | --gpu-direct) words="yes no" ;;
 	--color) words="auto always never" ;;
 	--sort) words="wait rank node rate chunks" ;;
 	-a | --address)
@@ -47,7 +47,7 @@ _shardctl()
 		"") words="$commands $common" ;;
 		status) words="--all --color $common" ;;
 		top) words="--once --all --interval --sort --reverse --filter --color $common" ;;
-		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --image-codec --nvme-share --nvme-cache --nvme-durable --gpu-share
+		plan) words="--params --fp32-params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness --grad-codec --image-codec --nvme-share --nvme-cache --nvme-durable --gpu-share --gpu-direct
 			--huge-pages $common" ;;
 		doctor) words="--config --color $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;

@@ -23,7 +23,7 @@ enum ctl_exit {
 	CTL_INTERRUPTED = 130 /* By ^C, as a shell says it. */
 };
 
-enum { CTL_VALUES = 20, CTL_WORDS = 8, CTL_KEY = 512 };
+enum { CTL_VALUES = 24, CTL_WORDS = 8, CTL_KEY = 512 };
 
 struct ctl_options {
 	const char *address; /* unix:/path or host:port */

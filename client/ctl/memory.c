@@ -22,6 +22,8 @@
  * chunk. */
 #define GPU_BUFFERS 8u
 #define GPU_SPARE   16u
+#define GPU_GRANULE (2ull << 20)  /* What a driver maps is a multiple of it. */
+#define GPU_PART    (64ull << 10) /* One node's direct slots on a device are a multiple of it. */
 #define GPU_HOST    (19ull << 20) /* Rounded up: the buffers of gpu/lanes.c. */
 /* As store/budget.c has them, for gradients of a step: nodes that a cluster may have, bytes of a
  * chunk, and of a rank's share of a segment. */
@@ -181,9 +183,12 @@ static uint64_t put_away(const struct memory_spec *m, const struct shape *s, uin
 		elems -= m->chunk_elems - held % m->chunk_elems;
 	*buffers = cache * slot + up((away + cache) * 8, PAGE_BYTES);
 	if (m->gpu_share > 0) {
-		out->device = (away + GPU_SPARE) * slot;
+		out->device = up((away + GPU_SPARE) * slot, GPU_GRANULE);
 		out->device_more = GPU_SPARE * slot;
 		out->device_host = GPU_HOST;
+		if (m->gpu_direct && m->nodes > 1 && m->codec_bits == 0)
+			out->device_direct =
+				up(up(elems * m->grad_bytes, GPU_PART) * m->nodes, GPU_GRANULE);
 		return held - elems;
 	}
 	/* Without the superblocks, which are small. */

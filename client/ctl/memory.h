@@ -22,6 +22,7 @@ struct memory_spec {
 	uint32_t nvme_cache;  /* So many of those are in memory at a time. */
 	bool nvme_durable;    /* Each step outlives a loss of power. */
 	uint32_t gpu_share;   /* Percent of a node's chunks on its GPUs. Not beside nvme_share. */
+	bool gpu_direct;      /* Other nodes write gradients into their memory. */
 	/* Of grad_codec and image_codec, with their other keys as they are by default. 0: none. */
 	uint32_t codec_bits, image_bits;
 };
@@ -62,6 +63,8 @@ struct memory_node {
 	/* On its GPU, and what each further one takes beside its part of that. 0: tier is not
 	 * gpu. */
 	uint64_t device, device_more;
+	/* The same for the gradients that other nodes write there by RDMA. 0: there are none. */
+	uint64_t device_direct;
 	uint64_t device_host; /* Of main memory, for the buffers of each GPU. */
 };
 

@@ -35,7 +35,8 @@ enum {
 	NVME_SHARE,
 	NVME_CACHE,
 	NVME_DURABLE,
-	GPU_SHARE
+	GPU_SHARE,
+	GPU_DIRECT
 };
 
 const struct argp_option ctl_plan_options[] = {
@@ -74,6 +75,8 @@ const struct argp_option ctl_plan_options[] = {
 	 "step: each step outlives a loss of power, and writes all of them (default: off)", 0},
 	{"gpu-share", CTL_KEY + GPU_SHARE, "PERCENT", 0,
 	 "tier = gpu: of a node's chunks, so many are on its GPUs (default: none)", 0},
+	{"gpu-direct", CTL_KEY + GPU_DIRECT, "yes|no", 0,
+	 "do other nodes write gradients into these GPUs by RDMA? (default: no)", 0},
 	{0},
 };
 
@@ -222,6 +225,7 @@ static bool take_codec(const struct ctl_options *o, const char *name, const char
 
 static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
 {
+	const char *direct = o->value[GPU_DIRECT] ? o->value[GPU_DIRECT] : "no";
 	uint64_t share = 0, cache = 64, gpu = 0;
 
 	if (!take_count(o, NVME_SHARE, 100, &share) || !take_count(o, NVME_CACHE, 16384, &cache) ||
@@ -233,6 +237,15 @@ static bool take_tier(const struct ctl_options *o, struct memory_spec *m)
 		return false;
 	}
 	m->gpu_share = (uint32_t)gpu;
+	m->gpu_direct = strcmp(direct, "yes") == 0;
+	if (!m->gpu_direct && strcmp(direct, "no") != 0) {
+		ctl_fail(o, CTL_USAGE, "plan: --gpu-direct %s: choose yes or no", direct);
+		return false;
+	}
+	if (m->gpu_direct && gpu == 0) {
+		ctl_fail(o, CTL_USAGE, "plan: --gpu-direct yes takes --gpu-share");
+		return false;
+	}
 	m->nvme_share = (uint32_t)share;
 	m->nvme_cache = (uint32_t)cache;
 	m->nvme_durable =
@@ -320,7 +333,11 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 	       memory_update_bytes(m),
 	       ctl_bytes(text, (double)memory_update_bytes(m) * (double)n->held_elems));
 	if (n->device > 0) {
-		printf("on a node's GPU: %s", ctl_bytes(text, (double)n->device));
+		printf("on a node's GPU: %s",
+		       ctl_bytes(text, (double)(n->device + n->device_direct)));
+		if (n->device_direct > 0)
+			printf(", %s of it for gradients that other nodes write there",
+			       ctl_bytes(text, (double)n->device_direct));
 		printf("; with several, they share it, and each further one takes %s more",
 		       ctl_bytes(text, (double)n->device_more));
 		printf("; each has buffers of %s in main memory\n",
@@ -412,7 +429,7 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 	}
 	root = json_pack(
 		"{s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, "
-		"f], s:f, s:i, s:I, s:I, s:I, s:I}}",
+		"f], s:f, s:i, s:I, s:I, s:I, s:I, s:I}}",
 		"params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
 		(int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "replicas",
 		(int)m->replicas, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m),
@@ -421,7 +438,8 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		memory_device(m, 1), memory_device(m, 2), memory_device(m, 3), "node_traffic_bytes",
 		memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m),
 		"disk_bytes", (json_int_t)n->disk, "disk_step_bytes", (json_int_t)n->disk_step,
-		"gpu_bytes", (json_int_t)n->device, "gpu_host_bytes", (json_int_t)n->device_host);
+		"gpu_bytes", (json_int_t)n->device, "gpu_direct_bytes",
+		(json_int_t)n->device_direct, "gpu_host_bytes", (json_int_t)n->device_host);
 	ctl_print(root);
 }
 

@@ -227,6 +227,12 @@ enum shard_status ckpt_op_may(const struct model *m, const char *verb, struct er
 			       ckpt_op_text(m->ckpt->op, text));
 	if (lost_check(m, e) != SHARD_OK)
 		return e->status;
+	if (!m->sealed && m->lost[0] == 0 && m->memory.why != NULL)
+		return err_set(e, SHARD_BAD_STATE,
+			       "\"%s\" has no weights to %s yet: the copy of node %s was lost "
+			       "(%.250s)",
+			       m->name, verb, members_name(m->server, m->server->self),
+			       m->memory.why);
 	if (!m->sealed)
 		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to %s: it was %s",
 			       m->name, verb, m->lost[0] != 0 ? m->lost : "not sealed");

@@ -8,6 +8,7 @@
  * removed and the requester hears why. Older checkpoints stay. The save goes on even if the
  * requester is gone. */
 #include "control/access.h"
+#include "control/unmade.h"
 #include "base/check.h"
 #include "model/lead.h"
 #include "base/clock.h"
@@ -557,6 +558,8 @@ static enum shard_status save_here(struct server *s, const struct caller *a,
 				       .fresh = body->fresh,
 				       .anywhere = ckpt_anywhere(s, body->cred)};
 
+	if (unmade_check(s, body->name, e) != SHARD_OK)
+		return e->status;
 	if (m == NULL || m->defining)
 		return err_set(
 			e, SHARD_NOT_FOUND,

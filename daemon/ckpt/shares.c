@@ -11,6 +11,7 @@
 #include "link/peer.h"
 #include "link/call.h"
 #include "control/seal.h"
+#include "control/unmade.h"
 #include "link/session.h"
 #include "store/store_missing.h"
 #include "wire/control.h"
@@ -467,6 +468,8 @@ static enum shard_status asked(struct peer *p, const struct wire_head *h, struct
 	if (p->node != server_coordinator(s))
 		return err_set(e, SHARD_BUSY, "node %s has not heard yet that node %s coordinates",
 			       members_name(s, s->self), members_name(s, p->node));
+	if (unmade_check_number(s, h->model, e) != SHARD_OK)
+		return e->status;
 	if (*out == NULL || (*out)->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
 			       members_name(s, s->self));

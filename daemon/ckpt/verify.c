@@ -13,6 +13,7 @@
 #include "ckpt/auto.h"
 #include "ckpt/op.h"
 #include "control/access.h"
+#include "control/unmade.h"
 #include "core/core.h"
 #include "link/call.h"
 #include "link/peer.h"
@@ -293,6 +294,8 @@ static enum shard_status verify_here(struct server *s, const struct caller *a,
 	struct ckpt_op *op;
 	enum shard_status st;
 
+	if (unmade_check(s, body->name, e) != SHARD_OK)
+		return e->status;
 	if (m == NULL || m->defining)
 		return err_set(
 			e, SHARD_NOT_FOUND,

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "control/moving.h"
+#include "control/unmade.h"
 #include "link/call.h"
 #include "link/caller.h"
 #include "link/gone.h"
@@ -82,6 +83,8 @@ static enum shard_status plan(struct server *s, const struct caller *from, const
 	}
 	if (body->name[0] != 0 && json_array_size(models) == 0) {
 		json_decref(models);
+		if (unmade_check(s, body->name, e) != SHARD_OK)
+			return e->status;
 		return err_set(
 			e, SHARD_NOT_FOUND,
 			"no model \"%.128s\": `shardctl model list` shows those that there are",

@@ -30,8 +30,8 @@ struct unmade *unmade_named(const struct server *s, const char *name);
 struct unmade *unmade_add(struct server *s, uint32_t model, const char *name, const char *why);
 /* It is made, or was dropped. Frees it, unless it is busy. */
 void unmade_end(struct unmade *u);
-/* SHARD_BUSY: the model of that name may not be defined, restored or attached to before it is made
- * again. The error says why, and what keeps it from being made. */
+/* SHARD_BUSY: nothing can be done with the model of that name before it is made again. The error
+ * says why, and what keeps it from being made. */
 enum shard_status unmade_check(const struct server *s, const char *name, struct err *e);
 enum shard_status unmade_check_number(const struct server *s, uint32_t model, struct err *e);
 /* Why a model cannot be made again. "": all can. */

@@ -29,62 +29,12 @@ enum { COMPUTE_MAJOR_MIN = 8 };
 
 typedef unsigned long long ull;
 
-/* --- a device that is lost --- */
-
-void gpu_calls(struct gpu *g)
-{
-	pthread_mutex_lock(&g->lock);
-	g->call_ns = clock_ns();
-	pthread_mutex_unlock(&g->lock);
-}
-
-cu_result gpu_called(struct gpu *g, cu_result rc)
-{
-	pthread_mutex_lock(&g->lock);
-	g->call_ns = 0;
-	if (g->given_up)
-		rc = GPU_GIVEN_UP;
-	pthread_mutex_unlock(&g->lock);
-	return rc;
-}
-
-void gpu_lose(struct gpu *g, cu_result rc, const char *call)
-{
-	char words[32];
-
-	pthread_mutex_lock(&g->lock);
-	if (!g->lost) {
-		(void)err_set(&g->why, SHARD_SYSTEM,
-			      "%s is lost: %s: %s (%d): dmesg may say more (Xid). What was in its "
-			      "memory is gone. The others go on; restart shardd to use it again",
-			      g->uuid_text, call, driver_name(&g->d, rc, words), rc);
-		g->lost = true;
-	}
-	pthread_mutex_unlock(&g->lock);
-}
-
-enum shard_status gpu_fail(struct gpu *g, struct err *e, cu_result rc, const char *call,
-			   const char *what)
-{
-	if (!driver_fatal(rc))
-		return driver_fail(&g->d, e, rc, call, what);
-	gpu_lose(g, rc, call);
-	return err_set(e, SHARD_SYSTEM, "%s", g->why.text);
-}
-
-bool gpu_lost(const struct gpu *g, const char **why)
-{
-	if (g->lost && why != NULL)
-		*why = g->why.text;
-	return g->lost;
-}
-
 /* --- the thread --- */
 
 /* With the lock. */
 static void wake(struct gpu *g)
 {
-	if (!g->loop_gone)
+	if (g->wake_fd >= 0 && !g->loop_gone)
 		CHECK(eventfd_write(g->wake_fd, 1) == 0);
 }
 
@@ -115,6 +65,14 @@ static void answer_busy(struct gpu *g)
 		g->idle[g->idle_nr++] = lane;
 		answer(g, g->lane[lane].slot, SHARD_SYSTEM);
 	}
+}
+
+static void answer_all(struct gpu *g)
+{
+	answer_busy(g);
+	while (g->todo.nr > 0)
+		answer(g, fifo_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
+	wake(g);
 }
 
 /* Ends what is under way when the device is lost. */
@@ -181,12 +139,11 @@ static bool turn(struct gpu *g)
 	return true;
 }
 
-/* Gives back all that the driver gave. With the context current. */
+/* Gives back all that the driver gave, but for pins. With the context current. */
 static void give_back(struct gpu *g)
 {
 	for (uint32_t i = 0; i < GPU_LANES; i++)
 		gpu_lane_deinit(g, &g->lane[i]);
-	gpu_unpin_all(g);
 	if (g->memory_stream != NULL)
 		(void)DRIVE(g, g->d.stream_destroy(g->memory_stream));
 	if (g->module != NULL)
@@ -195,14 +152,12 @@ static void give_back(struct gpu *g)
 	g->module = NULL;
 }
 
-/* The last one who has it gives the context back and frees it. */
 static void free_memory(struct gpu *g)
 {
-	if (g->ctx != NULL && !g->given_up)
-		(void)g->d.primary_release(g->device);
 	pthread_cond_destroy(&g->work);
+	pthread_cond_destroy(&g->ask);
+	pthread_cond_destroy(&g->answered);
 	pthread_mutex_destroy(&g->lock);
-	pthread_mutex_destroy(&g->memory_lock);
 	pthread_mutex_destroy(&g->pins_lock);
 	free(g->pins);
 	free(g->todo.at);
@@ -221,7 +176,7 @@ void gpu_less(struct gpu *g)
 	last = --g->users == 0;
 	pthread_mutex_unlock(&g->lock);
 	if (last)
-		free_memory(g);
+		gpu_calls_end(g);
 }
 
 void gpu_more(struct gpu *g)
@@ -256,6 +211,7 @@ static void *thread_main(void *arg)
 		if (rc != CU_SUCCESS) /* Nothing can be given back without. */
 			rc = DRIVE(g, g->d.ctx_push(g->ctx));
 		give_back(g);
+		gpu_unpin_all(g);
 		if (rc == CU_SUCCESS)
 			(void)DRIVE(g, g->d.ctx_pop(&was));
 		pthread_mutex_lock(&g->lock);
@@ -341,34 +297,14 @@ static void on_wake(uv_poll_t *h, int status, int events)
 	take_done(g);
 }
 
-/* Has the thread been in one call of the driver for too long? If the process stood still for that
- * time, the call may have ended since: the loop looks twice. */
+/* Has a thread been in one call of the driver for too long? */
 static void on_watch(uv_timer_t *h)
 {
 	struct gpu *g = h->data;
-	uint64_t now = clock_ns();
 	bool late;
 
 	pthread_mutex_lock(&g->lock);
-	late = !g->given_up && g->call_ns != 0 && now > g->call_ns + g->deadline_ns;
-	if (late && g->late_ns != g->call_ns) {
-		g->late_ns = g->call_ns;
-		late = false;
-	}
-	if (late) {
-		g->given_up = true;
-		if (!g->lost)
-			(void)err_set(
-				&g->why, SHARD_SYSTEM,
-				"%s is lost: a call of its driver has not ended for %llu s: "
-				"dmesg may say more (Xid). The others go on; restart shardd to "
-				"use it again, if it works then",
-				g->uuid_text, (ull)((now - g->call_ns) / NS_PER_SEC));
-		g->lost = true;
-		answer_busy(g);
-		while (g->todo.nr > 0)
-			answer(g, fifo_pop(&g->todo, g->jobs_max), SHARD_SYSTEM);
-	}
+	late = gpu_watch(g, &g->watched);
 	pthread_mutex_unlock(&g->lock);
 	if (late)
 		take_done(g);
@@ -487,7 +423,7 @@ static enum shard_status load_kernels(struct gpu *g, struct err *e)
 		return st;
 	image = mine ? mine : image;
 	CHECK(image != NULL); /* gpu_open() has asked. */
-	rc = g->d.module_load(&g->module, image);
+	rc = ASK(g, g->d.module_load(&g->module, image));
 	free(mine);
 	if (rc != CU_SUCCESS) {
 		g->module = NULL;
@@ -502,7 +438,7 @@ static enum shard_status load_kernels(struct gpu *g, struct err *e)
 			snprintf(name, sizeof(name), "apply_%s_%s_%s",
 				 optim_row((enum optim_id)id)->name, dtype_name(grad),
 				 dtype_name(to));
-			rc = g->d.module_function(&g->apply[id][grad][to], g->module, name);
+			rc = ASK(g, g->d.module_function(&g->apply[id][grad][to], g->module, name));
 			if (rc != CU_SUCCESS)
 				return gpu_fail(g, e, rc, "cuModuleGetFunction", name);
 		}
@@ -510,7 +446,7 @@ static enum shard_status load_kernels(struct gpu *g, struct err *e)
 		char name[64];
 
 		snprintf(name, sizeof(name), "sum_%s", dtype_name((enum shard_dtype)dt));
-		if ((rc = g->d.module_function(&g->sum[dt], g->module, name)) != CU_SUCCESS)
+		if ((rc = ASK(g, g->d.module_function(&g->sum[dt], g->module, name))) != CU_SUCCESS)
 			return gpu_fail(g, e, rc, "cuModuleGetFunction", name);
 	}
 	return SHARD_OK;
@@ -522,16 +458,16 @@ static enum shard_status find_device(struct gpu *g, const struct gpu_conf *conf,
 	int nr = 0;
 	cu_result rc;
 
-	if ((rc = g->d.device_count(&nr)) != CU_SUCCESS)
+	if ((rc = ASK(g, g->d.device_count(&nr))) != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuDeviceGetCount", "");
 	for (int i = 0; i < nr; i++) {
 		struct cu_uuid uuid;
 
 		if (conf->uuid == NULL && i != conf->ordinal)
 			continue;
-		if ((rc = g->d.device_get(&g->device, i)) != CU_SUCCESS)
+		if ((rc = ASK(g, g->d.device_get(&g->device, i))) != CU_SUCCESS)
 			return gpu_fail(g, e, rc, "cuDeviceGet", "");
-		if ((rc = g->d.device_uuid(&uuid, g->device)) != CU_SUCCESS)
+		if ((rc = ASK(g, g->d.device_uuid(&uuid, g->device))) != CU_SUCCESS)
 			return gpu_fail(g, e, rc, "cuDeviceGetUuid", "");
 		memcpy(g->uuid, uuid.bytes, sizeof(g->uuid));
 		gpu_uuid_text(g->uuid, g->uuid_text);
@@ -561,14 +497,14 @@ static enum shard_status judge_device(struct gpu *g, struct err *e)
 		{CU_VIRTUAL_MEMORY, 1, "has no virtual memory management"},
 		{CU_MEMORY_DESCRIPTORS, 1, "cannot give memory as a descriptor"},
 	};
-	cu_result rc = g->d.device_name(g->name, sizeof(g->name) - 1, g->device);
+	cu_result rc = ASK(g, g->d.device_name(g->name, sizeof(g->name) - 1, g->device));
 
 	if (rc != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuDeviceGetName", "");
 	for (size_t i = 0; i < NR(needs); i++) {
 		int value = 0;
 
-		rc = g->d.device_attribute(&value, needs[i].attribute, g->device);
+		rc = ASK(g, g->d.device_attribute(&value, needs[i].attribute, g->device));
 		if (rc != CU_SUCCESS)
 			return gpu_fail(g, e, rc, "cuDeviceGetAttribute", "");
 		if (value < needs[i].least)
@@ -590,19 +526,20 @@ static enum shard_status take_device(struct gpu *g, uint64_t limit_bytes, struct
 
 	if ((st = load_kernels(g, e)) != SHARD_OK)
 		return st;
-	rc = g->d.granularity(&granularity, &prop, CU_GRANULARITY_MINIMUM);
+	rc = ASK(g, g->d.granularity(&granularity, &prop, CU_GRANULARITY_MINIMUM));
 	if (rc != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuMemGetAllocationGranularity", "");
 	CHECK(granularity > 0);
 	g->granularity = granularity;
-	if ((rc = g->d.stream_create(&g->memory_stream, CU_STREAM_OWN)) != CU_SUCCESS) {
+	if ((rc = ASK(g, g->d.stream_create(&g->memory_stream, CU_STREAM_OWN))) != CU_SUCCESS) {
 		g->memory_stream = NULL;
 		return gpu_fail(g, e, rc, "cuStreamCreate", "");
 	}
 	for (uint32_t i = 0; i < GPU_LANES; i++)
 		if ((st = gpu_lane_init(g, &g->lane[i], e)) != SHARD_OK)
 			return st;
-	if ((rc = g->d.memory_info(&left, &total)) != CU_SUCCESS) /* After all that takes some. */
+	if ((rc = ASK(g, g->d.memory_info(&left, &total))) !=
+	    CU_SUCCESS) /* After all that takes some. */
 		return gpu_fail(g, e, rc, "cuMemGetInfo", "");
 	g->total_bytes = total;
 	g->limit_bytes = limit_bytes ? limit_bytes : left / 10 * 9;
@@ -624,20 +561,6 @@ static enum shard_status make_memory(struct gpu *g, struct err *e)
 	return SHARD_OK;
 }
 
-static enum shard_status start_thread(struct gpu *g, struct err *e)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* The thread inherits the mask. */
-	rc = pthread_create(&g->thread, NULL, thread_main, g);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc != 0)
-		return err_sys(e, rc, "the thread of a GPU cannot start: %s", strerror(rc));
-	return SHARD_OK;
-}
-
 static void stop_thread(struct gpu *g)
 {
 	pthread_mutex_lock(&g->lock);
@@ -656,8 +579,10 @@ static enum shard_status start(struct gpu *g, uv_loop_t *loop, struct err *e)
 	if (g->wake_fd < 0)
 		return err_sys(e, errno, "no descriptor to wake the loop with: %s",
 			       strerror(errno));
-	g->users = 2;
-	st = start_thread(g, e);
+	gpu_more(g);
+	st = gpu_start_thread(&g->thread, thread_main, g, e);
+	if (st != SHARD_OK)
+		gpu_less(g);
 	/* Last, because it can only be undone through the loop. */
 	if (st == SHARD_OK && (rc = uv_poll_init(loop, &g->wake, g->wake_fd)) != 0) {
 		st = err_set(e, SHARD_SYSTEM, "the loop cannot be woken: %s", uv_strerror(rc));
@@ -684,13 +609,23 @@ static uint64_t deadline(void)
 static struct gpu *new_gpu(const struct gpu_conf *conf)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
+	pthread_condattr_t monotonic;
 
 	if (g == NULL)
 		return NULL;
 	pthread_mutex_init(&g->lock, NULL);
-	pthread_mutex_init(&g->memory_lock, NULL);
 	pthread_mutex_init(&g->pins_lock, NULL);
 	pthread_cond_init(&g->work, NULL);
+	pthread_cond_init(&g->ask, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&g->answered, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	list_init(&g->asked);
+	g->on_given_up = answer_all;
+	g->on_unused = free_memory;
+	g->users = 1;
+	strcpy(g->uuid_text, "a GPU");
 	g->jobs_max = conf->jobs_max;
 	g->deadline_ns = conf->deadline_ns ? conf->deadline_ns : deadline();
 	g->wake_fd = -1;
@@ -699,29 +634,101 @@ static struct gpu *new_gpu(const struct gpu_conf *conf)
 	return g;
 }
 
+static enum shard_status find_driver(struct gpu *g, struct err *e)
+{
+	enum shard_status st;
+
+	if (!gpu_asks(g))
+		return gpu_fail(g, e, GPU_GIVEN_UP, "", "");
+	st = driver_open(&g->d, DRIVER_DAEMON, e);
+	return gpu_asked(g, CU_SUCCESS) == CU_SUCCESS ? st : gpu_fail(g, e, GPU_GIVEN_UP, "", "");
+}
+
+struct counting {
+	int nr;
+	enum shard_status st;
+	struct err e;
+};
+
+static void run_count(struct gpu *g, void *arg)
+{
+	struct counting *c = arg;
+	cu_result rc;
+
+	if ((c->st = find_driver(g, &c->e)) == SHARD_OK &&
+	    (rc = ASK(g, g->d.device_count(&c->nr))) != CU_SUCCESS)
+		c->st = gpu_fail(g, &c->e, rc, "cuDeviceGetCount", "");
+}
+
 enum shard_status gpu_count(uint32_t *nr, struct err *e)
 {
-	struct driver d;
+	const struct gpu_conf conf = {.jobs_max = 1};
+	struct gpu *g = new_gpu(&conf);
+	struct counting c = {.nr = 0};
 	enum shard_status st;
-	cu_result rc;
-	int count = 0;
 
 	*nr = 0;
-	if ((st = driver_open(&d, DRIVER_DAEMON, e)) != SHARD_OK)
-		return st;
-	if ((rc = d.device_count(&count)) != CU_SUCCESS)
-		return driver_fail(&d, e, rc, "cuDeviceGetCount", "");
-	*nr = count > 0 ? (uint32_t)count : 0;
-	return SHARD_OK;
+	if (g == NULL)
+		return err_sys(e, ENOMEM, "no memory for a GPU");
+	if ((st = gpu_calls_init(g, e)) == SHARD_OK &&
+	    (st = gpu_ask(g, run_count, &c, sizeof(c), e)) == SHARD_OK && c.st != SHARD_OK) {
+		st = c.st;
+		*e = c.e;
+	}
+	if (st == SHARD_OK)
+		*nr = c.nr > 0 ? (uint32_t)c.nr : 0;
+	gpu_less(g);
+	return st;
+}
+
+struct opening {
+	struct gpu_conf conf;
+	uint8_t uuid[GPU_UUID_BYTES];
+	enum shard_status st;
+	struct err e;
+};
+
+static void run_open(struct gpu *g, void *arg)
+{
+	struct opening *o = arg;
+	struct err *e = &o->e;
+	cu_result rc;
+
+	if (o->conf.uuid != NULL)
+		o->conf.uuid = o->uuid;
+	if ((o->st = find_driver(g, e)) != SHARD_OK ||
+	    (o->st = find_device(g, &o->conf, e)) != SHARD_OK ||
+	    (o->st = judge_device(g, e)) != SHARD_OK ||
+	    (o->st = gpu_judge_direct(g, e)) != SHARD_OK)
+		return;
+	if ((rc = ASK(g, g->d.primary_retain(&g->ctx, g->device))) != CU_SUCCESS) {
+		g->ctx = NULL;
+		o->st = gpu_fail(g, e, rc, "cuDevicePrimaryCtxRetain", "");
+		return;
+	}
+	/* It stays current for all that is asked later. */
+	if ((rc = ASK(g, g->d.ctx_push(g->ctx))) != CU_SUCCESS) {
+		o->st = gpu_fail(g, e, rc, "cuCtxPushCurrent", "");
+		return;
+	}
+	o->st = take_device(g, o->conf.bytes, e);
+	if (o->st != SHARD_OK && !gpu_hangs(g))
+		give_back(g);
+}
+
+static void run_give_back(struct gpu *g, void *arg)
+{
+	(void)arg;
+	give_back(g);
 }
 
 enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loop_t *loop,
 			   struct err *e)
 {
+	struct opening o = {.conf = *conf};
 	struct gpu *g;
 	enum shard_status st;
-	cu_context was;
-	cu_result rc;
+	struct err none;
 
 	CHECK(conf->jobs_max > 0);
 	if (gpu_fatbin() == NULL && secure_getenv("SHARDD_GPU_KERNELS") == NULL)
@@ -731,31 +738,24 @@ enum shard_status gpu_open(struct gpu **out, const struct gpu_conf *conf, uv_loo
 	g = new_gpu(conf);
 	if (g == NULL)
 		return err_sys(e, ENOMEM, "no memory for a GPU");
-	if ((st = driver_open(&g->d, DRIVER_DAEMON, e)) != SHARD_OK ||
-	    (st = find_device(g, conf, e)) != SHARD_OK || (st = judge_device(g, e)) != SHARD_OK ||
-	    (st = make_memory(g, e)) != SHARD_OK)
-		goto err_memory;
-	if ((rc = g->d.primary_retain(&g->ctx, g->device)) != CU_SUCCESS) {
-		g->ctx = NULL;
-		st = gpu_fail(g, e, rc, "cuDevicePrimaryCtxRetain", "");
-		goto err_memory;
+	if (conf->uuid != NULL)
+		memcpy(o.uuid, conf->uuid, sizeof(o.uuid));
+	if ((st = make_memory(g, e)) != SHARD_OK || (st = gpu_calls_init(g, e)) != SHARD_OK ||
+	    (st = gpu_ask(g, run_open, &o, sizeof(o), e)) != SHARD_OK)
+		goto err;
+	if ((st = o.st) != SHARD_OK) {
+		*e = o.e;
+		goto err;
 	}
-	if ((rc = g->d.ctx_push(g->ctx)) != CU_SUCCESS) {
-		st = gpu_fail(g, e, rc, "cuCtxPushCurrent", "");
-		goto err_memory;
-	}
-	st = take_device(g, conf->bytes, e);
-	if (st == SHARD_OK)
-		st = start(g, loop, e);
-	if (st != SHARD_OK && !g->gone)
-		give_back(g);
-	(void)g->d.ctx_pop(&was);
+	st = start(g, loop, e);
 	if (st == SHARD_OK) {
 		*out = g;
 		return SHARD_OK;
 	}
-err_memory:
-	free_memory(g);
+	if (!g->gone)
+		(void)gpu_ask(g, run_give_back, &o, sizeof(o), &none);
+err:
+	gpu_less(g);
 	return st;
 }
 

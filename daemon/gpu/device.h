@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h: GPUs of this node. Each has a thread, which alone calls the driver for it, but for
- * memory. Jobs are given and come back on the loop thread. A call of the driver that fails in a job
- * ends the device, and so does one that does not come back in time, but not the daemon:
- * gpu_lost(). */
+/* device.h: GPUs of this node. Two threads call the driver for each: one for its jobs, and one for
+ * all else. Jobs are given and come back on the loop thread. A call that fails in a job ends the
+ * device, and so does any that does not come back in time, but not the daemon: gpu_lost(). Who
+ * waits for such a call gets SHARD_SYSTEM. */
 #ifndef SHARD_GPU_DEVICE_H
 #define SHARD_GPU_DEVICE_H
 
@@ -24,7 +24,7 @@ struct gpu_conf {
 	int ordinal;
 	uint64_t bytes;       /* So much of its memory at most. 0: nine tenths of what is free. */
 	uint32_t jobs_max;    /* Given and not done. Beyond it: SHARD_AGAIN. */
-	uint64_t deadline_ns; /* Of one call of the driver in a job. 0: a minute. */
+	uint64_t deadline_ns; /* Of one call of the driver. 0: a minute. */
 };
 
 /* SHARD_NOT_FOUND: the driver shows no such device. SHARD_UNSUPPORTED: there is no driver, no

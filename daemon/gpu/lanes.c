@@ -57,20 +57,20 @@ enum shard_status gpu_lane_init(struct gpu *g, struct gpu_lane *l, struct err *e
 	cu_result rc;
 
 	memset(l, 0, sizeof(*l));
-	if ((rc = g->d.stream_create(&l->stream, CU_STREAM_OWN)) != CU_SUCCESS) {
+	if ((rc = ASK(g, g->d.stream_create(&l->stream, CU_STREAM_OWN))) != CU_SUCCESS) {
 		l->stream = NULL;
 		return gpu_fail(g, e, rc, "cuStreamCreate", "");
 	}
-	if ((rc = g->d.event_create(&l->event, CU_EVENT_BLOCKING | CU_EVENT_NO_TIMING)) !=
+	if ((rc = ASK(g, g->d.event_create(&l->event, CU_EVENT_BLOCKING | CU_EVENT_NO_TIMING))) !=
 	    CU_SUCCESS) {
 		l->event = NULL;
 		return gpu_fail(g, e, rc, "cuEventCreate", "");
 	}
-	if ((rc = g->d.memory_alloc(&l->device, DEVICE_BYTES)) != CU_SUCCESS) {
+	if ((rc = ASK(g, g->d.memory_alloc(&l->device, DEVICE_BYTES))) != CU_SUCCESS) {
 		l->device = 0;
 		return gpu_fail(g, e, rc, "cuMemAlloc", "of a buffer");
 	}
-	if ((rc = g->d.host_alloc(&host, HOST_BYTES, CU_REGISTER_PORTABLE)) != CU_SUCCESS)
+	if ((rc = ASK(g, g->d.host_alloc(&host, HOST_BYTES, CU_REGISTER_PORTABLE))) != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuMemHostAlloc", "of a buffer");
 	l->host = host;
 	return SHARD_OK;

@@ -2,7 +2,9 @@
 /* Memory of a device, and memory of the host that it copies from and to. Memory of the device is
  * what the driver calls virtual memory: a handle, mapped at an address of its own. A descriptor of
  * the handle keeps the memory beyond the life of the process. Everything may be called by any
- * thread, which makes the context current for it. A failure leaves nothing behind. */
+ * thread, and is done by the one that is asked (calls.c), whose context is current: the functions
+ * run_...(), with what they work on by value. A failure leaves nothing behind, but for a call that
+ * does not come back: then the device is given up, and what was under way stays the driver's. */
 #include "gpu/device_impl.h"
 
 #include "base/check.h"
@@ -14,26 +16,23 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One call for 512 GiB or more fails. */
-#define PIN_BYTES ((uint64_t)16 << 30)
+/* One call for 512 GiB or more fails, and others that ask wait for it. */
+#define PIN_BYTES ((uint64_t)4 << 30)
 
 typedef unsigned long long ull;
 
-static enum shard_status enter(struct gpu *g, struct err *e)
+static enum shard_status check(struct gpu *g, struct err *e)
 {
-	cu_result rc;
-
-	if (g->lost)
-		return err_set(e, SHARD_SYSTEM, "%s", g->why.text);
-	rc = g->d.ctx_push(g->ctx);
-	return rc == CU_SUCCESS ? SHARD_OK : gpu_fail(g, e, rc, "cuCtxPushCurrent", "");
+	return g->lost ? err_set(e, SHARD_SYSTEM, "%s", g->why.text) : SHARD_OK;
 }
 
-static void leave(struct gpu *g)
+/* Of calls that give something back, whose failure nobody is told: one that ends the context ends
+ * the device, so that nothing new is put there. */
+static cu_result gave(struct gpu *g, cu_result rc, const char *call)
 {
-	cu_context was;
-
-	(void)g->d.ctx_pop(&was);
+	if (driver_fatal(rc))
+		gpu_lose(g, rc, call);
+	return rc;
 }
 
 /* --- memory of the device --- */
@@ -57,7 +56,7 @@ static enum shard_status too_much(struct gpu *g, uint64_t bytes, struct err *e)
 {
 	size_t left = 0, total = 0;
 
-	(void)g->d.memory_info(&left, &total);
+	(void)ASK(g, g->d.memory_info(&left, &total));
 	return err_set(e, SHARD_BUDGET,
 		       "%llu bytes more of %s: %llu are in use for models of %llu that may be "
 		       "(gpu_memory), and the device has %llu free of %llu",
@@ -73,46 +72,34 @@ static enum shard_status map_handle(struct gpu *g, struct gpu_mem *m, struct err
 	enum shard_status st;
 	cu_result rc;
 
-	if ((rc = g->d.reserve(&m->at, m->bytes, 0, 0, 0)) != CU_SUCCESS)
+	if ((rc = ASK(g, g->d.reserve(&m->at, m->bytes, 0, 0, 0))) != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuMemAddressReserve", "");
-	if ((rc = g->d.map(m->at, m->bytes, 0, m->handle, 0)) != CU_SUCCESS) {
+	if ((rc = ASK(g, g->d.map(m->at, m->bytes, 0, m->handle, 0))) != CU_SUCCESS) {
 		st = gpu_fail(g, e, rc, "cuMemMap", "");
 		goto err_reserve;
 	}
-	if ((rc = g->d.set_access(m->at, m->bytes, &access, 1)) == CU_SUCCESS)
+	if ((rc = ASK(g, g->d.set_access(m->at, m->bytes, &access, 1))) == CU_SUCCESS)
 		return SHARD_OK;
 	st = gpu_fail(g, e, rc, "cuMemSetAccess", "");
-	(void)g->d.unmap(m->at, m->bytes);
+	(void)ASK(g, g->d.unmap(m->at, m->bytes));
 err_reserve:
-	(void)g->d.unreserve(m->at, m->bytes);
+	(void)ASK(g, g->d.unreserve(m->at, m->bytes));
 	return st;
 }
 
 static void unmap_handle(struct gpu *g, struct gpu_mem *m)
 {
-	if (g->d.unmap(m->at, m->bytes) == CU_SUCCESS)
-		(void)g->d.unreserve(m->at, m->bytes);
-}
-
-/* What hangs may still use its memory, and another call could hang as well: all stays as it is
- * until the process ends. */
-bool gpu_hangs(struct gpu *g)
-{
-	bool given_up;
-
-	pthread_mutex_lock(&g->lock);
-	given_up = g->given_up;
-	pthread_mutex_unlock(&g->lock);
-	return given_up;
+	if (gave(g, ASK(g, g->d.unmap(m->at, m->bytes)), "cuMemUnmap") == CU_SUCCESS)
+		(void)gave(g, ASK(g, g->d.unreserve(m->at, m->bytes)), "cuMemAddressFree");
 }
 
 static enum shard_status clear(struct gpu *g, const struct gpu_mem *m, struct err *e)
 {
-	cu_result rc = g->d.memory_set(m->at, 0, m->bytes, g->memory_stream);
+	cu_result rc = ASK(g, g->d.memory_set(m->at, 0, m->bytes, g->memory_stream));
 
 	if (rc != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuMemsetD8Async", "");
-	rc = g->d.stream_sync(g->memory_stream);
+	rc = ASK(g, g->d.stream_sync(g->memory_stream));
 	return rc == CU_SUCCESS ? SHARD_OK : gpu_fail(g, e, rc, "cuStreamSynchronize", "");
 }
 
@@ -127,8 +114,9 @@ static enum shard_status hand_over(struct gpu *g, enum use use, struct gpu_mem *
 
 	if (use == USE_HERE)
 		return SHARD_OK;
-	rc = use == USE_DIRECT ? g->d.range_handle(&m->fd, m->at, m->bytes, CU_RANGE_DMA_BUF, 0)
-			       : g->d.export_handle(&m->fd, m->handle, CU_MEMORY_DESCRIPTOR, 0);
+	rc = use == USE_DIRECT
+		     ? ASK(g, g->d.range_handle(&m->fd, m->at, m->bytes, CU_RANGE_DMA_BUF, 0))
+		     : ASK(g, g->d.export_handle(&m->fd, m->handle, CU_MEMORY_DESCRIPTOR, 0));
 	if (rc == CU_SUCCESS) {
 		(void)fcntl(m->fd, F_SETFD, FD_CLOEXEC);
 		return SHARD_OK;
@@ -140,14 +128,13 @@ static enum shard_status hand_over(struct gpu *g, enum use use, struct gpu_mem *
 			"");
 }
 
-/* With the context current and the lock. */
 static enum shard_status make(struct gpu *g, enum use use, struct gpu_mem *m, struct err *e)
 {
 	const struct cu_memory_prop prop = prop_of(g, use);
 	enum shard_status st;
 	cu_result rc;
 
-	rc = g->d.create(&m->handle, m->bytes, &prop, 0);
+	rc = ASK(g, g->d.create(&m->handle, m->bytes, &prop, 0));
 	if (rc == CU_OUT_OF_MEMORY)
 		return too_much(g, m->bytes, e);
 	if (rc != CU_SUCCESS)
@@ -156,41 +143,64 @@ static enum shard_status make(struct gpu *g, enum use use, struct gpu_mem *m, st
 		goto err_handle;
 	if ((st = clear(g, m, e)) == SHARD_OK && (st = hand_over(g, use, m, e)) == SHARD_OK)
 		return SHARD_OK;
-	(void)g->d.stream_sync(g->memory_stream); /* It may still be cleared. */
+	(void)ASK(g, g->d.stream_sync(g->memory_stream)); /* It may still be cleared. */
 	unmap_handle(g, m);
 err_handle:
-	(void)g->d.release(m->handle);
+	(void)ASK(g, g->d.release(m->handle));
 	return st;
+}
+
+struct mapping {
+	struct gpu_mem m;
+	enum use use;
+	enum shard_status st;
+	struct err e;
+};
+
+static void run_map(struct gpu *g, void *arg)
+{
+	struct mapping *w = arg;
+	const uint64_t bytes = w->m.bytes;
+
+	if ((w->st = check(g, &w->e)) != SHARD_OK)
+		return;
+	if (g->mapped_bytes > g->limit_bytes || bytes > g->limit_bytes - g->mapped_bytes ||
+	    round_up(g, bytes) > g->limit_bytes - g->mapped_bytes) {
+		w->st = too_much(g, bytes, &w->e);
+		return;
+	}
+	w->m.bytes = round_up(g, bytes);
+	w->st = make(g, w->use, &w->m, &w->e);
+	if (w->st == SHARD_OK)
+		g->mapped_bytes += w->m.bytes;
+}
+
+/* Has it mapped. On failure nothing of it is there, and m->fd is closed if it had one. */
+static enum shard_status ask_map(struct gpu *g, void (*run)(struct gpu *, void *),
+				 struct mapping *w, struct gpu_mem *m, struct err *e)
+{
+	enum shard_status st = gpu_ask(g, run, w, sizeof(*w), e);
+
+	*m = (struct gpu_mem){.fd = -1};
+	if (st != SHARD_OK)
+		return st;
+	if (w->st != SHARD_OK) {
+		*e = w->e;
+		return w->st;
+	}
+	*m = w->m;
+	m->gpu = g;
+	gpu_more(g);
+	return SHARD_OK;
 }
 
 static enum shard_status map_for(struct gpu *g, uint64_t bytes, enum use use, struct gpu_mem *m,
 				 struct err *e)
 {
-	enum shard_status st;
+	struct mapping w = {.m = {.bytes = bytes, .fd = -1}, .use = use};
 
 	CHECK(g != NULL && bytes > 0);
-	*m = (struct gpu_mem){.fd = -1};
-	pthread_mutex_lock(&g->memory_lock);
-	if ((st = enter(g, e)) != SHARD_OK)
-		goto out;
-	if (g->mapped_bytes > g->limit_bytes || bytes > g->limit_bytes - g->mapped_bytes ||
-	    round_up(g, bytes) > g->limit_bytes - g->mapped_bytes) {
-		st = too_much(g, bytes, e);
-	} else {
-		m->bytes = round_up(g, bytes);
-		st = make(g, use, m, e);
-	}
-	leave(g);
-	if (st == SHARD_OK) {
-		m->gpu = g;
-		g->mapped_bytes += m->bytes;
-		gpu_more(g);
-	} else {
-		*m = (struct gpu_mem){.fd = -1};
-	}
-out:
-	pthread_mutex_unlock(&g->memory_lock);
-	return st;
+	return ask_map(g, run_map, &w, m, e);
 }
 
 enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gpu_mem *m,
@@ -201,7 +211,7 @@ enum shard_status gpu_map(struct gpu *g, uint64_t bytes, bool exports, struct gp
 
 static enum shard_status attribute(struct gpu *g, int which, int *value, struct err *e)
 {
-	cu_result rc = g->d.device_attribute(value, which, g->device);
+	cu_result rc = ASK(g, g->d.device_attribute(value, which, g->device));
 
 	return rc == CU_SUCCESS ? SHARD_OK : gpu_fail(g, e, rc, "cuDeviceGetAttribute", "");
 }
@@ -233,23 +243,33 @@ static enum shard_status judge_direct(struct gpu *g, bool *flushes, struct err *
 	return err_set(e, SHARD_UNSUPPORTED, "%s (%s) %s", g->uuid_text, g->name, lacks);
 }
 
+enum shard_status gpu_judge_direct(struct gpu *g, struct err *e)
+{
+	bool flushes = false;
+	enum shard_status st = judge_direct(g, &flushes, &g->direct);
+
+	g->flushes = flushes;
+	g->direct.status = st;
+	if (st == SHARD_OK || st == SHARD_UNSUPPORTED)
+		return SHARD_OK;
+	*e = g->direct;
+	return st;
+}
+
 enum shard_status gpu_direct(struct gpu *g, struct err *e)
 {
-	bool flushes;
-
-	return judge_direct(g, &flushes, e);
+	if (g->direct.status == SHARD_OK)
+		return check(g, e);
+	*e = g->direct;
+	return e->status;
 }
 
 enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e)
 {
-	enum shard_status st;
-	bool flushes;
+	enum shard_status st = gpu_direct(g, e);
 
 	*m = (struct gpu_mem){.fd = -1};
-	if ((st = judge_direct(g, &flushes, e)) != SHARD_OK)
-		return st;
-	g->flushes = flushes; /* Before any sum that needs it is given. */
-	return map_for(g, bytes, USE_DIRECT, m, e);
+	return st == SHARD_OK ? map_for(g, bytes, USE_DIRECT, m, e) : st;
 }
 
 static enum shard_status no_memory_of(const struct gpu *g, struct err *e, const char *what)
@@ -266,27 +286,27 @@ static enum shard_status check_size(struct gpu *g, const struct gpu_mem *m, stru
 	cu_ptr at = 0;
 	cu_result rc;
 
-	if ((rc = g->d.reserve(&at, bytes, 0, 0, 0)) != CU_SUCCESS)
+	if ((rc = ASK(g, g->d.reserve(&at, bytes, 0, 0, 0))) != CU_SUCCESS)
 		return gpu_fail(g, e, rc, "cuMemAddressReserve", "");
-	rc = g->d.map(at, bytes, 0, m->handle, 0);
+	rc = ASK(g, g->d.map(at, bytes, 0, m->handle, 0));
 	if (rc == CU_SUCCESS) {
-		(void)g->d.unmap(at, bytes);
+		(void)ASK(g, g->d.unmap(at, bytes));
 		st = no_memory_of(g, e, "it is larger");
 	} else if (driver_fatal(rc)) {
 		st = gpu_fail(g, e, rc, "cuMemMap", "");
 	}
-	(void)g->d.unreserve(at, bytes);
+	(void)ASK(g, g->d.unreserve(at, bytes));
 	return st;
 }
 
-/* With the context current. m->fd and m->bytes are set. */
+/* m->fd and m->bytes are set. */
 static enum shard_status take(struct gpu *g, struct gpu_mem *m, struct err *e)
 {
 	struct cu_memory_prop prop = {0};
 	enum shard_status st;
 	cu_result rc;
 
-	rc = g->d.import_handle(&m->handle, (void *)(intptr_t)m->fd, CU_MEMORY_DESCRIPTOR);
+	rc = ASK(g, g->d.import_handle(&m->handle, (void *)(intptr_t)m->fd, CU_MEMORY_DESCRIPTOR));
 	/* Other failures say nothing of the descriptor, and may be over at the next start. */
 	if (rc != CU_SUCCESS && rc != CU_INVALID_VALUE && rc != CU_INVALID_HANDLE &&
 	    rc != CU_INVALID_DEVICE)
@@ -298,7 +318,7 @@ static enum shard_status take(struct gpu *g, struct gpu_mem *m, struct err *e)
 			 driver_name(&g->d, rc, words), rc);
 		return no_memory_of(g, e, why);
 	}
-	if ((rc = g->d.prop_of(&prop, m->handle)) != CU_SUCCESS)
+	if ((rc = ASK(g, g->d.prop_of(&prop, m->handle))) != CU_SUCCESS)
 		st = gpu_fail(g, e, rc, "cuMemGetAllocationPropertiesFromHandle", "");
 	else if (prop.location.type != CU_LOCATION_DEVICE || prop.location.id != g->device)
 		st = no_memory_of(g, e, "it is of another device");
@@ -306,54 +326,58 @@ static enum shard_status take(struct gpu *g, struct gpu_mem *m, struct err *e)
 		 (st = map_handle(g, m, e)) == SHARD_BAD_ARG)
 		st = no_memory_of(g, e, "it is smaller");
 	if (st != SHARD_OK)
-		(void)g->d.release(m->handle);
+		(void)ASK(g, g->d.release(m->handle));
 	return st;
+}
+
+static void run_again(struct gpu *g, void *arg)
+{
+	struct mapping *w = arg;
+
+	if ((w->st = check(g, &w->e)) == SHARD_OK && (w->st = take(g, &w->m, &w->e)) == SHARD_OK)
+		g->mapped_bytes += w->m.bytes;
 }
 
 enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_mem *m, struct err *e)
 {
+	struct mapping w = {.use = USE_EXPORTS};
 	enum shard_status st;
+	int copy;
 
 	CHECK(g != NULL && bytes > 0);
 	*m = (struct gpu_mem){.fd = -1};
 	if (bytes > g->total_bytes)
 		return no_memory_of(g, e, "the device has less");
-	m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	if (m->fd < 0)
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (copy < 0)
 		return errno == EBADF ? no_memory_of(g, e, "it is closed")
 				      : err_sys(e, errno, "a descriptor cannot be copied: %s",
 						strerror(errno));
-	m->bytes = round_up(g, bytes);
-	pthread_mutex_lock(&g->memory_lock);
-	if ((st = enter(g, e)) == SHARD_OK) {
-		st = take(g, m, e);
-		leave(g);
-	}
-	if (st == SHARD_OK) {
-		m->gpu = g;
-		g->mapped_bytes += m->bytes;
-		gpu_more(g);
-	} else {
-		close(m->fd);
-		*m = (struct gpu_mem){.fd = -1};
-	}
-	pthread_mutex_unlock(&g->memory_lock);
+	w.m = (struct gpu_mem){.fd = copy, .bytes = round_up(g, bytes)};
+	st = ask_map(g, run_again, &w, m, e);
+	if (st != SHARD_OK && !gpu_hangs(g)) /* Otherwise the driver may use it. */
+		close(copy);
 	return st;
+}
+
+static void run_unmap(struct gpu *g, void *arg)
+{
+	struct gpu_mem *m = arg;
+
+	unmap_handle(g, m);
+	(void)gave(g, ASK(g, g->d.release(m->handle)), "cuMemRelease");
 }
 
 void gpu_unmap(struct gpu_mem *m)
 {
 	struct gpu *g = m->gpu;
+	struct err e;
 
 	if (g == NULL)
 		return;
-	pthread_mutex_lock(&g->memory_lock);
-	if (!gpu_hangs(g)) { /* No context is needed, and it may fail if that ended. */
-		unmap_handle(g, m);
-		(void)g->d.release(m->handle);
-	}
+	if (!gpu_hangs(g)) /* It may fail if the context ended. */
+		(void)gpu_ask(g, run_unmap, m, sizeof(*m), &e);
 	g->mapped_bytes -= m->bytes;
-	pthread_mutex_unlock(&g->memory_lock);
 	if (m->fd >= 0)
 		close(m->fd);
 	*m = (struct gpu_mem){.fd = -1};
@@ -411,16 +435,62 @@ static bool pins_take(struct gpu *g, const uint8_t *of, struct pin *pin)
 	return found;
 }
 
-/* False: the driver has not let go of all. */
-static bool unpin(struct gpu *g, const uint8_t *of)
+/* What became of the piece that begins there. */
+static void pins_set(struct gpu *g, const struct pin *pin, bool pinned)
 {
-	bool all = true;
+	pthread_mutex_lock(&g->pins_lock);
+	for (uint32_t i = 0; i < g->pins_nr; i++) {
+		if (g->pins[i].at != pin->at || g->pins[i].of != pin->of)
+			continue;
+		if (pinned)
+			g->pins[i].borrowed = pin->borrowed;
+		else
+			g->pins[i] = g->pins[--g->pins_nr];
+		break;
+	}
+	pthread_mutex_unlock(&g->pins_lock);
+}
+
+struct pinning {
+	struct pin pin; /* Of unpinning only .of: NULL means all. */
+	cu_result rc;
+	bool all; /* The driver has let go of all. */
+};
+
+static void run_unpin(struct gpu *g, void *arg)
+{
+	struct pinning *w = arg;
 	struct pin pin;
 
-	while (pins_take(g, of, &pin))
-		if (!pin.borrowed && g->d.host_unregister(pin.at) != CU_SUCCESS)
-			all = false;
-	return all;
+	w->all = true;
+	while (pins_take(g, w->pin.of, &pin))
+		if (!pin.borrowed && gave(g, ASK(g, g->d.host_unregister(pin.at)),
+					  "cuMemHostUnregister") != CU_SUCCESS)
+			w->all = false;
+}
+
+static void run_pin(struct gpu *g, void *arg)
+{
+	struct pinning *w = arg;
+
+	w->rc = ASK(g, g->d.host_register(w->pin.at, w->pin.bytes, CU_REGISTER_PORTABLE));
+}
+
+/* It is in the table before the driver is asked: if that hangs, the memory stays as it is. */
+static enum shard_status pin_piece(struct gpu *g, struct pin pin, struct err *e)
+{
+	struct pinning w = {.pin = pin};
+	enum shard_status st;
+
+	if (!pins_add(g, pin))
+		return err_sys(e, ENOMEM, "no memory for a table of pinned memory");
+	if ((st = gpu_ask(g, run_pin, &w, sizeof(w), e)) != SHARD_OK)
+		return st;
+	pin.borrowed = w.rc == CU_ALREADY_REGISTERED;
+	pins_set(g, &pin, w.rc == CU_SUCCESS || pin.borrowed || gpu_hangs(g));
+	if (w.rc == CU_SUCCESS || pin.borrowed)
+		return SHARD_OK;
+	return gpu_fail(g, e, w.rc, "cuMemHostRegister", "of memory of a model");
 }
 
 enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e)
@@ -429,27 +499,16 @@ enum shard_status gpu_pin(struct gpu *g, void *at, uint64_t bytes, struct err *e
 	uint64_t part;
 
 	CHECK(g != NULL && at != NULL && bytes > 0);
-	if ((st = enter(g, e)) != SHARD_OK)
-		return st;
+	st = check(g, e);
 	for (uint64_t done = 0; done < bytes && st == SHARD_OK; done += part) {
 		struct pin pin = {.at = (uint8_t *)at + done, .of = at};
-		cu_result rc;
 
 		part = bytes - done < PIN_BYTES ? bytes - done : PIN_BYTES;
 		pin.bytes = part;
-		rc = g->d.host_register(pin.at, part, CU_REGISTER_PORTABLE);
-		pin.borrowed = rc == CU_ALREADY_REGISTERED;
-		if (rc != CU_SUCCESS && !pin.borrowed) {
-			st = gpu_fail(g, e, rc, "cuMemHostRegister", "of memory of a model");
-		} else if (!pins_add(g, pin)) {
-			if (!pin.borrowed)
-				(void)g->d.host_unregister(pin.at);
-			st = err_sys(e, ENOMEM, "no memory for a table of pinned memory");
-		}
+		st = pin_piece(g, pin, e);
 	}
-	if (st != SHARD_OK)
-		(void)unpin(g, at);
-	leave(g);
+	if (st != SHARD_OK && !gpu_hangs(g))
+		(void)gpu_unpin(g, at);
 	return st;
 }
 
@@ -467,20 +526,21 @@ static bool has_pinned(struct gpu *g, const uint8_t *of)
 
 bool gpu_unpin(struct gpu *g, void *at)
 {
-	bool in, all;
+	struct pinning w = {.pin = {.of = at}};
+	bool has = at != NULL && has_pinned(g, at);
+	struct err e;
 
 	if (at == NULL)
 		return true;
-	if (gpu_hangs(g))
-		return !has_pinned(g, at);
-	in = g->d.ctx_push(g->ctx) == CU_SUCCESS;
-	all = unpin(g, at);
-	if (in)
-		leave(g);
-	return all;
+	if (gpu_hangs(g) || gpu_ask(g, run_unpin, &w, sizeof(w), &e) != SHARD_OK)
+		return !has;
+	return w.all;
 }
 
 void gpu_unpin_all(struct gpu *g)
 {
-	(void)unpin(g, NULL);
+	struct pinning w = {.all = true};
+	struct err e;
+
+	(void)gpu_ask(g, run_unpin, &w, sizeof(w), &e);
 }

@@ -19,6 +19,7 @@
 #include "model/spare.h"
 #include "model/tables.h"
 #include "model/view_file.h"
+#include "store/tier_gpu.h"
 #include "store/hold.h"
 #include "store/room.h"
 #include "wire/ops.h"
@@ -379,6 +380,19 @@ static void nodes_run(struct job *j)
 	store_nodes_make(&list_of(j, struct rooms, job)->nodes);
 }
 
+static void say_direct_short(const struct model *m)
+{
+	uint32_t chunks = tier_gpu_direct_short(m->tier, m->memory.nodes_nr);
+
+	if (chunks > 0)
+		log_line(m->server->log, LOG_LEVEL_WARN,
+			 "event=gpu_direct_short model=%s chunks=%u nodes=%u means=%s", m->name,
+			 chunks, m->memory.nodes_nr,
+			 "a node that has joined has no room for its gradients on the GPUs here: "
+			 "those of these chunks to which it contributes are added up in main "
+			 "memory, which is slower, until shardd is restarted on this node");
+}
+
 static void nodes_done(struct job *j)
 {
 	struct rooms *r = list_of(j, struct rooms, job);
@@ -388,6 +402,7 @@ static void nodes_done(struct job *j)
 	if (r->nodes.e.status == SHARD_OK) {
 		store_nodes_take(m->store, &r->nodes);
 		m->memory.nodes_nr = r->nodes.nodes_nr;
+		say_direct_short(m);
 	} else {
 		budget_less(&m->server->budget, &m->need, &r->nodes.need);
 		r->nodes_again_ns = clock_ns() + NODES_AGAIN_NS;

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cluster/history_file.h"
+#include "control/unmade.h"
 #include "core/core.h"
 #include "data/model.h"
 #include "link/call.h"
@@ -683,6 +684,8 @@ static enum shard_status read_here(struct server *s, const struct caller *from,
 	struct history *h = m != NULL ? find(s, m->id) : NULL;
 	struct reading *r;
 
+	if (m == NULL && unmade_check(s, body->name, e) != SHARD_OK)
+		return e->status;
 	if (m == NULL)
 		return err_set(e, SHARD_NOT_FOUND,
 			       "no model \"%.64s\" at node %s: `shardctl model list` shows those "

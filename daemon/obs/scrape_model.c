@@ -20,6 +20,7 @@
 #include "obs/history.h"
 #include "obs/metrics.h"
 #include "obs/progress.h"
+#include "store/tier_gpu.h"
 #include "store/tier_nvme.h"
 #include "wire/bench.h"
 
@@ -80,6 +81,12 @@ COUNT(diverged, m->record.diverged)
 ON_DISK(nvme_written, written_bytes)
 ON_DISK(nvme_read, read_bytes)
 ON_DISK(nvme_dirty, dirty)
+static void direct_short(FILE *f, const char *name, const struct model *m)
+{
+	if (m->set.tier == TIER_GPU)
+		metrics_count(f, name, MODEL(m),
+			      tier_gpu_direct_short(m->tier, m->memory.nodes_nr));
+}
 static void nvme_durable(FILE *f, const char *name, const struct model *m)
 {
 	if (m->set.nvme_durable)
@@ -477,6 +484,10 @@ static const struct family families[] = {
 	 "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
 	{"shardd_kept_elements_total", METRICS_COUNTER,
 	 "Elements kept because their new value was not finite.", kept},
+	{"shardd_gpu_direct_short_chunks", METRICS_GAUGE,
+	 "Chunks on GPUs whose gradients are added in main memory if a node that has joined "
+	 "contributes (tier = gpu); a restart of shardd here ends it.",
+	 direct_short},
 	{"shardd_nvme_written_bytes_total", METRICS_COUNTER,
 	 "Bytes of masters and moments that were written to the disk (tier = nvme): its wear.",
 	 nvme_written},

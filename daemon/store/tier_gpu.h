@@ -59,6 +59,10 @@ bool tier_gpu_direct(const struct tier *t, uint32_t device, uint16_t node, struc
 /* Where on its device the node's slot for a chunk is. 0: it has none. */
 uint64_t tier_gpu_direct_at(const struct tier *t, uint32_t chunk, uint16_t node);
 
+/* Of the chunks with direct slots, those for which one of so many nodes has none, because it has
+ * joined since they were made: if it contributes to a chunk, the sum is made in main memory. */
+uint32_t tier_gpu_direct_short(const struct tier *t, uint16_t nodes_nr);
+
 /* The device that the chunk is on. NULL: it is in main memory, or this is another tier. */
 struct gpu *tier_gpu_of(const struct tier *t, uint32_t chunk);
 

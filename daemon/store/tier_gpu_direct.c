@@ -112,6 +112,17 @@ uint64_t tier_gpu_direct_at(const struct tier *t, uint32_t chunk, uint16_t node)
 	return has_slot(d, node) ? slot_at(n, d, chunk, node) : 0;
 }
 
+uint32_t tier_gpu_direct_short(const struct tier *t, uint16_t nodes_nr)
+{
+	const struct gpus *n = gpus_of(t);
+	uint32_t chunks = 0;
+
+	for (uint32_t i = 0; tier_is_gpu(t) && i < n->conf.devices_nr; i++)
+		if (n->device[i].direct.chunks > 0 && n->device[i].direct.nodes_nr < nodes_nr)
+			chunks += n->device[i].direct.chunks;
+	return chunks;
+}
+
 uint64_t gpus_sum_at(const struct gpus *n, const struct device *d, uint32_t chunk)
 {
 	return slot_at(n, d, chunk, n->away.store->conf.self);

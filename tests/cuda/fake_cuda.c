@@ -107,8 +107,10 @@ __attribute__((constructor)) static void from_environment(void)
 /* Returns the error that is planned for this call, or the one that ended the context. */
 static int planned(const char *call, ctx_t ctx)
 {
-	int error = 0;
+	int error = fake_controlled(call);
 
+	if (error != 0 && ctx != NULL && fatal(error))
+		ctx->error = error;
 	for (int i = 0; i < 8; i++) {
 		if (plan[i].nth == 0 ||
 		    (strcmp(plan[i].call, "*") != 0 && strcmp(plan[i].call, call) != 0) ||

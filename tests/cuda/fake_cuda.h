@@ -13,7 +13,8 @@
  * FAKE_CUDA_READ_ONLY (1: read-only memory can be registered), FAKE_CUDA_ATTRIBUTES="124=0,118=100"
  * (attributes of all devices), FAKE_CUDA_FTZ (0: an enum shim_ftz,
  * for kernels), FAKE_CUDA_FAIL="cuStreamCreate 1 2" (the first call of it fails with error 2;
- * several are separated by commas; with error -1 it does not return). */
+ * several are separated by commas; with error -1 it does not return), FAKE_CUDA_CONTROL (a file
+ * with a struct fake_control, by which a test has calls of another process fail). */
 #ifndef SHARD_TESTS_FAKE_CUDA_H
 #define SHARD_TESTS_FAKE_CUDA_H
 
@@ -21,6 +22,16 @@
 #include <stdint.h>
 
 struct CUstream_st;
+
+/* A test writes the first fields while .armed is 0, and then sets it to another number than before.
+ * All calls that match are counted from then on, and the nth one fails. */
+struct fake_control {
+	char call[64]; /* "*": any. */
+	uint32_t nth;
+	int error; /* -1: it hangs until .let_go is set, and then goes on as if nothing were. */
+	_Atomic uint32_t armed, calls, failed, let_go;
+	char was[64]; /* The call that failed. Valid when .failed is set. */
+};
 
 /* What was made and not given back. */
 struct fake_cuda_left {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_impl.h: streams, events and memory, for the calls of fake_cuda.c, fake_memory.c and
- * fake_launch.c. Everything but fake_enter() is called with fake.lock held, and touched with it. */
+/* fake_impl.h: streams, events and memory, for the calls of the other files. Everything but
+ * fake_enter() is called with fake.lock held, and touched with it. */
 #ifndef SHARD_TESTS_FAKE_IMPL_H
 #define SHARD_TESTS_FAKE_IMPL_H
 
@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #define DEVICE_MAX 8
-
 typedef struct CUctx_st *ctx_t;
 typedef struct CUstream_st *stream_t;
 typedef struct CUevent_st *event_t;
@@ -110,8 +109,9 @@ extern struct fake {
 /* Takes the lock, and says whether the call can go on: a planned error, or the one that ended the
  * context. */
 int fake_enter(const char *call, ctx_t *ctx);
-int fake_leave(int error); /* Gives the lock back. */
-void fake_wait(void);      /* Until something has changed. */
+int fake_leave(int error);             /* Gives the lock back. */
+int fake_controlled(const char *call); /* 0 or an error, of FAKE_CUDA_CONTROL. It may hang. */
+void fake_wait(void);                  /* Until something has changed. */
 void fake_end_stream(stream_t s);
 #define ENTER(ctx)                                                                                 \
 	ctx_t ctx;                                                                                 \

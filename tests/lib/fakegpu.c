@@ -7,9 +7,14 @@
 #include "lib/proc.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 void fakegpu_path(char **argv)
@@ -25,6 +30,48 @@ void fakegpu_path(char **argv)
 	CHECK(setenv("SHARDD_GPU_KERNELS", path, 0) == 0);
 	execv("/proc/self/exe", argv);
 	CHECK(!"the program cannot be started again");
+}
+
+struct fake_control *fakegpu_control(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	struct fake_control *c;
+
+	CHECK(fd >= 0 && ftruncate(fd, sizeof(*c)) == 0);
+	c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(c != MAP_FAILED);
+	close(fd);
+	return c;
+}
+
+void fakegpu_control_end(struct fake_control **c)
+{
+	if (*c != NULL)
+		CHECK(munmap(*c, sizeof(**c)) == 0);
+	*c = NULL;
+}
+
+void fakegpu_arm(struct fake_control *c, const char *call, uint32_t nth, int error)
+{
+	static uint32_t number;
+
+	fakegpu_disarm(c);
+	snprintf(c->call, sizeof(c->call), "%s", call ? call : "*");
+	c->nth = nth;
+	c->error = error;
+	c->calls = c->failed = c->let_go = 0;
+	c->armed = ++number;
+}
+
+void fakegpu_disarm(struct fake_control *c)
+{
+	c->armed = 0;
+}
+
+void fakegpu_let_go(struct fake_control *c)
+{
+	c->let_go = 1;
+	(void)syscall(SYS_futex, &c->let_go, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 static void find(void *library, void *to, const char *name)

@@ -38,6 +38,15 @@ struct fakegpu {
 /* Starts the program again with the library in its path, unless it is there. First in main(). It
  * also gives the daemon's room gpu something for kernels (SHARDD_GPU_KERNELS). */
 void fakegpu_path(char **argv);
+/* Makes a file by which the processes that are started with its path in FAKE_CUDA_CONTROL have
+ * calls of the driver fail, and maps it. */
+struct fake_control *fakegpu_control(const char *path);
+void fakegpu_control_end(struct fake_control **c);
+/* From now on the nth call fails with that error (struct fake_control). 0: none, but all that match
+ * are counted. call NULL: any. */
+void fakegpu_arm(struct fake_control *c, const char *call, uint32_t nth, int error);
+void fakegpu_disarm(struct fake_control *c);
+void fakegpu_let_go(struct fake_control *c); /* What hangs goes on. */
 /* Loads the library. */
 void fakegpu_find(struct fakegpu *g);
 /* The same, and makes a context current in this thread. */

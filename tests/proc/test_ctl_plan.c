@@ -162,6 +162,10 @@ static void test_texts(void **state)
 	tool_expect(2, "8 ranks on 2 nodes with at most 3 each", "shardctl",
 		    "plan --params 1M --ranks 8 --nodes 2 --local 3");
 	tool_expect(2, "raise --chunk-elems", "shardctl", "plan --params 10T --chunk-elems 1Ki");
+	tool_expect(2, "--gpu-direct yes takes --gpu-share", "shardctl",
+		    "plan --params 1M --gpu-direct yes");
+	tool_expect(2, "--gpu-direct on: choose yes or no", "shardctl",
+		    "plan --params 1M --gpu-share 10 --gpu-direct on");
 	tool_expect(2, "write plan", "shardctl", "plan --params 1M word");
 	tool_expect(2, "unrecognized option", "shardctl", "status --params 1M");
 }

@@ -460,7 +460,10 @@ static void joins(void **state)
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_true(linked_figure(&n[i], i ? "a" : "b", "rdma_in_bytes") > 0);
 		assert_int_equal(sums(&n[i]), 0);
+		/* Which the operator hears, and how to end it. */
+		assert_int_equal(inproc_logged(&n[i], "event=gpu_direct_short model=m chunks="), 1);
 	}
+	assert_int_equal(inproc_logged(c, "event=gpu_direct_short"), 0);
 	crewed_end(r);
 }
 
@@ -609,6 +612,62 @@ static void not_finite(void **state)
 	free(r);
 }
 
+/* --- what shardctl plan says --- */
+
+/* A model that is large enough for a device's rounding to be little of it. */
+static void planned(void **state)
+{
+	const char *lines = daemon_lines;
+	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {8 << 20}};
+	struct shard_spec s = {.size = sizeof(s),
+			       .name = "large",
+			       .tensors = &t,
+			       .tensors_nr = 1,
+			       .image = SHARD_BF16,
+			       .grad = SHARD_BF16,
+			       .settings = "optimizer=adamw lr=1 chunk_elems=65536 tier=gpu "
+					   "replicas=1 min_world=2 max_world=2 local_world=1"};
+	uint64_t used, plan, direct;
+	struct crewed *r;
+	shard_client *client;
+	shard_model *m;
+	char *said = NULL;
+	json_t *o, *g;
+	int created;
+
+	(void)state;
+	daemon_lines = "gpu = " GPU_OF "0\n";
+	r = begin(2, 1, TIER, plain);
+	daemon_lines = lines;
+	client = crew_connect(r->cluster.node[0].unix_address);
+	MUST(shard_define(client, &s, &m, &created));
+	shard_disconnect(&client);
+	assert_int_equal(tool_run(&said, "shardctl",
+				  "plan --json --params 8388608 --nodes 2 --local 1 --replicas 1 "
+				  "--chunk-elems 65536 --gpu-share 100 --gpu-direct yes"),
+			 0);
+	o = json_loads(said, 0, NULL);
+	assert_non_null(o);
+	g = json_object_get(o, "shardd");
+	direct = (uint64_t)json_integer_value(json_object_get(g, "gpu_direct_bytes"));
+	plan = direct + (uint64_t)json_integer_value(json_object_get(g, "gpu_bytes"));
+	json_decref(o);
+	free(said);
+	assert_int_equal(direct, 2 * (4 << 20) * 2); /* A half of the chunks, of two nodes. */
+	for (uint32_t i = 0; i < 2; i++) {
+		inproc_wait_log(&r->cluster.node[i], "event=gpu_direct model=large", 1);
+		o = inproc_status(&r->cluster.node[i]);
+		g = json_array_get(json_object_get(o, "gpus"), 0);
+		used = (uint64_t)json_integer_value(json_object_get(g, "used"));
+		json_decref(o);
+		if (used > plan + plan / 50 || plan > used + used / 50)
+			fail_msg("node %u has %lu bytes on its GPU, and the plan says %lu", i,
+				 (unsigned long)used, (unsigned long)plan);
+	}
+	inproc_stop(&r->cluster);
+	free(r);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest more[] = {
@@ -619,7 +678,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(rails_break),    cmocka_unit_test(writes_under_way),
 		cmocka_unit_test(comes_back),     cmocka_unit_test(moves),
 		cmocka_unit_test(joins),          cmocka_unit_test(not_finite),
-		cmocka_unit_test(device_fails),
+		cmocka_unit_test(planned),        cmocka_unit_test(device_fails),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
 

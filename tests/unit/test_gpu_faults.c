@@ -50,6 +50,8 @@ static void add(struct gpu *g, const struct layout *l, uint64_t at)
 	gpujobs_run(g, &j);
 }
 
+static bool unpinned; /* What gpu_unpin() said in use(). */
+
 /* Uses all that there is. text: what was said of a failure. */
 static void use(struct layout *l, char text[ERR_TEXT_BYTES])
 {
@@ -102,7 +104,7 @@ out:
 	gpu_unmap(&again);
 	gpu_unmap(&direct);
 	if (g != NULL) {
-		gpu_unpin(g, host);
+		unpinned = gpu_unpin(g, host);
 		gpujobs_close(&g);
 	}
 }
@@ -229,6 +231,66 @@ static void lost(void **state)
 	jobs.lost_nr = 0;
 }
 
+/* Whatever call of opening, mapping, pinning and giving back hangs, whoever waits for it comes back
+ * and the device is lost by name. Another one goes on. fake_cuda_fail() never lets a call go on. */
+static void each_call_hangs(void **state)
+{
+	static const char *const symbols[] = {"cuInit",
+					      "cuDeviceGetUuid_v2",
+					      "cuDeviceGetAttribute",
+					      "cuDevicePrimaryCtxRetain",
+					      "cuModuleLoadData",
+					      "cuStreamCreate",
+					      "cuEventCreate",
+					      "cuMemAlloc_v2",
+					      "cuMemHostAlloc",
+					      "cuMemGetInfo_v2",
+					      "cuMemCreate",
+					      "cuMemAddressReserve",
+					      "cuMemMap",
+					      "cuMemSetAccess",
+					      "cuMemsetD8Async",
+					      "cuStreamSynchronize",
+					      "cuMemExportToShareableHandle",
+					      "cuMemImportFromShareableHandle",
+					      "cuMemGetHandleForAddressRange",
+					      "cuMemHostRegister_v2"};
+	/* What one leaves pinned is not pinned again. */
+	static const char *const back[] = {"cuMemHostUnregister", "cuMemUnmap",
+					   "cuMemAddressFree",    "cuMemRelease",
+					   "cuStreamDestroy_v2",  "cuDevicePrimaryCtxRelease_v2"};
+	struct rng r = {.state = 9};
+	struct layout *l = gpujobs_layout(&r, 12, 900, 8192);
+	struct gpu *other = gpujobs_open(1);
+	struct gpu_mem m = gpujobs_map(other, 4096, false);
+	char text[ERR_TEXT_BYTES];
+	uint8_t host[64];
+
+	(void)state;
+	CHECK(setenv("SHARDD_GPU_DEADLINE_MS", "100", 1) == 0);
+	jobs.fake.fake_cuda_delay(5, 3);
+	for (size_t i = 0; i < NR(symbols) + NR(back); i++) {
+		const char *symbol = i < NR(symbols) ? symbols[i] : back[i - NR(symbols)];
+
+		jobs.fake.fake_cuda_fail(symbol, 1, -1);
+		use(l, text);
+		if (!jobs.fake.fake_cuda_failed())
+			fail_msg("%s is never called", symbol);
+		if (i < NR(symbols) && !strstr(text, "a call of its driver has not ended"))
+			fail_msg("%s: \"%s\"", symbol, text);
+		if (strncmp(symbol, "cuMemHost", 9) == 0 && strstr(symbol, "egister") != NULL)
+			assert_false(unpinned); /* The driver may have it. */
+		gpujobs_copy(other, GPU_TO_HOST, host, m.at, sizeof(host));
+		assert_false(gpu_lost(other, NULL));
+		jobs.fake.fake_cuda_fail(NULL, 0, 0);
+	}
+	CHECK(unsetenv("SHARDD_GPU_DEADLINE_MS") == 0);
+	gpu_unmap(&m);
+	gpujobs_close(&other);
+	layout_free(&l);
+	jobs.lost_nr = 0;
+}
+
 /* A driver that does not come back holds nobody. */
 static void hangs(void **state)
 {
@@ -280,6 +342,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(each_call_is_fatal),
 		cmocka_unit_test(lost),
 		cmocka_unit_test(hangs),
+		cmocka_unit_test(each_call_hangs), /* Last: its threads stay in the library. */
 	};
 	int rc;
 

@@ -301,8 +301,8 @@ static void written_by_another(bool ordered)
 {
 	struct rng r = {.state = 8};
 	struct layout *l = gpujobs_layout(&r, 9, 4000, 8192);
-	struct gpu *g = gpujobs_open(1);
-	struct sum s = {.layout = l, .gpu = g, .k = 2, .to = 0, .pre = 1, .dt = SHARD_BF16};
+	struct gpu *g;
+	struct sum s = {.layout = l, .k = 2, .to = 0, .pre = 1, .dt = SHARD_BF16};
 	uint32_t flushes = jobs.fake.fake_cuda_flushes();
 	static struct gpu_add a;
 	struct gpu_job j = gpujobs_of(GPU_ADD);
@@ -310,6 +310,7 @@ static void written_by_another(bool ordered)
 	struct err e = {0};
 
 	jobs.fake.fake_cuda_attribute(118, ordered ? 100 : 0);
+	s.gpu = g = gpujobs_open(1);
 	sum_make(&s, &r, false);
 	sum_expected(&s);
 	if (gpu_map_direct(g, 2 * s.room, &m, &e) != SHARD_OK)
@@ -376,15 +377,18 @@ static void copied(void **state)
 	gpujobs_close(&g);
 }
 
-static void refused(struct gpu *g, int which, int value, const char *says)
+/* It is looked at when the device is opened. */
+static void refused(int which, int value, const char *says)
 {
 	int were = which == 118 ? 0 : 1;
 	struct fake_cuda_left before;
 	struct gpu_mem m;
 	struct err e = {0};
+	struct gpu *g;
 
-	jobs.fake.fake_cuda_left(&before);
 	jobs.fake.fake_cuda_attribute(which, value);
+	g = gpujobs_open(0);
+	jobs.fake.fake_cuda_left(&before);
 	assert_int_equal(gpu_direct(g, &e), SHARD_UNSUPPORTED);
 	assert_int_equal(gpu_map_direct(g, MIB, &m, &e), SHARD_UNSUPPORTED);
 	jobs.fake.fake_cuda_attribute(which, were);
@@ -392,22 +396,26 @@ static void refused(struct gpu *g, int which, int value, const char *says)
 		fail_msg("%d = %d: \"%s\"", which, value, e.text);
 	assert_true(m.gpu == NULL && m.fd == -1);
 	gpujobs_nothing_left(&before, says);
+	gpujobs_close(&g);
+	g = gpujobs_open(0);
 	assert_int_equal(gpu_direct(g, &e), SHARD_OK);
+	gpujobs_close(&g);
 }
 
 /* What a device lacks is named, and nothing else of it is hurt. */
 static void lacks(void **state)
 {
-	struct gpu *g = gpujobs_open(0);
 	struct err e = {0};
+	struct gpu *g;
 
 	(void)state;
-	refused(g, 110, 0, "has no memory that network devices may write");
-	refused(g, 124, 0, "gives no dma-buf of its memory");
-	refused(g, 117, 2, "cannot say when it sees");
+	refused(110, 0, "has no memory that network devices may write");
+	refused(124, 0, "gives no dma-buf of its memory");
+	refused(117, 2, "cannot say when it sees");
 	/* It need not flush what it orders. */
 	jobs.fake.fake_cuda_attribute(117, 0);
 	jobs.fake.fake_cuda_attribute(118, 200);
+	g = gpujobs_open(0);
 	assert_int_equal(gpu_direct(g, &e), SHARD_OK);
 	jobs.fake.fake_cuda_attribute(117, 1);
 	jobs.fake.fake_cuda_attribute(118, 0);

@@ -348,6 +348,9 @@ static void joined(void **state)
 			bench_quiet(s.b);
 		}
 		assert_int_equal(tier_gpu_count(s.b->tier).sums, 3 * CHUNKS);
+		assert_int_equal(tier_gpu_direct_short(s.b->tier, NODES), CHUNKS);
+		assert_int_equal(tier_gpu_direct_short(s.b->tier, NODES - 1), 0);
+		assert_int_equal(tier_gpu_direct_short(s.ref->tier, NODES), 0);
 		for (uint32_t i = 0; i < devices; i++) {
 			assert_true(tier_gpu_direct(s.b->tier, i, 1, &d));
 			assert_false(tier_gpu_direct(s.b->tier, i, NODES - 1, &d));
