@@ -22,6 +22,11 @@ enum { JOBS_MIN = 1024, PAGE = 4096 };
 #define PIECE_BYTES  ((uint64_t)16 << 30)
 #define BUFFER_BYTES ((uint64_t)32 << 20)
 
+struct text {
+	struct text *next;
+	char text[];
+};
+
 /* --- texts --- */
 
 static _Thread_local struct err last;

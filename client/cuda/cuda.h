@@ -22,11 +22,6 @@ struct tensor {
 	bool frozen;
 };
 
-struct text {
-	struct text *next;
-	char text[];
-};
-
 enum device_memories { DEVICE_IMAGE, DEVICE_GRAD, DEVICE_MEMORIES };
 
 struct device_memory { /* Of shardd. */
@@ -136,7 +131,6 @@ enum shard_status cuda_renew(struct shard_cuda *c, uint64_t until_ns);
 uint64_t cuda_until(const struct shard_cuda *c, int64_t timeout_ms);
 /* Waits for c->changed with the lock held. False: it is later than until_ns. */
 bool cuda_await(struct shard_cuda *c, uint64_t until_ns);
-
 uint64_t cuda_mapped(const struct shard_cuda *c); /* shard_info.mapped now. */
 
 /* --- device_memory.c --- */

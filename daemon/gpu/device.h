@@ -75,8 +75,7 @@ enum shard_status gpu_again(struct gpu *g, int fd, uint64_t bytes, struct gpu_me
 void gpu_unmap(struct gpu_mem *m); /* Closes .fd. Harmless twice, and of zeros. */
 /* Memory that a network device may write: m->fd is a dma-buf of all of it. What such a device has
  * written is seen by each GPU_ADD that is given later, and by each copy that says so.
- * SHARD_UNSUPPORTED: device or driver lack something, and the text says what. gpu_direct() looks
- * for that alone. */
+ * SHARD_UNSUPPORTED: device or driver lack something. gpu_direct() looks for that alone. */
 enum shard_status gpu_map_direct(struct gpu *g, uint64_t bytes, struct gpu_mem *m, struct err *e);
 enum shard_status gpu_direct(struct gpu *g, struct err *e);
 
