@@ -355,6 +355,9 @@ check-all: deps
 	@$(MAKE) --no-print-directory check-all-run WERROR=1
 check-all-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B) all
+nightly: export FULL := 1
+nightly: export CI ?= yes
+nightly: check-all
 tests: all $(LEASE) $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
@@ -372,6 +375,7 @@ help:
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a quarter of an hour on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
+	  'make nightly' 'the same as CI runs it, with what CI runs only a part of: all mutants' \
 	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
 	  'make check-python-frameworks' 'the same with Lightning and Ray, which are installed below build/: not part of CI' \
 	  'make check-deepspeed' 'unit tests of DeepSpeed itself against the stand-in: DEEPSPEED_SRC=checkout FILES="..."; not part of CI' \
@@ -405,7 +409,7 @@ help:
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
 	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0 URING=0' 'leave optional parts out'
 
-.PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
+.PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run nightly tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
 .PHONY: fatbin
