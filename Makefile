@@ -96,7 +96,7 @@ UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/
 # daemon that was built without it takes no GPU. Sanitizer builds never have the kernels: their tests
 # use a driver without a GPU.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
+HAVE_NVCC := $(if $(SAN),,$(if $(HAVE_CUDA),$(filter-out 0,$(NVCC))))
 LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease $(B)/tests/gpu/lease_gpt) # For a real GPU.
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
@@ -123,7 +123,7 @@ parts:
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
-	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so the daemon takes no GPU,CUDA=0)))'
+	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(SAN),a build with sanitizers,$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it))$(comma) so the daemon takes no GPU,CUDA=0)))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -174,7 +174,7 @@ $(B)/%.ptx: %.cu $(B)/with-nvcc
 	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
-ifneq ($(and $(HAVE_NVCC),$(if $(SAN),,plain)),)
+ifneq ($(HAVE_NVCC),)
 $(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(B)/daemon/gpu/kernels.fatbin"'
 $(B)/daemon/gpu/fatbin.o: $(B)/daemon/gpu/kernels.fatbin # .incbin: no compiler sees this
 endif
