@@ -33,6 +33,7 @@
 #include "core/warm.c"
 #include "core/world.c"
 
+#include "lib/sanitized.h"
 #include "unit/verdict.h"
 #include "unit/verdict_set.h"
 
@@ -532,6 +533,7 @@ static void first_state(struct search *q,
 
 static void enumerate(const struct shape *shape, size_t limit)
 {
+	const size_t sanitized_max = 8000; /* More states run no other code. */
 	struct search *q =
 		/* Its size is a multiple of 64, which is its alignment. */
 		aligned_alloc(64, sizeof(*q));
@@ -539,6 +541,8 @@ static void enumerate(const struct shape *shape, size_t limit)
 	assert_non_null(q);
 	memset(q, 0, sizeof(*q));
 	q->shape = *shape;
+	if (SANITIZED && limit > sanitized_max)
+		limit = sanitized_max;
 	q->limit = limit;
 	q->seen_bits = 23;
 	q->seen = calloc((size_t)1 << q->seen_bits, sizeof(*q->seen));
