@@ -96,7 +96,7 @@ UNIT_C   := $(if $(HAVE_CUDA),$(UNIT_C),$(filter-out $(foreach k,cuda gpu,tests/
 # daemon that was built without it takes no GPU. Sanitizer builds never have the kernels: their tests
 # use a driver without a GPU.
 NVCC ?= $(firstword $(wildcard build/nvcc/nvidia/cu13/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-HAVE_NVCC := $(if $(HAVE_CUDA),$(filter-out 0,$(NVCC)))
+HAVE_NVCC := $(if $(SAN),,$(if $(HAVE_CUDA),$(filter-out 0,$(NVCC))))
 LEASE    := $(if $(HAVE_CUDA),$(B)/tests/gpu/lease $(B)/tests/gpu/lease_gpt) # For a real GPU.
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
@@ -123,7 +123,7 @@ parts:
 	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	@echo 'uring: $(if $(HAVE_URING),yes (liburing),no ($(if $(URING),URING=0,liburing is not here)$(comma) so files are read and written by threads))'
 	@echo 'cuda: $(if $(HAVE_CUDA),yes (libshard-cuda$(comma) which loads libcuda.so.1 at run time),no (CUDA=0))'
-	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it)$(comma) so the daemon takes no GPU,CUDA=0)))'
+	@echo 'nvcc: $(if $(HAVE_NVCC),yes (kernels of GPUs: $(FATBIN)),no ($(if $(HAVE_CUDA),$(if $(SAN),a build with sanitizers,$(if $(NVCC),NVCC=0,nvcc is not here: make nvcc fetches it))$(comma) so the daemon takes no GPU,CUDA=0)))'
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # Three files know of libsystemd. They are made anew when it is installed or removed.
@@ -174,7 +174,7 @@ $(B)/%.ptx: %.cu $(B)/with-nvcc
 	$(nvcc_run) -arch=compute_80 -ptx -MD -MF $@.d -o $@ $<
 all: $(if $(HAVE_NVCC),$(FATBIN))
 fatbin: $(FATBIN)
-ifneq ($(and $(HAVE_NVCC),$(if $(SAN),,plain)),)
+ifneq ($(HAVE_NVCC),)
 $(B)/daemon/gpu/fatbin.o: CPPFLAGS += -DSHARD_FATBIN='"$(B)/daemon/gpu/kernels.fatbin"'
 $(B)/daemon/gpu/fatbin.o: $(B)/daemon/gpu/kernels.fatbin # .incbin: no compiler sees this
 endif
@@ -357,6 +357,9 @@ check-all: deps
 	@$(MAKE) --no-print-directory check-all-run WERROR=1
 check-all-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B) all
+nightly: export FULL := 1
+nightly: export CI ?= yes
+nightly: check-all
 tests: all $(LEASE) $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
@@ -374,6 +377,7 @@ help:
 	  'make demo-elastic' 'three nodes, two copies: the one that coordinates dies for good, another one joins' \
 	  'make check' 'install what is missing, build, run the tests: a quarter of an hour on two cores' \
 	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
+	  'make nightly' 'the same as CI runs it, with what CI runs only a part of: all mutants' \
 	  'make check-python' 'the Python package with torch, which is installed below build/: PYTEST="-k name"' \
 	  'make check-python-frameworks' 'the same with Lightning and Ray, which are installed below build/: not part of CI' \
 	  'make check-deepspeed' 'unit tests of DeepSpeed itself against the stand-in: DEEPSPEED_SRC=checkout FILES="..."; not part of CI' \
@@ -407,7 +411,7 @@ help:
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
 	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0 URING=0' 'leave optional parts out'
 
-.PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
+.PHONY: all parts install install-cuda uninstall deps check check-run check-all check-all-run nightly tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
 .PHONY: fatbin

@@ -10,20 +10,79 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <ucontext.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { THREADS_MAX = 1024, STACK_BYTES = 128 << 10 };
 
+/* --- contexts --- */
+
+#ifdef __x86_64__
+typedef void *context_t; /* The stack pointer. What must be kept is on the stack. */
+
+/* As swapcontext(), but that asks the kernel for the mask of signals each time, and a launch goes
+ * to and fro thousands of times. */
+void shim_switch(context_t *from, context_t to);
+__asm__(".text\n"
+	".hidden shim_switch\n"
+	".globl shim_switch\n"
+	".type shim_switch, @function\n"
+	"shim_switch:\n"
+	"push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
+	"mov %rsp, (%rdi)\n"
+	"mov %rsi, %rsp\n"
+	"pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\n"
+	"ret\n"
+	".size shim_switch, . - shim_switch\n");
+
+static void context_switch(context_t *from, context_t *to)
+{
+	shim_switch(from, *to);
+}
+
+/* It begins with main(), which never returns. */
+static void context_begin(context_t *c, char *stack, void (*main)(void))
+{
+	enum { KEPT = 6 }; /* Registers, below the address to which shim_switch() returns. */
+	void **top = (void **)(void *)(stack + STACK_BYTES);
+
+	memset(top - 2 - KEPT, 0, (2 + KEPT) * sizeof(*top));
+	memcpy(top - 2, &main, sizeof(main));
+	*c = top - 2 - KEPT;
+}
+#else
+#include <ucontext.h>
+
+typedef ucontext_t context_t;
+
+static void context_switch(context_t *from, context_t *to)
+{
+	swapcontext(from, to);
+}
+
+static void context_begin(context_t *c, char *stack, void (*main)(void))
+{
+	if (getcontext(c) != 0)
+		abort();
+	c->uc_stack.ss_sp = stack;
+	c->uc_stack.ss_size = STACK_BYTES;
+	c->uc_link = NULL;
+	makecontext(c, main, 0);
+}
+#endif
+
+/* --- kernels --- */
+
 static struct fibre {
-	ucontext_t at;
+	context_t at;
 	bool done, waits;
 	unsigned lanes;  /* For whom it waits. */
 	double shuffled; /* What it offers. */
 } fibres[THREADS_MAX];
 
 static struct {
-	ucontext_t scheduler;
+	context_t scheduler;
+	char *stacks; /* For all launches, and never given back. */
 	void (*kernel)(const void *arg);
 	const void *arg;
 } run;
@@ -51,8 +110,11 @@ static void shuffle(unsigned *order, unsigned nr)
 
 static void fibre_main(void)
 {
+	struct fibre *f = &fibres[shim.thread.x];
+
 	run.kernel(run.arg);
-	fibres[shim.thread.x].done = true;
+	f->done = true;
+	context_switch(&f->at, &run.scheduler);
 }
 
 /* Lets those go on for whom everybody is there. */
@@ -71,17 +133,6 @@ static void release(unsigned thread, unsigned threads)
 			fibres[warp + i].waits = false;
 }
 
-static void begin(struct fibre *f, char *stack)
-{
-	f->done = f->waits = false;
-	if (getcontext(&f->at) != 0)
-		wrong("getcontext() failed");
-	f->at.uc_stack.ss_sp = stack;
-	f->at.uc_stack.ss_size = STACK_BYTES;
-	f->at.uc_link = &run.scheduler;
-	makecontext(&f->at, fibre_main, 0);
-}
-
 /* Lets each thread that can go on do so, once. Returns how many there were. */
 static unsigned turn(const unsigned *order, unsigned threads, unsigned *left)
 {
@@ -96,19 +147,21 @@ static unsigned turn(const unsigned *order, unsigned threads, unsigned *left)
 			continue;
 		went++;
 		shim.thread.x = order[i];
-		swapcontext(&run.scheduler, &f->at);
+		context_switch(&run.scheduler, &f->at);
 		if (!f->done)
 			release(order[i], threads);
 	}
 	return went;
 }
 
-static void block_meets(const unsigned *order, unsigned threads, char *stacks)
+static void block_meets(const unsigned *order, unsigned threads)
 {
 	unsigned left = threads;
 
-	for (unsigned t = 0; t < threads; t++)
-		begin(&fibres[t], stacks + (size_t)t * STACK_BYTES);
+	for (unsigned t = 0; t < threads; t++) {
+		fibres[t].done = fibres[t].waits = false;
+		context_begin(&fibres[t].at, run.stacks + (size_t)t * STACK_BYTES, fibre_main);
+	}
 	while (turn(order, threads, &left) > 0)
 		;
 	if (left > 0)
@@ -119,10 +172,11 @@ void shim_launch(void (*kernel)(const void *arg), const void *arg, unsigned bloc
 		 unsigned threads, bool meets)
 {
 	unsigned *block = calloc(blocks + 1, sizeof(*block)), order[THREADS_MAX];
-	char *stacks = meets ? malloc((size_t)threads * STACK_BYTES) : NULL;
 	unsigned before = ftz_on();
 
-	if (block == NULL || (meets && stacks == NULL) || threads > THREADS_MAX)
+	if (meets && run.stacks == NULL)
+		run.stacks = aligned_alloc(16, (size_t)THREADS_MAX * STACK_BYTES);
+	if (block == NULL || (meets && run.stacks == NULL) || threads > THREADS_MAX)
 		wrong("no memory, or too many threads");
 	/* What is not flushed here, shim_result() flushes. Operands are, always. */
 	if (shim.ftz != SHIM_X86)
@@ -134,7 +188,7 @@ void shim_launch(void (*kernel)(const void *arg), const void *arg, unsigned bloc
 		shim.block.x = block[b];
 		shuffle(order, threads);
 		if (meets) {
-			block_meets(order, threads, stacks);
+			block_meets(order, threads);
 			continue;
 		}
 		for (unsigned t = 0; t < threads; t++) {
@@ -144,7 +198,6 @@ void shim_launch(void (*kernel)(const void *arg), const void *arg, unsigned bloc
 	}
 	ftz_restore(before);
 	free(block);
-	free(stacks);
 }
 
 void shim_meet(unsigned lanes)
@@ -155,7 +208,7 @@ void shim_meet(unsigned lanes)
 		wrong("it meets others, and is not one of them");
 	f->waits = true;
 	f->lanes = lanes;
-	swapcontext(&f->at, &run.scheduler);
+	context_switch(&f->at, &run.scheduler);
 }
 
 double shim_shuffle_down(unsigned lanes, double x, int down, int width)

@@ -9,6 +9,7 @@
 #include "lib/pace.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,6 +18,8 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -158,6 +161,34 @@ void hold_main(struct hold *h, pid_t pid)
 	hold_one(h, pid);
 }
 
+/* --- one stop after the other --- */
+
+#define TICK_NS 20000000
+#ifndef sigev_notify_thread_id /* glibc before 2.39 has no name for it. */
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+static void on_tick(int signal)
+{
+	(void)signal;
+}
+
+/* Interrupts waitpid() of this thread again and again, so that it looks at the clock. To poll takes
+ * a processor from the thread that is waited for, for each of 100,000 instructions. */
+static timer_t tick_start(struct sigaction *before)
+{
+	struct sigaction now = {.sa_handler = on_tick};
+	struct sigevent to = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGALRM};
+	struct itimerspec each = {{0, TICK_NS}, {0, TICK_NS}};
+	timer_t timer;
+
+	to.sigev_notify_thread_id = gettid();
+	CHECK(sigaction(SIGALRM, &now, before) == 0);
+	CHECK(timer_create(CLOCK_MONOTONIC, &to, &timer) == 0);
+	CHECK(timer_settime(timer, 0, &each, NULL) == 0);
+	return timer;
+}
+
 /* True: the thread has stopped again. False: it has not stopped within idle_ms. */
 static bool stood(pid_t tid, int idle_ms)
 {
@@ -165,21 +196,27 @@ static bool stood(pid_t tid, int idle_ms)
 	int status;
 	pid_t got;
 
-	while ((got = waitpid(tid, &status, __WALL | WNOHANG)) == 0 && clock_ns() < until)
-		sched_yield();
-	CHECK(got == 0 || (got == tid && WIFSTOPPED(status)));
+	while ((got = waitpid(tid, &status, __WALL)) < 0 && errno == EINTR && clock_ns() < until)
+		;
+	CHECK((got < 0 && errno == EINTR) || (got == tid && WIFSTOPPED(status)));
 	return got == tid;
 }
 
 static uint64_t go_on(struct hold *h, long request, uint64_t nr, int idle_ms)
 {
+	struct sigaction before;
+	timer_t timer = tick_start(&before);
+	uint64_t i = 0;
+
 	CHECK(h->nr > 0);
-	for (uint64_t i = 0; i < nr; i++) {
+	for (; i < nr; i++) {
 		CHECK(ptrace((enum __ptrace_request)request, h->tid[0], NULL, NULL) == 0);
 		if (!stood(h->tid[0], idle_ms))
-			return i;
+			break;
 	}
-	return nr;
+	CHECK(timer_delete(timer) == 0);
+	CHECK(sigaction(SIGALRM, &before, NULL) == 0);
+	return i;
 }
 
 uint64_t hold_steps(struct hold *h, uint64_t instructions, int idle_ms)

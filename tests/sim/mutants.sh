@@ -7,10 +7,12 @@
 # seeds are searched, and as many in which coordinators are elected. "Checker: verdict" means
 # unit/test_verdict, which tries every interleaving, and "Checker: unit/test_X" that program. One
 # line per mutant; fails if one survives. "Case: test_X" names the only test of that program that is
-# run. NAMES: only these mutants. RESEED=1: writes the seeds that were found into the patches. JOBS:
+# run. NAMES: only these mutants. PART=1/3: only the first of each three, and of the others only that
+# their patches apply. RESEED=1: writes the seeds that were found into the patches. JOBS:
 # so many at a time, as many as there are processors if it is not set. `make sim-mutants` sets B, CC
 # and SANF.
 set -u
+export LC_ALL=C # The order of the patches, of which PART depends.
 seeds=${SEEDS:-2000}
 elected=1000000000 # From this seed on coordinators are elected (tests/sim/elect.h).
 work=$B/mutants
@@ -19,6 +21,7 @@ libs=$(ls "$B"/daemon/optim/*.o "$B"/proto/base/*.o "$B"/proto/wire/{dtype,xxh}*
 jobs=${JOBS:-$(nproc)}
 failed=0
 total=0
+part=${PART:-1/1}
 running=0
 
 # compile FOLDER: the sources of it that the patch changes, or all if it changes a header. $objects
@@ -167,12 +170,19 @@ ended() { # waits for one of them
 
 rm -rf "$work"
 mkdir -p "$work/unit"
-patches=()
+patches=() at=0
 for p in tests/sim/mutants/*.patch; do
 	if [ -n "${NAMES:-}" ] && ! grep -qw -- "$(basename "$p" .patch)" <<<"$NAMES"; then
 		continue
 	fi
-	patches+=("$p")
+	at=$((at + 1))
+	if [ $((at % ${part#*/})) = $((${part%/*} % ${part#*/})) ]; then
+		patches+=("$p")
+	elif ! patch -s -f --dry-run -p1 <"$p" >"$work/log"; then
+		echo "mutant: $(basename "$p" .patch): the patch does not apply: $(head -1 "$work/log")"
+		failed=$((failed + 1))
+		total=$((total + 1))
+	fi
 done
 for unit in $(sed -n 's|^Checker: \(unit/.*\)|\1|p' "${patches[@]}" | sort -u); do
 	unit_object "$unit"
@@ -184,5 +194,7 @@ for p in "${patches[@]}"; do
 	running=$((running + 1))
 done
 while [ $running -gt 0 ]; do ended; done
-echo "mutants: $((total - failed)) of $total caught by the checker they name"
+what="$((total - failed)) of $total caught by the checker they name"
+[ "$part" = 1/1 ] || what+="; part $part of $at, PART=$part runs it again"
+echo "mutants: $what"
 [ $failed -eq 0 ]

@@ -16,6 +16,8 @@
 #include "core/quorum_lead.c"
 #include "core/quorum_parts.c"
 
+#include "lib/sanitized.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -710,7 +712,9 @@ static uint64_t seeds(void)
 {
 	const char *all = getenv("CHECK_ALL"), *nr = getenv("SEEDS");
 
-	return nr != NULL ? strtoull(nr, NULL, 10) : all != NULL && *all != '\0' ? 1000 : 300;
+	if (nr != NULL)
+		return strtoull(nr, NULL, 10);
+	return SANITIZED ? 60 : all != NULL && *all != '\0' ? 1000 : 300;
 }
 
 static void test_random(void **state)

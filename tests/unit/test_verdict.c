@@ -33,6 +33,7 @@
 #include "core/warm.c"
 #include "core/world.c"
 
+#include "lib/sanitized.h"
 #include "unit/verdict.h"
 #include "unit/verdict_set.h"
 
@@ -182,7 +183,8 @@ static void feed(struct search *q, struct state *s, uint16_t n, const struct cor
 	for (uint32_t i = 0; i < q->out.nr; i++)
 		action(q, s, n, &q->out.act[i]);
 	canonical(c);
-	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
+	s->hash[n] = hash_bytes(s->memory[n], q->room);
+	q->touched |= 1u << n;
 }
 
 static struct view_node who(uint16_t n, uint64_t incarnation)
@@ -212,14 +214,16 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 		.optim = optim_row(OPTIM_SGD), .groups_nr = 1, .initial_scale = 1};
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	CHECK(core_bytes(&conf) <= CORE_ROOM && core_warm_bytes(&conf) <= WARM_ROOM);
+	q->room = (core_bytes(&conf) + 31) / 32 * 32;
+	q->touched |= 1u << n;
 	s->incarnation[n] = conf.who.incarnation;
-	memset(s->memory[n], 0, CORE_ROOM);
+	memset(s->memory[n], 0, q->room);
 	if (!core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL,
 		       warm ? s->warm[n] : NULL))
 		violated(q, "what was saved is refused");
 	save(q, s, n);
 	canonical(core_of(s, n));
-	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
+	s->hash[n] = hash_bytes(s->memory[n], q->room);
 }
 
 static uint64_t session(const struct state *s, uint16_t n) /* Of the trainer of this process. */
@@ -440,9 +444,23 @@ static bool may(struct search *q, struct state *s, uint32_t what)
 	return may_deliver(q, s, what - q->shape.nodes_nr);
 }
 
+/* Makes `to` the state `from`, from which it differs in these nodes. */
+static void copy_state(const struct search *q, struct state *to, const struct state *from,
+		       uint32_t nodes)
+{
+	for (uint16_t n = 0; n < q->shape.nodes_nr; n++) {
+		if (!(nodes >> n & 1))
+			continue;
+		memcpy(to->memory[n], from->memory[n], q->room);
+		memcpy(to->warm[n], from->warm[n], WARM_ROOM);
+	}
+	memcpy((char *)to + STATE_REST, (const char *)from + STATE_REST, sizeof(*to) - STATE_REST);
+}
+
 static void explore(struct search *q)
 {
 	struct state *s = &q->at[q->depth], *next = s + 1;
+	uint32_t differ = ~0u;
 
 	CHECK(q->depth + 2 < DEPTH_MAX);
 	if (q->depth > q->deepest)
@@ -450,8 +468,12 @@ static void explore(struct search *q)
 	for (uint32_t what = 0; what < 8u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed &&
 				q->states_nr < q->limit;
 	     what++) {
-		*next = *s;
-		if (!may(q, next, what))
+		copy_state(q, next, s, differ);
+		q->touched = 0;
+		bool happened = may(q, next, what);
+
+		differ = q->touched;
+		if (!happened)
 			continue;
 		q->transitions_nr++;
 		if (q->failed)
@@ -511,6 +533,7 @@ static void first_state(struct search *q,
 
 static void enumerate(const struct shape *shape, size_t limit)
 {
+	const size_t sanitized_max = 8000; /* More states run no other code. */
 	struct search *q =
 		/* Its size is a multiple of 64, which is its alignment. */
 		aligned_alloc(64, sizeof(*q));
@@ -518,6 +541,8 @@ static void enumerate(const struct shape *shape, size_t limit)
 	assert_non_null(q);
 	memset(q, 0, sizeof(*q));
 	q->shape = *shape;
+	if (SANITIZED && limit > sanitized_max)
+		limit = sanitized_max;
 	q->limit = limit;
 	q->seen_bits = 23;
 	q->seen = calloc((size_t)1 << q->seen_bits, sizeof(*q->seen));

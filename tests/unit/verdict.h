@@ -51,6 +51,9 @@ struct message {
 	uint64_t hash;
 };
 
+/* A transition changes one node or two of them, so states are copied by node. */
+#define STATE_REST offsetof(struct state, hash)
+
 struct search {
 	struct shape shape;
 	struct state *at; /* [DEPTH_MAX] */
@@ -58,6 +61,8 @@ struct search {
 	uint32_t messages_nr;
 	uint64_t *seen;
 	size_t seen_bits, states_nr, transitions_nr, limit;
+	size_t room;      /* What the core of a node takes of CORE_ROOM. */
+	uint32_t touched; /* The nodes whose memory the last transition has changed. */
 	struct core_out out;
 	_Alignas(64) unsigned char idle[WARM_ROOM];
 	const char *failed;
