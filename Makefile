@@ -23,7 +23,7 @@ WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoin
 X86    := $(filter x86_64,$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 HARDEN := $(if $(SAN),,-fstack-protector-strong $(if $(X86),-fcf-protection) $(if $(filter-out -O0,$(filter -O%,$(CFLAGS))),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
 HARDEN_LD := -Wl,-z,relro,-z,now,-z,noexecstack
-STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
+STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off $(if $(SAN),,-fno-strict-overflow) -fPIC -fvisibility=hidden -pthread
 # These keep libshard small. What it does not call is left out, only what loops over elements is
 # unrolled, and the client is built for size. But its copies are long ones, for which the C library
 # has something better than `rep movsb`. Unwind tables are left out, because debuggers have their
