@@ -614,10 +614,6 @@ static void tick(uv_timer_t *timer)
 		return;
 	}
 	tell_progress(p);
-	/* A step changes the chunks in the order in which they are read. It has come as far, and
-	 * passes. The rest is read from its end: what was read there it need not copy. */
-	if (p->op == OP_SAVE_PART && hold_overtaken(p->m->store))
-		p->progress.back = true;
 	if (p->op == OP_VERIFY_PART && p->hash.flying == 0)
 		hash_back(&p->hash);
 }

@@ -37,7 +37,6 @@ struct hold {
 	pthread_mutex_t lock;
 	pthread_cond_t moved; /* A state, or a count of readers. */
 	bool on, broken;
-	bool overtaken; /* Something was copied, or was to be. */
 	/* Chunks that are to be read, and of those that change the ones in such states. */
 	uint32_t unread, lying, copying;
 	uint32_t places_nr, idle_nr;
@@ -159,7 +158,6 @@ void hold_begin(struct store *st, const uint64_t *bytes, uint32_t more)
 	CHECK(!h->on && h->copying == 0 && h->places_nr + more <= nr);
 	h->on = true;
 	h->broken = false;
-	h->overtaken = false;
 	h->unread = 0;
 	h->lying = 0;
 	for (uint32_t c = 0; c < nr; c++) {
@@ -195,17 +193,6 @@ bool hold_covered(const struct store *st)
 	covered = h->broken || h->lying <= h->idle_nr;
 	pthread_mutex_unlock(&h->lock);
 	return covered;
-}
-
-bool hold_overtaken(const struct store *st)
-{
-	struct hold *h = st->hold;
-	bool overtaken;
-
-	pthread_mutex_lock(&h->lock);
-	overtaken = h->overtaken;
-	pthread_mutex_unlock(&h->lock);
-	return overtaken;
 }
 
 bool hold_end(struct store *st)
@@ -267,7 +254,6 @@ bool hold_keep(struct store *st, uint32_t chunk, float *place[3])
 	pthread_mutex_lock(&h->lock);
 	CHECK(c->state != HOLD_COPYING);
 	copies = h->on && c->state == HOLD_LIES && !c->still;
-	h->overtaken |= copies;
 	if (copies && h->idle_nr == 0)
 		h->broken = true;
 	copies = copies && !h->broken;

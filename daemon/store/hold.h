@@ -28,7 +28,6 @@ void hold_begin(struct store *st, const uint64_t *bytes, uint32_t more);
 bool hold_on(const struct store *st); /* Between hold_begin() and hold_end(). */
 /* Any thread. Each chunk that was not read has a place. From then on every change may come. */
 bool hold_covered(const struct store *st);
-bool hold_overtaken(const struct store *st); /* A change has come to what was not read. */
 /* Any thread. Nothing is read any more. False: the hold was broken, or not all was read. */
 bool hold_end(struct store *st);
 

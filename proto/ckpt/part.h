@@ -69,9 +69,6 @@ struct part_progress { /* Shared with another thread. */
 	_Atomic uint64_t done_bytes,
 		shared_bytes; /* shared_bytes: of done_bytes, of part_write(). */
 	_Atomic bool cancel;  /* When it is set, the call soon ends with SHARD_INTERRUPTED. */
-	/* part_write() goes on with the runs of the greatest turn, and comes towards those that it
-	 * began with. */
-	_Atomic bool back;
 };
 
 const char *part_kind_name(

@@ -34,10 +34,7 @@ struct writer {
 	void *header;
 	uint64_t header_bytes, bytes;
 	uint64_t *sums;
-	struct turn *order; /* [pieces] */
-	/* Of .order: those in [first, end) have not begun. */
-	pthread_mutex_t lock;
-	uint32_t first, end;
+	struct turn *order;   /* [pieces] */
 	struct part_fd older; /* The earlier file, which has older_is. -1: there is none. */
 	const struct part_file *older_is;
 	_Atomic bool refused; /* The file system does not share. */
@@ -292,18 +289,6 @@ static void put_in_order(struct writer *w, uint32_t pieces)
 		w->order[i] = (struct turn){
 			turn_of(w, (uint64_t)i * PART_PIECE_BYTES, PART_PIECE_BYTES), i};
 	qsort(w->order, pieces, sizeof(*w->order), by_turn);
-	w->end = pieces;
-}
-
-static uint32_t next_piece(struct writer *w, struct part_progress *p)
-{
-	uint32_t i;
-
-	pthread_mutex_lock(&w->lock);
-	CHECK(w->first < w->end);
-	i = p != NULL && p->back ? --w->end : w->first++;
-	pthread_mutex_unlock(&w->lock);
-	return w->order[i].piece;
 }
 
 /* Would the earlier file have had this piece, of the same length? */
@@ -334,18 +319,17 @@ static bool share_piece(struct writer *w, uint64_t i, const void *from, size_t b
 	       memcmp(again, from, bytes) == 0;
 }
 
-static enum shard_status write_piece(struct part_job *j, uint64_t nr, void *buffer, uint64_t *done,
+static enum shard_status write_piece(struct part_job *j, uint64_t at, void *buffer, uint64_t *done,
 				     struct err *e)
 {
 	struct writer *w = j->owner;
-	uint64_t i = next_piece(w, j->progress);
+	uint64_t i = w->order[at].piece;
 	uint64_t offset = i * PART_PIECE_BYTES;
 	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset)
 							    : PART_PIECE_BYTES;
 	size_t pad = (PART_ALIGN - bytes % PART_ALIGN) % PART_ALIGN;
 	const void *from = in_place(w, offset, bytes);
 
-	(void)nr; /* Each is called once. */
 	if (!from) {
 		gather(w, buffer, offset, bytes);
 		memset((char *)buffer + bytes, 0, pad);
@@ -444,7 +428,6 @@ enum shard_status part_write(const char *dir, const char *name, const struct par
 	uint32_t pieces;
 
 	CHECK(strlen(name) < sizeof(out->name));
-	pthread_mutex_init(&w.lock, NULL);
 	*out = (struct part_file){.piece_bytes = PART_PIECE_BYTES};
 	if (st != SHARD_OK)
 		goto end;
@@ -475,7 +458,6 @@ enum shard_status part_write(const char *dir, const char *name, const struct par
 	out->shared_bytes = w.shared_bytes;
 	w.sums = NULL;
 end:
-	pthread_mutex_destroy(&w.lock);
 	writer_free(&w);
 	return st;
 }
