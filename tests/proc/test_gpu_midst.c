@@ -5,9 +5,8 @@
  * one of them fail, drawn at random where trying all takes long. A save is whole or says why there
  * is none, a move ends or is refused by a sentence, a definition fails by name and works when it is
  * asked for again, and a model in main memory does not notice. A call that hangs ends nothing but
- * the GPU. All weights are then bit for bit
- * what they have to be.
- */
+ * the GPU. All weights are then bit for bit what they have to be. `test_gpu_midst "*" SEED` draws
+ * the same again. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -41,6 +40,7 @@ static struct {
 	struct fake_control *control; /* Of the node that fails. */
 	char folder[64];
 	unsigned seed;
+	int odd;   /* 0 or 1, as the first seed. */
 	bool cold; /* Memory does not outlive a daemon. */
 } on;
 
@@ -86,6 +86,12 @@ static int teardown(void **state)
 static uint32_t draw(uint32_t n)
 {
 	return n > 0 ? (uint32_t)rand_r(&on.seed) % n : 0;
+}
+
+/* Each try takes seconds, and draws what it does. A quarter of them is for every day. */
+static int tries(int nr)
+{
+	return getenv("CHECK_ALL") != NULL && getenv("CI") == NULL ? nr : (nr + 3) / 4;
 }
 
 static struct crew *crew_of(const char *name, const char *settings, int node)
@@ -293,14 +299,14 @@ static void saves(int nodes_nr, int fails_on)
 static void test_save(void **state)
 {
 	(void)state;
-	for (int i = 0; i < 4; i++)
-		saves(2, i & 1);
+	for (int i = 0; i < tries(4); i++)
+		saves(2, (i + on.odd) & 1);
 }
 
 static void test_save_alone(void **state)
 {
 	(void)state;
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < tries(4); i++)
 		saves(1, 0);
 }
 
@@ -355,8 +361,8 @@ static void moves(int fails_on)
 static void test_drain(void **state)
 {
 	(void)state;
-	for (int n = 0; n < 3; n++)
-		moves(n);
+	for (int i = 0; i < tries(3); i++)
+		moves((int)((on.seed + (unsigned)i) % 3));
 }
 
 /* A node joins two others, of which one fails while it gives chunks away. */
@@ -382,8 +388,8 @@ static void joins(int fails_on)
 static void test_join(void **state)
 {
 	(void)state;
-	joins(0);
-	joins(1);
+	for (int i = 0; i < tries(2); i++)
+		joins((i + on.odd) & 1);
 }
 
 /* --- definitions and drops --- */
@@ -485,7 +491,7 @@ static void test_define_lost(void **state)
 	char error[512];
 
 	(void)state;
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < tries(6); i++) {
 		begin(1, 0, NULL);
 		fakegpu_arm(on.control, NULL, 0, 0);
 		assert_int_equal(define(error), SHARD_OK);
@@ -512,14 +518,14 @@ static void test_drop(void **state)
 	char error[512];
 
 	(void)state;
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < tries(6); i++) {
 		begin(1, 0, NULL);
 		assert_int_equal(define(error), SHARD_OK);
 		fakegpu_arm(on.control, NULL, 0, 0);
 		drop();
 		calls = counted();
 		assert_int_equal(define(error), SHARD_OK);
-		will_fail(1 + draw(calls), i & 1 ? UNKNOWN : ILLEGAL_ADDRESS);
+		will_fail(1 + draw(calls), (i + on.odd) & 1 ? UNKNOWN : ILLEGAL_ADDRESS);
 		drop();
 		print_message("it was %s\n", on.control->was);
 		fakegpu_disarm(on.control);
@@ -581,7 +587,7 @@ static void test_hangs(void **state)
 	drop();
 	calls[1] = counted();
 	end(1);
-	for (int i = 0; i < 4; i++)
+	for (int i = on.odd; i < on.odd + tries(4); i++)
 		hangs(i & 1, 1 + draw(calls[i & 1]));
 }
 
@@ -592,7 +598,7 @@ static void test_start_hangs(void **state)
 
 	(void)state;
 	deadline("1500");
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < tries(3); i++) {
 		begin(1, 0, NULL);
 		(void)crew_finish(on.ram);
 		cluster_kill(on.cluster, 0);
@@ -686,7 +692,8 @@ static void test_start(void **state)
 	(void)state;
 	begin(2, -1, GPU COPIES);
 	(void)crew_finish(on.ram); /* Its trainers are at a node that is killed. */
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+	for (uint32_t i = draw(NR(faults)), left = (uint32_t)tries(NR(faults)); left > 0;
+	     i = (i + 1) % NR(faults), left--)
 		starts((int)draw(2), faults[i].call, 1 + draw(faults[i].up_to), faults[i].error);
 	last = crew_finish(on.gpu);
 	for (int n = 0; n < 2; n++)
@@ -706,6 +713,7 @@ int main(int argc, char **argv)
 	fakegpu_path(argv);
 	CHECK(setenv("FAKE_CUDA_DEVICES", "2", 1) == 0);
 	on.seed = argc > 2 ? (unsigned)atoi(argv[2]) : (unsigned)getpid();
+	on.odd = (int)(on.seed & 1);
 	print_message("seed %u\n", on.seed);
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
