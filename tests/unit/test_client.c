@@ -244,7 +244,7 @@ static void test_waits_for_definer(void **state)
 	struct trainer t;
 
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
-	s.wait_ms = 20;
+	s.wait_ms = 500; /* Long enough for one answer on a slow machine. */
 	fake_lock(f);
 	f->knobs.refuse[OP_DEFINE] = SHARD_NOT_FOUND;
 	f->knobs.refuse_text = "nobody has defined it yet";
