@@ -32,7 +32,7 @@ F32, BF16, F16 = 1, 2, 3
 IMAGE, MASTER, EXP_AVG, EXP_AVG_SQ, MOMENTUM, GRAD = 1, 2, 3, 4, 5, 6
 # flags of a tensor, of a push
 FROZEN = 1
-ADD, CAST, SHARE = 1, 2, 4
+ADD, CAST, SHARE, DEVICE = 1, 2, 4, 8
 # enum shard_outcome
 APPLIED, SKIPPED_NONFINITE, SKIPPED_VOTE = 1, 2, 3
 # enum shard_status
