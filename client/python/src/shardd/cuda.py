@@ -30,7 +30,7 @@ from .stage3 import FetchedImage
 
 log = logging.getLogger("shardd")
 
-BOUNCE, IMAGE = 1, 2  # Flags of shard_cuda_opts.
+BOUNCE, IMAGE, GRAD = 1, 2, 4  # Flags of shard_cuda_opts.
 SLICE_MS = 200  # A wait returns to Python so often, for Ctrl-C.
 
 
@@ -43,7 +43,8 @@ class About(_c.Sized):
     _fields_ = [("size", _c.size_t), ("device", C.c_int32), ("driver", C.c_int32),
                 ("grad_pinned", _c.u32), ("image_pinned", _c.u32), ("registered_bytes", _c.u64),
                 ("why", _c.text), ("pushed_bytes", _c.u64), ("pulled_bytes", _c.u64),
-                ("pulled_copies", _c.u64), ("dead", _c.u32), ("image_device", _c.u32)]
+                ("pulled_copies", _c.u64), ("dead", _c.u32), ("image_device", _c.u32),
+                ("grad_device", _c.u32)]
 
 
 class Pull(C.Structure):
@@ -59,6 +60,7 @@ FUNCTIONS = {
     "shard_cuda_tell": (_c.status, [_c.void, _p_(About)]),
     "shard_cuda_stream": (_c.void, [_c.void]),
     "shard_cuda_image": (_c.void, [_c.void, _c.u32]),
+    "shard_cuda_grad": (_c.void, [_c.void, _c.u32]),
     "shard_cuda_error": (_c.text, []),
     "shard_cuda_begin": (_c.status, [_c.void, _p_(_c.BeginOpts), _p_(_c.Step)]),
     "shard_cuda_push": (_c.status, [_c.void, _c.u32, _c.u64, _c.u64, _c.void, C.c_int, _c.u32,
