@@ -162,7 +162,8 @@ sanitized() # KIND
 			--seeds "${SAN_SEEDS:-100}"
 }
 
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 TSAN_OPTIONS=halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
+export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/lib/tsan.supp
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
 # promtool: has it for the tests that use it, and says loudly that they are skipped where it cannot
