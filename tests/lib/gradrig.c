@@ -64,6 +64,8 @@ void rigs_start(int nodes_nr, const char *more, const char *daemon)
 	cluster_warm(rigs_cluster, CLUSTER_SYSTEMD);
 	rigs_cluster->daemon = daemon;
 	cluster_up(rigs_cluster);
+	for (int n = 0; n < nodes_nr; n++) /* `shardctl status` fails while a link is down. */
+		cluster_wait_log(rigs_cluster, n, "event=link_up ", (uint32_t)nodes_nr - 1);
 }
 
 /* --- trainers --- */
@@ -308,7 +310,8 @@ uint64_t rigs_sums(int node)
 
 	snprintf(words, sizeof(words), "--address %s status --json",
 		 rigs_cluster->node[node].unix_address);
-	assert_int_equal(tool_run(&out, "shardctl", words), 0);
+	if (tool_run(&out, "shardctl", words) != 0)
+		fail_msg("shardctl %s: %s", words, out);
 	for (const char *p = out; (p = strstr(p, "\"sums\":")) != NULL; p++)
 		nr += strtoull(p + strlen("\"sums\":"), NULL, 10);
 	free(out);
