@@ -178,34 +178,34 @@ enum shard_status device_memory_renew(struct shard_cuda *c)
 	return rc == SHARD_OK ? rc : cuda_fail(&e);
 }
 
+/* 0: there is none. fresh: one of the memory that is registered now, and of none before. */
+static cu_ptr there(struct shard_cuda *c, enum device_memories which, bool fresh)
+{
+	const struct device_memory *m = &c->there[which];
+	cu_ptr at;
+
+	if (!(c->opts.flags & kinds[which].flag))
+		return 0;
+	pthread_mutex_lock(&c->lock);
+	at = !fresh || m->mapped == c->mapped ? m->at : 0;
+	pthread_mutex_unlock(&c->lock);
+	return at;
+}
+
 bool device_image_at(struct shard_cuda *c, uint32_t tensor, cu_ptr *at)
 {
-	const struct device_memory *m = &c->there[DEVICE_IMAGE];
+	cu_ptr base = there(c, DEVICE_IMAGE, true);
 
-	*at = 0;
-	if (!(c->opts.flags & SHARD_CUDA_IMAGE))
-		return false;
-	pthread_mutex_lock(&c->lock);
-	*at = m->mapped == c->mapped ? m->at : 0;
-	pthread_mutex_unlock(&c->lock);
-	if (*at == 0)
-		return false;
-	*at += c->tensor[tensor].image_offset;
-	return true;
+	*at = base != 0 ? base + c->tensor[tensor].image_offset : 0;
+	return base != 0;
 }
 
 bool device_grad_at(struct shard_cuda *c, uint32_t tensor, cu_ptr *at)
 {
-	*at = 0;
-	if (!(c->opts.flags & SHARD_CUDA_GRAD))
-		return false;
-	pthread_mutex_lock(&c->lock);
-	*at = c->there[DEVICE_GRAD].at;
-	pthread_mutex_unlock(&c->lock);
-	if (*at == 0)
-		return false;
-	*at += c->tensor[tensor].grad_offset;
-	return true;
+	cu_ptr base = there(c, DEVICE_GRAD, false);
+
+	*at = base != 0 ? base + c->tensor[tensor].grad_offset : 0;
+	return base != 0;
 }
 
 static bool known(struct shard_cuda *c, const char *call, uint32_t tensor)

@@ -204,31 +204,13 @@ static void make_run(struct job *j)
 
 static void answer(struct device_arena *a, const struct caller *who)
 {
-	struct model *m = a->m;
-	struct session *t = caller_here(m->server, who);
 	Shard__DeviceMemory body = SHARD__DEVICE_MEMORY__INIT;
-	struct wire_head h = {.op = OP_DEVICE,
-			      .flags = WIRE_REPLY,
-			      .attempt = who->tag,
-			      .model = m->id,
-			      .generation = m->generation,
-			      .step = m->step};
-	struct err e;
+	struct session *t;
 
-	if (t == NULL)
-		return;
-	if (t->trainer->model != m || t->trainer->slot != a->slot) {
-		err_set(&e, SHARD_BAD_STATE, "the trainer has left \"%s\" meanwhile", m->name);
-		session_refuse(t, who->tag, &e);
-		return;
-	}
 	body.grad_bytes = a->mem.bytes;
-	if (stream_send_fds(conn_stream(t->conn), &h, &body.base, &a->mem.fd, 1) != SHARD_OK) {
-		session_close(t, SHARD_SYSTEM, "cannot pass it the memory on its GPU");
-		return;
-	}
-	conn_kick(t->conn);
-	t->trainer->device_arena = a;
+	t = device_images_answer(a->m, who, &a->slot, &body, &a->mem.fd, 1);
+	if (t != NULL)
+		t->trainer->device_arena = a;
 }
 
 /* The scratch memory is all of the GPU's, whose arena it came with. */

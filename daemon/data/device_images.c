@@ -145,35 +145,45 @@ static void show_none(struct device_image *i)
 
 /* --- answers --- */
 
-static void answer(struct device_image *i, const struct caller *a)
+struct session *device_images_answer(struct model *m, const struct caller *who,
+				     const uint32_t *slot, const Shard__DeviceMemory *body,
+				     const int *fds, int fds_nr)
 {
-	struct model *m = i->m;
-	struct session *t = caller_here(m->server, a);
-	Shard__DeviceMemory body = SHARD__DEVICE_MEMORY__INIT;
+	struct session *t = caller_here(m->server, who);
 	struct wire_head h = {.op = OP_DEVICE,
 			      .flags = WIRE_REPLY,
-			      .attempt = a->tag,
+			      .attempt = who->tag,
 			      .model = m->id,
 			      .generation = m->generation,
 			      .step = m->step};
-	int fds[2] = {i->mem.fd, i->versions.fd};
 	struct err e;
 
 	if (t == NULL)
-		return;
-	if (t->trainer->model != m) {
+		return NULL;
+	if (t->trainer->model != m || (slot != NULL && t->trainer->slot != *slot)) {
 		err_set(&e, SHARD_BAD_STATE, "the trainer has left \"%s\" meanwhile", m->name);
-		session_refuse(t, a->tag, &e);
-		return;
+		session_refuse(t, who->tag, &e);
+		return NULL;
 	}
-	body.image_bytes = i->mem.bytes;
-	body.versions_bytes = i->versions.bytes;
-	if (stream_send_fds(conn_stream(t->conn), &h, &body.base, fds, 2) != SHARD_OK) {
-		session_close(t, SHARD_SYSTEM, "cannot pass it the image on its GPU");
-		return;
+	if (stream_send_fds(conn_stream(t->conn), &h, &body->base, fds, fds_nr) != SHARD_OK) {
+		session_close(t, SHARD_SYSTEM, "cannot pass it memory on its GPU");
+		return NULL;
 	}
 	conn_kick(t->conn);
-	t->trainer->device_image = i;
+	return t;
+}
+
+static void answer(struct device_image *i, const struct caller *who)
+{
+	Shard__DeviceMemory body = SHARD__DEVICE_MEMORY__INIT;
+	const int fds[] = {i->mem.fd, i->versions.fd};
+	struct session *t;
+
+	body.image_bytes = i->mem.bytes;
+	body.versions_bytes = i->versions.bytes;
+	t = device_images_answer(i->m, who, NULL, &body, fds, NR(fds));
+	if (t != NULL)
+		t->trainer->device_image = i;
 }
 
 static void refuse_all(struct device_image *i, const struct err *e)

@@ -5,11 +5,13 @@
 #define SHARD_DATA_DEVICE_IMAGES_H
 
 #include "base/status.h"
+#include "shard.pb-c.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct device_images; /* Of one model. */
+struct caller;
 struct gpu;
 struct model;
 struct session;
@@ -35,6 +37,12 @@ enum shard_status device_images_ask(struct model *m, const struct device_images_
  * text says why there is no `what`. */
 enum shard_status device_images_gpu(const struct model *m, const char *what, const uint8_t *uuid,
 				    const struct session *who, struct gpu **g, struct err *e);
+
+/* Answers DEVICE with descriptors of that memory. NULL: whoever asked is gone, or was refused since
+ * it has left the model or, if slot is not NULL, that slot. Otherwise it has them. */
+struct session *device_images_answer(struct model *m, const struct caller *who,
+				     const uint32_t *slot, const Shard__DeviceMemory *body,
+				     const int *fds, int fds_nr);
 
 /* The image has the chunk's new bytes, of this version. They are copied from there, unless the
  * update has made them on the device, too. */

@@ -37,14 +37,19 @@ void gpu_calls(struct gpu *g)
 	pthread_mutex_unlock(&g->lock);
 }
 
-cu_result gpu_called(struct gpu *g, cu_result rc)
+static cu_result came_back(struct gpu *g, uint64_t *since_ns, cu_result rc)
 {
 	pthread_mutex_lock(&g->lock);
-	g->call_ns = 0;
+	*since_ns = 0;
 	if (g->given_up)
 		rc = GPU_GIVEN_UP;
 	pthread_mutex_unlock(&g->lock);
 	return rc;
+}
+
+cu_result gpu_called(struct gpu *g, cu_result rc)
+{
+	return came_back(g, &g->call_ns, rc);
 }
 
 bool gpu_asks(struct gpu *g)
@@ -60,12 +65,7 @@ bool gpu_asks(struct gpu *g)
 
 cu_result gpu_asked(struct gpu *g, cu_result rc)
 {
-	pthread_mutex_lock(&g->lock);
-	g->ask_ns = 0;
-	if (g->given_up)
-		rc = GPU_GIVEN_UP;
-	pthread_mutex_unlock(&g->lock);
-	return rc;
+	return came_back(g, &g->ask_ns, rc);
 }
 
 void gpu_lose(struct gpu *g, cu_result rc, const char *call)
